@@ -1,0 +1,68 @@
+# Everything runs in .venv, made on first use; `make help` lists the targets.
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip -qq
+BASE := .venv/base.stamp
+DEV := .venv/dev.stamp
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	--python-version 3.11
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench lock clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
+
+setup: $(BASE) ## Make .venv with Windlass and its base dependencies
+
+demo: $(BASE) ## Run the demo (installs the base only)
+	@$(BIN)/windlass demo $(ARGS)
+
+test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV) ## Check format, lint, types and import contracts
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary $(wildcard src tests/typing/*.py examples/*.py)
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEV) ## Format the code and fix what ruff can fix
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+bench: $(DEV) ## Run the benchmarks
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+lock: $(DEV) ## Re-compile requirements/*.txt; ARGS=--upgrade takes newer versions
+	$(COMPILE) $(ARGS) pyproject.toml requirements/base.in -o requirements/base.txt
+	$(COMPILE) $(ARGS) pyproject.toml requirements/dev.in --all-extras -o requirements/dev.txt
+
+clean: ## Remove .venv, builds and caches
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip is the last thing venv puts there: without it a venv is not whole.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Windlass needs Python 3.11 or newer, not " + sys.version)'
+	@echo "Making .venv"
+	@$(PYTHON) -m venv .venv
+
+# Hashed pins and an editable install do not go into one pip call, hence two steps.
+$(BASE): requirements/base.txt pyproject.toml | $(BIN)/pip
+	@echo "Installing $<"
+	@$(PIP) install --require-hashes --no-deps -r $<
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): requirements/dev.txt $(BASE)
+	@echo "Installing $<"
+	@$(PIP) install --require-hashes --no-deps -r $<
+	@$(BIN)/python -m pip check
+	@touch $@

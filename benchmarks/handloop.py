@@ -1,0 +1,93 @@
+"""The limit of pure Python: an agent's loop written by hand with asyncio, dicts and lists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from work import work
+
+Message = dict[str, Any]
+Call = Callable[[Any], Awaitable[Any]]
+
+
+async def loop(
+    model: Call,
+    tools: dict[str, Callable[..., Awaitable[Any]]],
+    prompt: str,
+    before: Sequence[Callable[..., Awaitable[None]]] = (),
+    after: Sequence[Callable[..., Awaitable[None]]] = (),
+    wrap_model: Sequence[Callable[[Call], Call]] = (),
+    wrap_tool: Sequence[Callable[[Call], Call]] = (),
+) -> str:
+    """A turn from a prompt to the final text."""
+
+    async def call_tool(call: Message) -> Any:
+        return await tools[call["name"]](**json.loads(call["args"]))
+
+    for wrap in reversed(wrap_model):
+        model = wrap(model)
+    for wrap in reversed(wrap_tool):
+        call_tool = wrap(call_tool)
+    messages: list[Message] = [{"role": "user", "content": prompt}]
+    while True:
+        for hook in before:
+            await hook(messages)
+        reply = await model(messages)
+        for hook in after:
+            await hook(messages, reply)
+        messages.append(reply)
+        calls = reply.get("tool_calls", ())
+        for call in calls:
+            result = await call_tool(call)
+            messages.append({"role": "tool", "id": call["id"], "content": str(result)})
+        if not calls:
+            return reply["content"]
+
+
+async def fake_model(messages: list[Message]) -> Message:
+    if work.delay:
+        await asyncio.sleep(work.delay)
+    i = len(messages) // 2 + 1
+    if i < work.steps:
+        return {
+            "role": "assistant",
+            "tool_calls": [{"id": f"c{i}", "name": "add", "args": f'{{"a": {i}, "b": 1}}'}],
+        }
+    return {"role": "assistant", "content": "done"}
+
+
+async def add(a: int, b: int) -> int:
+    return work.add(a, b)
+
+
+async def see_messages(messages: list[Message]) -> None: ...
+
+
+async def see_reply(messages: list[Message], reply: Message) -> None: ...
+
+
+def pass_on(inner: Call) -> Call:
+    async def call(given: Any) -> Any:
+        return await inner(given)
+
+    return call
+
+
+def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
+    """A function that runs one turn, with so many no-op hooks at each of four points."""
+
+    async def turn() -> str:
+        return await loop(
+            fake_model,
+            {"add": add},
+            "go",
+            before=[see_messages] * hooks,
+            after=[see_reply] * hooks,
+            wrap_model=[pass_on] * hooks,
+            wrap_tool=[pass_on] * hooks,
+        )
+
+    return turn

@@ -1,0 +1,208 @@
+"""The measurements. Each runs in a fresh process and returns plain data.
+
+Within a round all contenders and configurations take their turn, in alternating order, so that a slow moment of the
+machine hits them alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import agents
+import handloop
+from costs import Cost, cost_of, resident_kb, rounds, summary, timing
+from work import work
+
+SIZES = (10, 100, 400, 2000)
+HOOKS = (0, 1, 5, 20)
+CONTENDERS: dict[str, Callable[[int], Callable[[], Awaitable[str]]]] = {
+    "hand": handloop.ready,
+    "windlass": agents.ready,
+}
+
+Samples = defaultdict[str, list[Cost]]
+
+
+async def warm(contender: str, hooks: int = 0) -> Callable[[], Awaitable[str]]:
+    """A turn to be measured, run once before: an agent is compiled at its first run."""
+    turn = CONTENDERS[contender](hooks)
+    await cost_of(turn, steps=2)
+    return turn
+
+
+async def step(seconds: float) -> dict[str, Any]:
+    """The cost of a step in turns of different lengths. Every sample has the same number of steps."""
+    samples: dict[int, Samples] = {size: defaultdict(list) for size in SIZES}
+    for number in rounds(seconds):
+        for size in SIZES:
+            for contender in _order(list(CONTENDERS), number):
+                turn = await warm(contender)
+                cost = await cost_of(turn, size, turns=max(SIZES) // size)
+                samples[size][contender].append(cost)
+    return {str(size): _summaries(found, max(SIZES)) for size, found in samples.items()}
+
+
+async def hooks(seconds: float) -> dict[str, Any]:
+    """The cost of a step with k no-op hooks at four points, and what one of them adds."""
+    steps, turns = 100, 10
+    samples: dict[int, Samples] = {count: defaultdict(list) for count in HOOKS}
+    for number in rounds(seconds):
+        for count in _order(list(HOOKS), number):
+            for contender in _order(list(CONTENDERS), number):
+                turn = await warm(contender, count)
+                samples[count][contender].append(await cost_of(turn, steps, turns))
+    found = {str(count): _summaries(costs, steps * turns) for count, costs in samples.items()}
+    for count in HOOKS[1:]:
+        found[str(count)]["added"] = {
+            name: round((found[str(count)][name]["cpu"] - found["0"][name]["cpu"]) / count, 4) for name in CONTENDERS
+        }
+    return found
+
+
+async def latency(seconds: float) -> dict[str, Any]:
+    """The wall time of a step where the model takes a millisecond.
+
+    A timer's error is larger than what is looked for, so overheads are medians over pairs from the same round.
+    """
+    steps, delay = 20, 0.001
+    configurations = [("hand", 0), ("windlass", 0), ("windlass", 1), ("windlass", 5)]
+    turns = {(name, count): await warm(name, count) for name, count in configurations}
+    samples: Samples = defaultdict(list)
+    for number in rounds(seconds):
+        for name, count in _order(configurations, number):
+            samples[f"{name} {count}"].append(await cost_of(turns[name, count], steps, delay=delay))
+    found = _summaries(samples, steps)
+    for name in ("windlass 0", "windlass 1", "windlass 5"):
+        found[name]["percent_over"] = {base: _percent_over(samples[name], samples[base]) for base in samples}
+    return found
+
+
+def _percent_over(costs: list[Cost], base: list[Cost]) -> float:
+    ratio = statistics.median(one.wall / other.wall for one, other in zip(costs, base, strict=True))
+    return round((ratio - 1) * 100, 3)
+
+
+async def concurrent(seconds: float) -> dict[str, Any]:
+    """Many turns at once, served by one agent."""
+    turns, steps, delay = 1000, 10, 0.01
+    samples: Samples = defaultdict(list)
+    for number in rounds(seconds):
+        for contender in _order(list(CONTENDERS), number):
+            turn = await warm(contender)
+            work.plan(steps, delay)
+            with timing() as timer:
+                texts = await asyncio.gather(*[turn() for _ in range(turns)])
+            if texts != ["done"] * turns:
+                raise RuntimeError("not every turn ended with 'done'")
+            work.verify(turns)
+            samples[contender].append(timer.cost)
+    return _summaries(samples, 1, scale=1e3)
+
+
+async def construct(seconds: float) -> dict[str, Any]:
+    """Making an agent from a ready-made model and tool, and compiling it."""
+    batch = 100
+    samples: Samples = defaultdict(list)
+    for _ in rounds(seconds):
+        for count in (0, 5):
+            with timing() as timer:
+                made = [agents.make(count) for _ in range(batch)]
+            samples[f"make {count}"].append(timer.cost)
+            with timing() as timer:
+                for agent in made:
+                    agent.compile()
+            samples[f"compile {count}"].append(timer.cost)
+            del made
+    return _summaries(samples, batch)
+
+
+async def memory(seconds: float) -> dict[str, Any]:
+    """The resident memory of agents that wait, before and after they were compiled."""
+    count = 4000
+    agents.make().compile()
+    gc.collect()
+    start = resident_kb()
+    made = [agents.make() for _ in range(count)]
+    gc.collect()
+    waiting = resident_kb()
+    for agent in made:
+        agent.compile()
+    gc.collect()
+    compiled = resident_kb()
+    return {
+        "agents": count,
+        "bytes_per_agent": round((waiting - start) * 1024 / count),
+        "bytes_per_compiled_agent": round((compiled - start) * 1024 / count),
+    }
+
+
+IMPORTS = {"empty": "pass", "hand": "import asyncio, json", "windlass": "import windlass"}
+CHILD = """
+import time
+wall = time.perf_counter()
+{statement}
+wall, cpu = time.perf_counter() - wall, time.process_time()
+import sys
+modules = len(sys.modules)
+with open("/proc/self/status") as status:
+    resident = next(line for line in status if line.startswith("VmRSS")).split()[1]
+print(wall, cpu, resident, modules)
+"""
+
+
+async def imports(seconds: float) -> dict[str, Any]:
+    """An import in a fresh interpreter: the CPU time of the process up to its end, and the memory it then has."""
+    samples: Samples = defaultdict(list)
+    resident: defaultdict[str, list[int]] = defaultdict(list)
+    modules: dict[str, int] = {}
+    for name in IMPORTS:
+        _import(name)  # writes the bytecode
+    for number in rounds(seconds):
+        for name in _order(list(IMPORTS), number):
+            wall, cpu, kb, modules[name] = _import(name)
+            samples[name].append(Cost(wall, cpu))
+            resident[name].append(kb)
+    found = _summaries(samples, 1, scale=1e3)
+    for name, costs in found.items():
+        costs |= {"rss_mb": round(min(resident[name]) / 1024, 2), "modules": modules[name]}
+    return found
+
+
+def _import(name: str) -> tuple[float, float, int, int]:
+    code = CHILD.format(statement=IMPORTS[name])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    wall, cpu, resident, modules = done.stdout.split()
+    return float(wall), float(cpu), int(resident), int(modules)
+
+
+def _order(names: list[Any], number: int) -> list[Any]:
+    return names if number % 2 == 0 else names[::-1]
+
+
+def _summaries(samples: Samples, units: float, scale: float = 1e6) -> dict[str, dict[str, Any]]:
+    return {name: summary(costs, units, scale) for name, costs in samples.items()}
+
+
+JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
+    "step": (step, 24.0),
+    "hooks": (hooks, 18.0),
+    "latency": (latency, 14.0),
+    "imports": (imports, 7.0),
+    "construct": (construct, 3.0),
+    "concurrent": (concurrent, 10.0),
+    "memory": (memory, 0.0),
+}
+
+
+def run_job(name: str, share: float) -> dict[str, Any]:
+    """Run one job in this process, for a share of the time it is given by default."""
+    job, seconds = JOBS[name]
+    return asyncio.run(job(seconds * share))

@@ -1,0 +1,141 @@
+"""The results as rows: what was measured, which figure counts, and whether it is within its bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+Found = dict[str, Any]
+Pair = tuple[float | None, float | None]
+NOTHING: Pair = (None, None)
+
+
+class Row(NamedTuple):
+    """One line of the table: costs as pairs of Windlass and hand loop, and the figure; without a bar it informs only."""
+
+    job: str
+    what: str
+    cpu: Pair = NOTHING
+    wall: Pair = NOTHING
+    figure: float | None = None
+    unit: str = "×"
+    bar: float | None = None
+
+    @property
+    def missed(self) -> bool:
+        return self.bar is not None and self.figure is not None and self.figure > self.bar
+
+
+def step_rows(found: Found) -> Iterator[Row]:
+    for size, costs in found.items():
+        cpu = _pair(costs, "cpu")
+        yield Row("step", f"N={size}", cpu, _pair(costs, "wall"), _ratio(cpu), bar=4.0)
+    for small, bar in (("10", 1.2), ("100", None)):
+        yield Row("step", f"growth, N=2000 over N={small}", figure=_growth(found, "windlass", small), bar=bar)
+        yield Row("step", f"  of the hand loop, over N={small}", figure=_growth(found, "hand", small))
+
+
+def _growth(found: Found, contender: str, small: str) -> float:
+    return found["2000"][contender]["cpu"] / found[small][contender]["cpu"]
+
+
+def hook_rows(found: Found) -> Iterator[Row]:
+    for count, costs in found.items():
+        cpu = _pair(costs, "cpu")
+        yield Row("hooks", f"k={count}, a step", cpu, _pair(costs, "wall"), _ratio(cpu))
+    for count, costs in found.items():
+        if "added" in costs:
+            added = costs["added"]["windlass"], costs["added"]["hand"]
+            bar = 2.0 if count == "20" else None
+            yield Row("hooks", f"k={count}, added per object and step", added, figure=_ratio(added), bar=bar)
+
+
+def latency_rows(found: Found) -> Iterator[Row]:
+    hand = found["hand 0"]["wall_median"]
+    for count, bar in (("0", None), ("1", 5.0), ("5", 10.0)):
+        costs = found[f"windlass {count}"]
+        wall, over = costs["wall_median"], costs["percent_over"]
+        yield Row("latency", f"{count} lifecycles, over the hand loop", NOTHING, (wall, hand), over["hand 0"], "%", bar)
+        if bar is not None:
+            yield Row("latency", f"{count} lifecycles, over none", figure=over["windlass 0"], unit="%", bar=bar)
+
+
+def import_rows(found: Found) -> Iterator[Row]:
+    cpu = _pair(found, "cpu")
+    yield Row("imports", "the process", cpu, figure=_ratio(cpu), bar=2.0)
+    net = tuple(ms - found["empty"]["cpu"] for ms in cpu)
+    yield Row("imports", "less an empty process", net, _pair(found, "wall"), net[0] / net[1])
+    rss = found["windlass"]["rss_mb"]
+    yield Row("imports", f"VmRSS (hand loop {found['hand']['rss_mb']:.1f} MB)", figure=rss, unit="MB", bar=30.0)
+
+
+def construct_rows(found: Found) -> Iterator[Row]:
+    for key, what, bar in (
+        ("make 0", "Agent(model, tools=[add])", 50.0),
+        ("make 5", "with 5 lifecycles", None),
+        ("compile 0", "compile, at the first run", None),
+        ("compile 5", "compile with 5 lifecycles", None),
+    ):
+        costs = found[key]
+        yield Row("construct", what, (costs["cpu"], None), (costs["wall"], None), costs["cpu"], "µs", bar)
+
+
+def concurrent_rows(found: Found) -> Iterator[Row]:
+    cpu, wall = _pair(found, "cpu"), _pair(found, "wall")
+    yield Row("concurrent", "CPU", cpu, figure=_ratio(cpu), bar=3.0)
+    yield Row("concurrent", "wall", NOTHING, wall, _ratio(wall))
+
+
+def memory_rows(found: Found) -> Iterator[Row]:
+    yield Row("memory", "an idle agent", figure=found["bytes_per_agent"] / 1024, unit="KB")
+    yield Row("memory", "an idle agent, compiled", figure=found["bytes_per_compiled_agent"] / 1024, unit="KB")
+
+
+def _pair(found: Found, key: str) -> tuple[float, float]:
+    return found["windlass"][key], found["hand"][key]
+
+
+def _ratio(pair: tuple[float, float]) -> float:
+    return pair[0] / max(pair[1], 1e-3)
+
+
+ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
+    "step": ("step: a model without latency, one tool call per step; µs per step", step_rows),
+    "hooks": ("hooks: k no-op objects at before, after, wrap-model and wrap-tool, N=100; µs", hook_rows),
+    "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
+    "imports": (
+        "imports: `import windlass`, `import asyncio, json`; ms (judged: CPU of the whole process)",
+        import_rows,
+    ),
+    "construct": ("construct: µs", construct_rows),
+    "concurrent": ("concurrent: 1,000 turns of N=10 at once, a model that takes 10 ms; ms", concurrent_rows),
+    "memory": ("memory: resident", memory_rows),
+}
+
+
+def rows(results: dict[str, Found]) -> list[Row]:
+    """All rows of the jobs that were run."""
+    return [row for job, found in results.items() for row in ROWS[job][1](found)]
+
+
+def table(given: list[Row]) -> str:
+    """The rows as plain text."""
+    lines = [
+        f"{'':<38}{'CPU':>22}{'wall':>22}",
+        f"{'':<38}{'Windlass':>11}{'by hand':>11}{'Windlass':>11}{'by hand':>11}{'figure':>12}{'bar':>9}",
+    ]
+    job = None
+    for row in given:
+        if row.job != job:
+            job = row.job
+            lines += ["", ROWS[job][0]]
+        lines.append(_line(row))
+    return "\n".join(lines)
+
+
+def _line(row: Row) -> str:
+    costs = "".join(f"{'' if cost is None else format(cost, '.2f'):>11}" for cost in (*row.cpu, *row.wall))
+    figure = "" if row.figure is None else f"{row.figure:.2f} {row.unit}"
+    bar = "" if row.bar is None else f"{row.bar:g} {row.unit}"
+    verdict = "" if row.bar is None else "FAIL" if row.missed else "ok"
+    return f"  {row.what:<36}{costs}{figure:>12}{bar:>9}  {verdict}".rstrip()

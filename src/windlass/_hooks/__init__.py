@@ -1,0 +1,1 @@
+"""Hooks: registered, compiled once, then only called."""

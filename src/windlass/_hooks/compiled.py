@@ -1,0 +1,113 @@
+"""The hooks of an agent, sorted and grouped once: an event nobody listens to is not in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from windlass.events import EVENTS
+from windlass.messages import ModelCall, ToolCall
+from windlass.slots import Slot
+from windlass.states import Step
+from windlass.turns import Turn
+from windlass.types import AnyEvent
+
+from .hooks import BANDS, Hook
+from .streams import Transform
+
+
+class Point:
+    """All hooks of one event, in the order in which they run."""
+
+    __slots__ = ("costly", "event", "gates", "groups", "name", "rewrites", "says", "shadows")
+
+    def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
+        self.event = event
+        self.name = event.__name__
+        gates = [hook for hook in hooks if hook.kind == "gate"]
+        self.says = tuple(hook for hook in hooks if hook.kind == "hook")
+        self.rewrites = tuple(hook for hook in hooks if hook.kind == "rewrite")
+        self.gates = tuple(hook for hook in gates if not hook.shadow and not hook.costly)
+        self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
+        self.shadows = tuple(hook for hook in gates if hook.shadow)
+        self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
+
+
+class CompiledHooks:
+    """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made."""
+
+    __slots__ = (
+        "all", "compacting", "continuing", "delegating", "erring", "listeners", "message_adding", "model_calling",
+        "model_replying", "model_wraps", "resuming", "session_starting", "slots", "slots_by_type", "step_ending",
+        "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling", "tool_returning",
+        "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
+    )  # fmt: skip
+
+    compacting: Point | None
+    continuing: Point | None
+    delegating: Point | None
+    erring: Point | None
+    message_adding: Point | None
+    model_calling: Point | None
+    model_replying: Point | None
+    resuming: Point | None
+    session_starting: Point | None
+    step_ending: Point | None
+    step_starting: Point | None
+    stopping: Point | None
+    subagent_stopping: Point | None
+    tool_calling: Point | None
+    tool_returning: Point | None
+    turn_ending: Point | None
+    turn_starting: Point | None
+
+    def __init__(self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]) -> None:
+        self.slots = {slot.name: slot for slot in slots}
+        self.slots_by_type: dict[type, str] = {slot.type: slot.name for slot in self.slots.values()}
+        self.all = _ordered(hooks)
+        self.transforms = tuple(sorted(transforms, key=lambda t: (BANDS[t.band], -t.priority)))
+        _name_apart(self.all)
+        for hook in self.all:
+            hook.bind(self.slots_by_type)
+        for event in EVENTS:
+            mine = [hook for hook in self.all if hook.event is event]
+            setattr(self, attribute(event), Point(event, mine) if mine else None)
+        self.model_wraps = self._wraps(ModelCall)
+        self.tool_wraps = self._wraps(ToolCall)
+        self.step_wraps = self._wraps(Step)
+        self.turn_wraps = self._wraps(Turn)
+        self.listeners: dict[type, tuple[Hook, ...]] = {}
+        for hook in self.all:
+            if hook.kind == "observe":
+                self.listeners[hook.event] = (*self.listeners.get(hook.event, ()), hook)
+
+    def _wraps(self, effect: type) -> tuple[Hook, ...]:
+        return tuple(hook for hook in self.all if hook.kind == "wrap" and hook.event is effect)
+
+
+def attribute(event: type[AnyEvent]) -> str:
+    """`ToolCalling` → `tool_calling`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+def _ordered(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
+    """Band, then priority (high first), then registration."""
+    return tuple(sorted(hooks, key=lambda hook: (BANDS[hook.band], -hook.priority)))
+
+
+def _name_apart(hooks: Sequence[Hook]) -> None:
+    """Names are labels, but a decision must name one hook: the second `redact` is `redact#2`."""
+    seen: dict[str, int] = {}
+    for hook in hooks:
+        base = hook.options.get("name") or hook.name.split("#")[0]
+        seen[base] = seen.get(base, 0) + 1
+        hook.name = base if seen[base] == 1 else f"{base}#{seen[base]}"
+
+
+def _groups(hooks: Sequence[Hook]) -> tuple[tuple[Hook, ...], ...]:
+    """Injections in order; the members of a parallel group stand together where the first of them stands."""
+    groups: dict[object, list[Hook]] = {}
+    for hook in hooks:
+        groups.setdefault(hook.group or hook, []).append(hook)
+    return tuple(tuple(group) for group in groups.values())

@@ -1,0 +1,309 @@
+"""One event passing through its hooks: rewrite, then gate, then inject."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from windlass.decisions import Allow, Answer, Ask, Deny, Halt, Ignore, Retry, Says, Vote
+from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow
+from windlass.outcomes import error_value
+from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
+from windlass.states import State
+from windlass.turns import Host, Turn, Writes
+from windlass.types import AnyEvent
+
+from .compiled import Point
+from .hooks import Hook, legal_answers
+from .merging import rank_of, strictest
+from .payloads import changes, coerced
+from windlass.messages import as_parts
+
+BLOCKED_AFTER = 0.05
+"""A plain function that holds the loop for longer than this is named."""
+
+
+class Site(Host, Protocol):
+    """Where an event happens: what dispatching needs of the running segment."""
+
+    reserve: int
+    clock: Any
+
+    def record(self, record: Record) -> State: ...
+    def keep(self, writes: Writes) -> None: ...
+    def beside(self, coroutine: Any) -> None: ...
+    def injected_tokens(self) -> int: ...
+    async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
+
+
+async def call(hook: Hook, event: Any, site: Site, *, may_write: bool = True) -> Any:
+    """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
+    if hook.plain:
+        if hook.is_async:
+            return await hook.fn(event)
+        started = perf_counter()
+        answer = hook.fn(event)
+        if perf_counter() - started > BLOCKED_AFTER:
+            _blocked(hook, perf_counter() - started, site)
+        return await answer if answer is not None and inspect.isawaitable(answer) else answer
+    writes = Writes(hook.name) if may_write else None
+    supplied = supply(hook, site, writes)
+    answer = await _bounded(hook, lambda: hook.fn(event, **supplied), site)
+    if writes is not None:
+        site.keep(writes)
+    return answer
+
+
+def supply(hook: Hook, site: Site, writes: Writes | None) -> dict[str, Any]:
+    """The parameters a hook asked for by name (`turn`) or by type (slots)."""
+    return {
+        name: Turn(site, writes) if source == "turn" else site.slot(source).load(site.state.slots)
+        for name, source in hook.wants
+    }
+
+
+async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
+    if hook.timeout is None:
+        return await _run(hook, run, site)
+    try:
+        async with asyncio.timeout(hook.timeout) as limit:
+            return await _run(hook, run, site)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        text = f"{hook.kind} {hook.name!r} took longer than {hook.timeout} s"
+        raise HookTimeout(text, hook=hook.name, event=hook.event.__name__) from error
+
+
+async def _run(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
+    if hook.thread and not hook.is_async:
+        return await site.in_thread(run)
+    started = perf_counter()
+    answer = run()
+    if not hook.is_async and perf_counter() - started > BLOCKED_AFTER:
+        _blocked(hook, perf_counter() - started, site)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _blocked(hook: Hook, seconds: float, site: Site) -> None:
+    text = f"{hook.kind} {hook.name!r} blocked the event loop for {seconds * 1000:.0f} ms; make it async or add thread=True"
+    error = HookError(text, hook=hook.name)
+    site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
+
+
+class Passage:
+    """One event on its way through one point. `about` is the id of what the event is about."""
+
+    __slots__ = ("about", "answers", "event", "point", "said", "site", "unreviewed")
+
+    def __init__(self, point: Point, event: AnyEvent, site: Site, about: str) -> None:
+        self.point = point
+        self.event = event
+        self.site = site
+        self.about = about
+        self.answers: list[tuple[str, Any]] = []
+        self.said: list[tuple[Hook, Says, Any]] = []
+        self.unreviewed: list[str] = []
+
+    # ------------------------------------------------------------ rewrite
+
+    async def rewrite(self) -> Any:
+        """The event with its final payload. A rewrite that fails fails the action."""
+        for hook in self.point.says:
+            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
+                answer = await self._rewriting(hook)
+                if answer is not None:
+                    self._say(hook, answer)
+        for hook in self.point.rewrites:
+            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
+                answer = await self._rewriting(hook)
+                if answer is not None:
+                    self._change(hook, answer)
+        return self.event
+
+    async def _rewriting(self, hook: Hook) -> Any:
+        try:
+            return await call(hook, self.event, self.site)
+        except HookError as error:
+            if not error.hook:
+                error.hook = hook.name
+            raise
+        except Exception as error:
+            text = f"{hook.kind} {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
+            raise HookError(text, hook=hook.name, event=self.point.name) from error
+
+    def _say(self, hook: Hook, answer: Any) -> None:
+        says = answer if isinstance(answer, Says) else Says(decision=answer)
+        if says.rewrite is not None:
+            self._change(hook, says.rewrite)
+        if says.decision is not None and rank_of(self.point.event, says.decision) is None:
+            raise illegal(hook, self.point, says.decision)
+        if says.inject is not None and self.point.event.injects is None:
+            raise IllegalAnswer(
+                f"hook {hook.name!r} injects on {self.point.name}, where nothing can be added",
+                hook=hook.name,
+                event=self.point.name,
+            )
+        self.said.append((hook, says, self._payload()))
+
+    def _change(self, hook: Hook, answer: Any) -> None:
+        name = self.point.event.payload
+        if name is None:
+            raise illegal(hook, self.point, answer)
+        old = getattr(self.event, name)
+        new = coerced(self.point.event, hook, old, answer)
+        fields = changes(old, new)
+        if fields:
+            self.event = replace(self.event, **{name: new})
+            self.site.record(Rewritten(self.point.name, hook.name, self.about, fields))
+
+    def _payload(self) -> Any:
+        name = self.point.event.payload
+        return None if name is None else getattr(self.event, name)
+
+    # ------------------------------------------------------------ gate
+
+    async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
+        """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
+        for hook, says, payload in self.said:
+            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
+                self.answers.append((hook.name, says.decision))
+        for hook in self.point.gates:
+            await self._ask(hook, only)
+        if self.point.costly and not self._refused():
+            for hook in self.point.costly:
+                await self._ask(hook, only)
+        for hook in self.point.shadows:
+            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
+                self.site.beside(self._shadow(hook))
+        return strictest(self.point.event, self.answers)
+
+    async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
+        if hook.matches is not None and not hook.matches(self.event.call):  # type: ignore[attr-defined]
+            return
+        if only is not None and not only(hook):
+            return
+        try:
+            answer = await call(hook, self.event, self.site)
+            if answer is None:
+                return
+            if rank_of(self.point.event, answer) is None:
+                raise illegal(hook, self.point, answer)
+        except Exception as error:
+            answer = self._failed(hook, error)
+        if answer is not None:
+            self.answers.append((hook.name, answer))
+
+    def _failed(self, hook: Hook, error: Exception) -> Any:
+        """What a gate that raised or timed out counts as: the matrix says, and it is closed."""
+        raised = self.point.event.raised
+        if raised is None or hook.on_error == "unreviewed":
+            self.unreviewed.append(hook.name)
+            self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="unreviewed"))
+            return None
+        reason = f"gate {hook.name!r} failed: {type(error).__name__}: {error}"
+        effect = raised.name if isinstance(raised, Vote) else raised.__name__
+        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect=effect))
+        if isinstance(raised, Vote):
+            return raised
+        if raised is Ask:
+            return Ask(reason, allow=("approve", "reject"))
+        return Deny(reason) if raised is Deny else Halt(reason)
+
+    def _refused(self) -> bool:
+        going_on = (Allow, Ask, Answer, Ignore, Retry)
+        return any(
+            not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP) for _, d in self.answers
+        )
+
+    async def _shadow(self, hook: Hook) -> None:
+        """A shadow gate: what it answers is recorded and nothing else."""
+        try:
+            answer = await call(hook, self.event, self.site, may_write=False)
+        except Exception as error:
+            self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="shadow"))
+            return
+        if answer is not None:
+            self.site.record(
+                HookDecided(self.point.name, self.about, answer, ((hook.name, answer),), shadow=True)
+            )
+
+    # ------------------------------------------------------------ inject
+
+    async def inject(self, about: str | None = None) -> list[Injected]:
+        """What is injected here, in declared order, checked against the reserve; members of a group run together."""
+        injected: list[Injected] = []
+        spent = self.site.injected_tokens()
+        for hook, answer in await self._injections():
+            if answer is None:
+                continue
+            made = self._injected(hook, answer, self.about if about is None else about)
+            if not made.durable:
+                spent += self._within_reserve(hook, made, spent)
+            injected.append(made)
+        return injected
+
+    async def _injections(self) -> list[tuple[Hook, Any]]:
+        answers = [(hook, says.inject) for hook, says, _ in self.said]
+        for group in self.point.groups:
+            mine = [h for h in group if h.matches is None or h.matches(self.event.call)]  # type: ignore[attr-defined]
+            if len(group) == 1 or len(mine) < 2:
+                answers.extend([(hook, await self._injecting(hook, may_write=hook.group is None)) for hook in mine])
+            else:
+                together = await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine])
+                answers.extend(zip(mine, together, strict=True))
+        return answers
+
+    async def _injecting(self, hook: Hook, *, may_write: bool) -> Any:
+        try:
+            return await call(hook, self.event, self.site, may_write=may_write)
+        except Exception as error:
+            if hook.optional:
+                self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="skipped"))
+                return None
+            if isinstance(error, HookError) and error.hook:
+                raise
+            text = f"inject {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
+            raise HookError(text, hook=hook.name, event=self.point.name) from error
+
+    def _injected(self, hook: Hook, answer: Any, about: str) -> Injected:
+        given = answer if isinstance(answer, Injected) else Injected(answer)
+        try:
+            parts = as_parts(given.parts, hook.name)
+        except TypeError as error:
+            text = f"inject {hook.name!r} answered on {self.point.name}: {error}"
+            raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
+        return replace(given, parts=parts, hook=hook.name, event=self.point.name, about=about)
+
+    def _within_reserve(self, hook: Hook, made: Injected, spent: int) -> int:
+        size = tokens(made.parts)
+        if spent + size > self.site.reserve:
+            raise InjectionOverflow(
+                f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, but only "
+                f"{max(self.site.reserve - spent, 0)} of the reserve of {self.site.reserve} are left; nothing was truncated",
+                hook=hook.name,
+                event=self.point.name,
+                size=size,
+                reserve=self.site.reserve,
+            )
+        return size
+
+
+def tokens(parts: Any) -> int:
+    """About how many tokens some parts are: four characters each, a fixed price for what is no text."""
+    return sum(len(part.text) // 4 + 1 if hasattr(part, "text") else 800 for part in parts)
+
+
+def illegal(hook: Hook, point: Point, answer: Any) -> IllegalAnswer:
+    """The error of an answer that the event does not take."""
+    got = f"Vote.{answer.name}" if isinstance(answer, Vote) else type(answer).__name__
+    return IllegalAnswer(
+        f"{hook.kind} {hook.name!r} ({hook.source}) answered {got} on {point.name}; it may answer {legal_answers(point.event)}",
+        hook=hook.name,
+        event=point.name,
+    )

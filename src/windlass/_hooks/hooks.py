@@ -1,0 +1,263 @@
+"""One registered hook: its kind, its options, what it wants to be given, and the checks made when it is registered."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+from windlass.decisions import Says, Vote
+from windlass.errors import RegistrationError
+from windlass.events import EVENTS, FACTS, Event
+from windlass.messages import ModelCall, ToolCall
+from windlass.states import Step
+from windlass.turns import Turn
+
+from .matching import Matcher, Matches, compile_matcher
+
+Kind = Literal["observe", "inject", "rewrite", "gate", "wrap", "hook"]
+Band = Literal["early", "normal", "guard"]
+BANDS: dict[str, int] = {"early": 0, "normal": 1, "guard": 2}
+EFFECTS: tuple[type, ...] = (ModelCall, ToolCall, Step, Turn)
+
+
+class Options(typing.TypedDict, total=False):
+    """What may be said of a hook beside its event."""
+
+    name: str
+    tool: Matcher
+    priority: int
+    band: Band
+    timeout: float
+    thread: bool
+    inherit: bool
+    mode: Literal["shadow"]
+    costly: bool
+    on_resume: Literal["reuse", "rerun"]
+    on_error: Literal["unreviewed"]
+    live: bool
+    group: str
+    optional: bool
+    wait: bool
+    durable: bool
+
+
+_COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
+_LEGAL: dict[str, set[str]] = {
+    "observe": {"name", "wait", "durable", "timeout", "inherit", "tool"},
+    "inject": {*_COMMON, "group", "optional"},
+    "rewrite": {*_COMMON, "live"},
+    "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
+    "wrap": {"name", "priority", "band", "inherit", "tool"},
+    "hook": {*_COMMON, "live"},
+}
+
+
+class Hook:
+    """A registered hook. Immutable once it is made; names are labels, made unique when the agent is compiled."""
+
+    __slots__ = (
+        "_hints", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async", "kind",
+        "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain", "priority",
+        "shadow", "thread", "timeout", "tool", "wait", "wants",
+    )  # fmt: skip
+
+    def __init__(
+        self, kind: Kind, event: type, fn: Callable[..., Any], options: Options, capability: str | None = None
+    ) -> None:
+        self.kind = kind
+        self.event = event
+        self.fn = fn
+        self.options = options
+        self.capability = capability
+        self.name: str = options.get("name") or _name_of(fn)
+        self._check_event()
+        self._check_options()
+        self.tool = options.get("tool")
+        self.matches: Matches | None = None if self.tool is None else compile_matcher(self.tool, self.name)
+        self.priority = options.get("priority", 0)
+        self.band: Band = options.get("band", "normal")
+        self.timeout = options.get("timeout")
+        self.thread = options.get("thread", False)
+        self.inherit = options.get("inherit", False) or self.band == "guard"
+        self.shadow = options.get("mode") == "shadow"
+        self.costly = options.get("costly", False)
+        self.on_resume = options.get("on_resume", "reuse")
+        self.on_error = options.get("on_error")
+        self.live = options.get("live", False)
+        self.group = options.get("group")
+        self.optional = options.get("optional", False)
+        self.wait = options.get("wait", False)
+        self.durable = options.get("durable", False)
+        self.is_async = is_async(fn)
+        self.parameters = self._check_parameters()
+        self._hints: dict[str, Any] | None = None
+        self._check_answer()
+        self.wants: tuple[tuple[str, str], ...] = ()
+        self.plain = False
+        if self.timeout is not None and not self.is_async and not self.thread and kind != "observe":
+            raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
+
+    # ------------------------------------------------------------ what is checked at registration
+
+    def _check_event(self) -> None:
+        legal = {"observe": FACTS, "wrap": EFFECTS}.get(self.kind, EVENTS)
+        if self.event not in legal:
+            known = ", ".join(sorted(kind.__name__ for kind in legal))
+            what = {"observe": "fact to observe", "wrap": "effect to wrap"}.get(self.kind, "event")
+            got = getattr(self.event, "__name__", repr(self.event))
+            raise self._wrong(f"is registered for {got}, which is no {what}. Known: {known}")
+        if self.kind == "rewrite" and self.event.payload is None:
+            raise self._wrong("cannot rewrite: nothing can be changed at this event")
+        if self.kind == "inject" and self.event.injects is None:
+            raise self._wrong("cannot inject: nothing can be added at this event")
+
+    def _check_options(self) -> None:
+        illegal = set(self.options) - _LEGAL[self.kind]
+        if illegal:
+            raise self._wrong(
+                f"has options {sorted(illegal)} that a {self.kind} does not take; it takes {sorted(_LEGAL[self.kind])}"
+            )
+        if self.options.get("band", "normal") not in BANDS:
+            raise self._wrong(f"asks for band {self.options.get('band')!r}; bands are early, normal and guard")
+        if "tool" in self.options and not self._about_tools():
+            raise self._wrong("has a tool matcher, but its event is not about a tool")
+        if self.options.get("mode", "shadow") != "shadow":
+            raise self._wrong(f"asks for mode {self.options.get('mode')!r}; the only mode is 'shadow'")
+        if (timeout := self.options.get("timeout")) is not None and timeout <= 0:
+            raise self._wrong(f"has timeout {timeout}; it must be positive")
+
+    def _about_tools(self) -> bool:
+        return self.event is ToolCall or getattr(self.event, "on_tools", False)
+
+    def _check_parameters(self) -> tuple[str, ...]:
+        """The names of the parameters after those that the kind fixes."""
+        fixed = 2 if self.kind == "wrap" else 1
+        names, star, required = parameters_of(self.fn)
+        if len(names) < fixed and not star:
+            shape = "(value, call_next, …)" if self.kind == "wrap" else "(event, …)"
+            raise self._wrong(f"takes {len(names)} parameters; a {self.kind} is called as {shape}")
+        if len(required) < fixed and star:
+            return ()
+        return tuple(names[fixed:])
+
+    def _check_answer(self) -> None:
+        """Refuse what the annotation of the result already shows to be illegal."""
+        if self.kind not in ("gate", "hook") or "return" not in getattr(self.fn, "__annotations__", ()):
+            return
+        declared = _decision_types(self.hints.get("return"))
+        if self.kind == "hook" and Says in declared:
+            return
+        ranks = self.event.ranks
+        legal = {type(rank) if isinstance(rank, Vote) else rank for rank in ranks}
+        if illegal := [kind for kind in declared if kind not in legal and kind is not Says]:
+            raise self._wrong(
+                f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; it may answer {legal_answers(self.event)}"
+            )
+
+    # ------------------------------------------------------------ what it wants to be given
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """The resolved annotations; empty if they cannot be resolved."""
+        if self._hints is None:
+            fn = self.fn if inspect.isroutine(self.fn) else getattr(self.fn, "__call__", self.fn)  # noqa: B004
+            try:
+                self._hints = typing.get_type_hints(fn)
+            except Exception:  # an annotation for type checkers only
+                self._hints = {}
+        return self._hints
+
+    def bind(self, slots: dict[type, str]) -> None:
+        """Resolve the parameters that are supplied: `turn`, and those annotated with a slot's type."""
+        wants: list[tuple[str, str]] = []
+        for name in self.parameters:
+            if name == "turn":
+                wants.append((name, "turn"))
+            elif (slot := slots.get(self.hints.get(name))) is not None:  # type: ignore[arg-type]
+                wants.append((name, slot))
+            elif name in _required(self.fn):
+                raise self._wrong(
+                    f"has a parameter {name!r} that nobody supplies; a hook gets `turn`, or a slot by its type. "
+                    f"Known slots: {', '.join(sorted(slots.values())) or 'none'}"
+                )
+        self.wants = tuple(wants)
+        self.plain = not wants and self.timeout is None and not self.thread
+
+    # ------------------------------------------------------------ how it is shown
+
+    @property
+    def source(self) -> str:
+        """Where it was written: `file:line`."""
+        return source_of(self.fn)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} on {self.event.__name__}>"
+
+    def _wrong(self, what: str) -> RegistrationError:
+        event = getattr(self.event, "__name__", repr(self.event))
+        return RegistrationError(
+            f"{self.kind} {self.name!r} ({source_of(self.fn)}) on {event} {what}", hook=self.name, event=event
+        )
+
+
+def legal_answers(event: type[Event[Any, Any, Any]]) -> str:
+    """What a gate on this event may answer, in words."""
+    names = [f"Vote.{rank.name}" if isinstance(rank, Vote) else rank.__name__ for rank in event.ranks]
+    return f"{', '.join(names)} or None"
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine."""
+    while hasattr(fn, "func") and not inspect.isfunction(fn):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+def source_of(fn: Callable[..., Any]) -> str:
+    """`file:line` of a function, as far as it is known."""
+    target = inspect.unwrap(fn)
+    while hasattr(target, "func") and not inspect.isroutine(target):
+        target = target.func
+    code = getattr(getattr(target, "__func__", target), "__code__", None) or getattr(
+        getattr(type(target), "__call__", None), "__code__", None
+    )
+    return "unknown" if code is None else f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    owner = getattr(fn, "__self__", None)
+    name = getattr(fn, "__name__", None)
+    if name is None:
+        return type(fn).__name__ if not hasattr(fn, "func") else _name_of(fn.func)
+    return f"{type(owner).__name__}.{name}" if owner is not None and not inspect.ismodule(owner) else str(name)
+
+
+def _signature(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [inspect.Parameter("event", inspect.Parameter.POSITIONAL_ONLY)]
+
+
+def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], bool, list[str]]:
+    """The names of the parameters, whether there is a `*args`, and the names of those that must be given."""
+    parameters = _signature(fn)
+    star = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [p.name for p in named], star, [p.name for p in named if p.default is p.empty]
+
+
+def _required(fn: Callable[..., Any]) -> list[str]:
+    return parameters_of(fn)[2]
+
+
+def _decision_types(annotation: Any) -> list[type]:
+    """The classes named in the annotation of a result, without None and awaitables around them."""
+    if annotation is None or annotation is type(None) or annotation is Any:
+        return []
+    members = typing.get_args(annotation)
+    if members and typing.get_origin(annotation) is not Literal:
+        return [kind for member in members for kind in _decision_types(member)]
+    return [annotation] if isinstance(annotation, type) and annotation is not object else []

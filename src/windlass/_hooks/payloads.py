@@ -1,0 +1,127 @@
+"""What a rewrite may hand back for each payload, and what it changed, for blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from windlass.errors import IllegalAnswer
+from windlass.events import Delegation, Setup
+from windlass.messages import Message, Messages, ModelReply, ModelRequest, TextPart, ThinkingPart, ToolCall, ToolResult, render
+from windlass.types import AnyEvent
+
+from .hooks import Hook
+
+
+def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
+    """The new payload in its proper type, or an error that names the hook and says what it may change."""
+    try:
+        return _COERCIONS[type(old)](old, new)
+    except (TypeError, ValueError) as error:
+        text = f"{hook.kind} {hook.name!r} ({hook.source}) cannot change the {event.payload} of {event.__name__}: {error}"
+        raise IllegalAnswer(text, hook=hook.name, event=event.__name__) from error
+
+
+def _message(old: Message, new: Any) -> Message:
+    if type(new) is str:
+        return old.replace(parts=(TextPart(new),))
+    if type(new) is not Message:
+        raise TypeError(f"expected a Message or a str, got {type(new).__name__}")
+    if new.role != old.role:
+        raise ValueError(f"a {old.role} message cannot become a {new.role} message")
+    if _calls(new) != _calls(old):
+        raise ValueError("the tool calls and results of a message cannot be taken away or renamed")
+    return new
+
+
+def _calls(message: Message) -> list[str]:
+    return [getattr(p, "call_id", None) or getattr(p, "id", "") for p in message.parts if hasattr(p, "name")]
+
+
+def _request(old: ModelRequest, new: Any) -> ModelRequest:
+    if type(new) is not ModelRequest:
+        raise TypeError(f"expected a ModelRequest made with event.request.replace(…), got {type(new).__name__}")
+    return new
+
+
+def _reply(old: ModelReply, new: Any) -> ModelReply:
+    if type(new) is str:
+        kept = tuple(part for part in old.message.parts if not isinstance(part, TextPart))
+        new = old.replace(message=old.message.replace(parts=(TextPart(new), *kept)))
+    if type(new) is Message:
+        new = old.replace(message=new)
+    if type(new) is not ModelReply:
+        raise TypeError(f"expected a ModelReply, a Message or a str, got {type(new).__name__}")
+    if not _signed(new) <= _signed(old):
+        raise ValueError("a signed part cannot be edited: leave it, or drop it whole")
+    return new
+
+
+def _signed(reply: ModelReply) -> set[ThinkingPart]:
+    return {p for p in reply.message.parts if isinstance(p, ThinkingPart) and p.signature}
+
+
+def _call(old: ToolCall, new: Any) -> ToolCall:
+    if isinstance(new, dict):
+        new = old.replace(arguments=new)
+    if type(new) is not ToolCall:
+        raise TypeError(f"expected a ToolCall made with event.call.replace(arguments=…), got {type(new).__name__}")
+    if (new.id, new.name) != (old.id, old.name):
+        raise ValueError("only the arguments may change")
+    return new
+
+
+def _result(old: ToolResult, new: Any) -> ToolResult:
+    return new if type(new) is ToolResult else ToolResult(render(new), old.status)
+
+
+def _exactly(kind: type) -> Callable[[Any, Any], Any]:
+    def check(old: Any, new: Any) -> Any:
+        if not isinstance(new, kind):
+            raise TypeError(f"expected {kind.__name__}, got {type(new).__name__}")
+        return new
+
+    return check
+
+
+_COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
+    Message: _message,
+    ModelRequest: _request,
+    ModelReply: _reply,
+    ToolCall: _call,
+    ToolResult: _result,
+    str: _exactly(str),
+    tuple: _exactly(tuple),
+    Setup: _exactly(Setup),
+    Delegation: _exactly(Delegation),
+}
+
+
+def changes(old: Any, new: Any) -> dict[str, Any]:
+    """The new values of the fields that differ, as plain values; of messages only those that are new."""
+    if old is new:
+        return {}
+    if not isinstance(old, msgspec.Struct):
+        return {} if old == new else {"value": new}
+    changed: dict[str, Any] = {}
+    for field in old.__struct_fields__:
+        before, after = getattr(old, field), getattr(new, field)
+        if before is after:
+            continue
+        if isinstance(after, Messages):
+            if fresh := _fresh(before, after):
+                changed[field] = fresh
+        elif before != after:
+            changed[field] = msgspec.to_builtins(after, enc_hook=str)
+    return changed
+
+
+def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
+    """What a changed list of messages has that the old one had not."""
+    if before == after:
+        return {}
+    known = {id(message) for message in before}
+    added = [message for message in after if id(message) not in known and message not in before]
+    return {"from": len(before), "to": len(after), "new": msgspec.to_builtins(added, enc_hook=str)}

@@ -1,0 +1,258 @@
+"""The verbs, as decorators: how the application, a capability or a stranger's plugin registers its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+
+from windlass.errors import CompiledError, ConfigError, RegistrationError
+from windlass.events import Event
+from windlass.messages import ModelCall, ToolCall
+from windlass.records import Fact
+from windlass.slots import Slot
+from windlass.states import Step
+from windlass.tools import Tool, tool
+from windlass.turns import Turn
+from windlass.types import (
+    Criterion,
+    GateHook,
+    InjectHook,
+    ModelWrap,
+    ObserveHook,
+    RewriteHook,
+    SaysHook,
+    StepWrap,
+    ToolWrap,
+    Transformer,
+    TurnWrap,
+)
+
+from .hooks import Band, Hook, Kind, Options
+from .matching import Matcher
+from .streams import Channel, Transform
+
+E = TypeVar("E")
+D = TypeVar("D")
+P = TypeVar("P")
+T = TypeVar("T")
+FactT = TypeVar("FactT", bound=Fact)
+TransformerT = TypeVar("TransformerT", bound=Callable[[], Transformer])
+
+
+class _Options(TypedDict, total=False):
+    name: str
+    tool: Matcher
+    priority: int
+    band: Band
+    inherit: bool
+
+
+class _Timed(_Options, total=False):
+    timeout: float
+    thread: bool
+
+
+class ObserveOptions(TypedDict, total=False):
+    """Of an observer: awaited before the next point (`wait`), or reading the log behind a cursor (`durable`)."""
+
+    name: str
+    wait: bool
+    durable: bool
+    timeout: float
+    inherit: bool
+
+
+class InjectOptions(_Timed, total=False):
+    """Of an injection: members of one `group` run in parallel; an `optional` one may fail."""
+
+    group: str
+    optional: bool
+
+
+class RewriteOptions(_Timed, total=False):
+    """Of a rewrite: `live` does not hold back the stream."""
+
+    live: bool
+
+
+class GateOptions(_Timed, total=False):
+    """Of a gate: a shadow only looks on, a costly one is asked last."""
+
+    mode: Literal["shadow"]
+    costly: bool
+    on_resume: Literal["reuse", "rerun"]
+    on_error: Literal["unreviewed"]
+    live: bool
+
+
+class Registrar:
+    """Collects hooks, tools, slots, criteria and instructions until it is compiled; later is a clear error."""
+
+    def __init__(self) -> None:
+        self._hooks: list[Hook] = []
+        self._transforms: list[Transform] = []
+        self._tools: list[Tool[..., Any]] = []
+        self._slots: list[Slot[Any]] = []
+        self._criteria: list[Criterion] = []
+        self._instructions: list[str] = []
+
+    # ------------------------------------------------------------ the six verbs, and the one that combines them
+
+    def observe(
+        self, fact: type[FactT], **options: Unpack[ObserveOptions]
+    ) -> Callable[[ObserveHook[FactT]], ObserveHook[FactT]]:
+        """Look at a fact. Runs off the hot path; whatever it does, the turn does not notice."""
+        return cast(Any, self._verb("observe", fact, options))
+
+    def inject(
+        self, event: type[Event[E, D, P]], **options: Unpack[InjectOptions]
+    ) -> Callable[[InjectHook[E]], InjectHook[E]]:
+        """Add context: text, parts, or `Injected(parts, durable=True)`."""
+        return cast(Any, self._verb("inject", event, options))
+
+    def rewrite(
+        self, event: type[Event[E, D, P]], **options: Unpack[RewriteOptions]
+    ) -> Callable[[RewriteHook[E, P]], RewriteHook[E, P]]:
+        """Change the payload: return a new one, or None to leave it."""
+        return cast(Any, self._verb("rewrite", event, options))
+
+    def gate(
+        self, event: type[Event[E, D, P]], **options: Unpack[GateOptions]
+    ) -> Callable[[GateHook[E, D]], GateHook[E, D]]:
+        """Decide: return a decision that the event takes, or None to stay silent. The strictest answer wins."""
+        return cast(Any, self._verb("gate", event, options))
+
+    @overload
+    def wrap(self, effect: type[ModelCall], **options: Unpack[_Options]) -> Callable[[ModelWrap], ModelWrap]: ...
+    @overload
+    def wrap(self, effect: type[ToolCall], **options: Unpack[_Options]) -> Callable[[ToolWrap], ToolWrap]: ...
+    @overload
+    def wrap(self, effect: type[Step], **options: Unpack[_Options]) -> Callable[[StepWrap], StepWrap]: ...
+    @overload
+    def wrap(self, effect: type[Turn[Any]], **options: Unpack[_Options]) -> Callable[[TurnWrap], TurnWrap]: ...
+    def wrap(self, effect: type, **options: Unpack[_Options]) -> Callable[[Any], Any]:
+        """Surround an effect: `call_next` may be called any number of times (of a step or turn: exactly once)."""
+        return self._verb("wrap", effect, options)
+
+    def hook(
+        self, event: type[Event[E, D, P]], **options: Unpack[RewriteOptions]
+    ) -> Callable[[SaysHook[E, D]], SaysHook[E, D]]:
+        """Answer in several verbs at once: runs before the rewrites and returns `Says(rewrite, decision, inject)`."""
+        return cast(Any, self._verb("hook", event, options))
+
+    @overload
+    def transform(self, transformer: TransformerT, /) -> TransformerT: ...
+    @overload
+    def transform(
+        self,
+        /,
+        *,
+        channels: tuple[Channel, ...] = ...,
+        name: str | None = ...,
+        priority: int = ...,
+        band: Band = ...,
+        inherit: bool = ...,
+    ) -> Callable[[TransformerT], TransformerT]: ...
+    def transform(
+        self,
+        transformer: Any = None,
+        /,
+        *,
+        channels: tuple[Channel, ...] = ("text",),
+        name: str | None = None,
+        priority: int = 0,
+        band: Band = "normal",
+        inherit: bool = False,
+    ) -> Any:
+        """Change the stream of a model's words: a class with `feed` and `flush`, one instance per attempt."""
+
+        def register(factory: TransformerT) -> TransformerT:
+            self._open("transform", getattr(factory, "__name__", "transform"))
+            self._check_band(band, getattr(factory, "__name__", "transform"))
+            if not any(known.factory is factory for known in self._transforms):
+                self._transforms.append(Transform(factory, channels, name, priority, band, inherit))
+            return factory
+
+        return register if transformer is None else register(transformer)
+
+    # ------------------------------------------------------------ what else can be registered
+
+    def tool(self, fn: Callable[..., Any] | Tool[..., Any]) -> Tool[..., Any]:
+        """Add a tool: one made by `@tool`, or a plain function."""
+        made = fn if isinstance(fn, Tool) else tool(fn)
+        self._open("tool", made.name)
+        self._tools.append(made)
+        return made
+
+    def slot(self, slot: Slot[T]) -> Slot[T]:
+        """Declare a slot. Two slots of one name or one type are refused."""
+        self._open("slot", slot.name)
+        for known in self._slots:
+            if known.name == slot.name or known.type is slot.type:
+                raise ConfigError(f"slot {slot!r} clashes with {known!r}: names and types must be unique")
+        self._slots.append(slot)
+        return slot
+
+    def criterion(self, criterion: Criterion) -> Criterion:
+        """Let a callable vote on whether the turn goes on."""
+        self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
+        self._criteria.append(criterion)
+        return criterion
+
+    def instruct(self, text: str) -> None:
+        """Add a section to the system text."""
+        self._open("instructions", text[:40])
+        self._instructions.append(text)
+
+    # ------------------------------------------------------------ what a subclass may restrict
+
+    def _verb(self, kind: Kind, event: type, options: Any) -> Callable[[Any], Any]:
+        def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+            if not callable(fn):
+                raise RegistrationError(f"{kind} on {event!r} needs a callable, got {fn!r}")
+            self._open(kind, getattr(fn, "__name__", repr(fn)))
+            self._add(Hook(kind, event, fn, cast(Options, dict(options))))
+            return fn
+
+        return register
+
+    def _add(self, hook: Hook) -> None:
+        self._check_band(hook.band, hook.name)
+        self._hooks.append(hook)
+
+    def _open(self, kind: str, name: str) -> None:
+        """Raise if nothing can be registered any more."""
+
+    def _check_band(self, band: Band, name: str) -> None:
+        """Raise if this registrar may not put anything into that band."""
+
+
+class Part(Registrar):
+    """What a capability registers through: its hooks carry its name and cannot ask for the guard band."""
+
+    def __init__(self, capability: str, band: Band | None) -> None:
+        super().__init__()
+        self._capability = capability
+        self._band = band
+
+    def _add(self, hook: Hook) -> None:
+        super()._add(hook)
+        hook.capability = self._capability
+        if self._band is not None:
+            hook.band = self._band
+            hook.inherit = hook.inherit or self._band == "guard"
+
+    def _check_band(self, band: Band, name: str) -> None:
+        if band == "guard":
+            raise RegistrationError(
+                f"capability {self._capability!r} asks for the guard band for {name!r}; only the application puts "
+                "something there: agent.with_capability(…, band='guard')",
+                hook=name,
+            )
+
+
+def refuse_compiled(kind: str, name: str) -> CompiledError:
+    """The error of registering too late."""
+    return CompiledError(
+        f"{kind} {name!r} was registered after the agent's first run had compiled it; register before, or make a new agent"
+    )

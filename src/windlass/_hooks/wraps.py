@@ -1,0 +1,174 @@
+"""The onion: wraps composed around an effect, the first outermost, the guard band innermost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from windlass.errors import HookError, SlotConflict
+from windlass.turns import Writes
+
+from .dispatch import Site, supply
+from .hooks import Hook
+
+Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+
+def compose(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
+    """The effect inside its wraps. No wraps: the effect itself. It is composed once per segment."""
+    if any(hook.wants for hook in wraps):
+        return _writing(wraps, effect, site)
+    layer = effect
+    for hook in reversed(wraps):
+        layer = _layer(hook, layer)
+    return layer
+
+
+def _layer(hook: Hook, inner: Effect) -> Effect:
+    fn, matches = hook.fn, hook.matches
+    if not hook.is_async:
+        fn = partial(_in_thread, fn)
+    if matches is None:
+        return lambda value: fn(value, inner)
+    return lambda value: fn(value, inner) if matches(value) else inner(value)
+
+
+# ---------------------------------------------------------------- wraps that write
+
+
+class _Ledger:
+    """What the wraps and the effect of one onion wrote: of several attempts only the last one's writes stay."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[Writes] = []
+
+    def forget_below(self, depth: int) -> None:
+        self.entries = [writes for writes in self.entries if writes.depth <= depth]
+
+
+def _writing(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
+    async def run(value: Any) -> Any:
+        ledger = _Ledger()
+        layer = effect
+        for depth in range(len(wraps), 0, -1):
+            layer = _writing_layer(wraps[depth - 1], layer, site, ledger, depth)
+        result = await layer(value)
+        _refuse_conflicts(ledger.entries)
+        for writes in ledger.entries:
+            site.keep(writes)
+        return result
+
+    return run
+
+
+def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int) -> Effect:
+    fn = hook.fn if hook.is_async else partial(_in_thread, hook.fn)
+
+    async def call_next(value: Any) -> Any:
+        ledger.forget_below(depth)
+        return await inner(value)
+
+    async def layer(value: Any) -> Any:
+        if hook.matches is not None and not hook.matches(value):
+            return await inner(value)
+        writes = Writes(hook.name, depth)
+        result = await fn(value, call_next, **supply(hook, site, writes))
+        ledger.entries.append(writes)
+        return result
+
+    return layer
+
+
+def _refuse_conflicts(entries: Sequence[Writes]) -> None:
+    writers: dict[str, str] = {}
+    for writes in entries:
+        for name, (slot, _) in writes.slots.items():
+            if name in writers and slot.merge is None:
+                raise SlotConflict(
+                    f"{writers[name]!r} and {writes.by!r} both set slot {name!r} around one call; give it a merge rule",
+                    hook=writes.by,
+                )
+            writers[name] = writes.by
+
+
+# ---------------------------------------------------------------- plain functions as wraps
+
+
+async def _in_thread(fn: Callable[..., Any], value: Any, inner: Effect, **supplied: Any) -> Any:
+    """A wrap written as a plain function runs in a thread of its own; its `call_next` waits for the loop's answer."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def call_next(given: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(_awaited(inner(given)), loop).result()
+
+    def finish(result: Any, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    def work() -> None:
+        try:
+            result, error = context.run(fn, value, call_next, **supplied), None
+        except BaseException as caught:
+            result, error = None, caught
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=work, name="windlass-wrap", daemon=True).start()
+    return await done
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+# ---------------------------------------------------------------- wraps of a step or a turn
+
+
+def surround(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
+    """Wraps of a step or turn: each calls `call_next` exactly once, and cannot change what comes back."""
+    layer = effect
+    for hook in reversed(wraps):
+        layer = partial(_surrounding, hook, layer, site)
+    return layer
+
+
+async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any:
+    results: list[Any] = []
+    entered = 0
+
+    async def call_next(_: Any = None) -> Any:
+        nonlocal entered
+        entered += 1
+        if entered > 1:
+            raise _not_once(hook, "twice")
+        results.append(await inner(value))
+        return results[0]
+
+    writes = Writes(hook.name)
+    supplied = supply(hook, site, writes)
+    if hook.is_async:
+        await hook.fn(value, call_next, **supplied)
+    else:
+        await _in_thread(hook.fn, value, call_next, **supplied)
+    if not results:
+        raise _not_once(hook, "not at all") if not entered else _not_once(hook, "and swallowed what it raised")
+    site.keep(writes)
+    return results[0]
+
+
+def _not_once(hook: Hook, how: str) -> HookError:
+    event = hook.event.__name__
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next {how}; a wrap of a {event.lower()} calls it once"
+    return HookError(text, hook=hook.name, event=event)

@@ -1,0 +1,1 @@
+"""The kernel: one loop over seven composites. Read `loop.py` first."""

@@ -1,0 +1,126 @@
+"""How a step ends: its messages enter the transcript past the guard's door, and StepEnding runs."""
+
+from __future__ import annotations
+
+from windlass._hooks.dispatch import Passage
+from windlass.decisions import Deny, Halt, Rewind
+from windlass.events import StepEnding
+from windlass.messages import Message, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
+from windlass.outcomes import Stopped, StopReason
+from windlass.records import Rewound, StepEnded, ToolReturned
+from windlass.states import CallFold, State, Step, step_id
+
+from .segment import Segment, handled
+from .stages import add_message, admit, decide, inject
+
+
+class Applier:
+    """Applies a finished step to the state. A suspended step stays open."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.watched = segment.hooks.message_adding is not None or segment.hooks.step_ending is not None
+
+    async def apply(self, state: State, step: Step) -> State:
+        segment = self.segment
+        fold = segment.fold
+        if fold.turn is not None and fold.turn.outcome is None:
+            if self.watched or segment.extra_messages:
+                await end_step(segment)
+            else:
+                segment.record(StepEnded(fold.steps + 1, None, segment.active(), segment.clock.now()))
+            if segment.program.handlers:
+                await handled(segment, segment.program.handlers.get("after_step", ()), segment.state)
+            await segment.commit()
+        return fold.state
+
+
+async def end_step(segment: Segment, error: BaseException | None = None) -> None:
+    """MessageAdding, the record that ends the step, what hooks added beside, then StepEnding."""
+    step = segment.fold.open
+    number = segment.fold.steps + 1
+    messages = None
+    if step is not None and segment.hooks.message_adding is not None:
+        messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
+    segment.record(StepEnded(number, messages, segment.active(), segment.clock.now()))
+    if segment.extra_messages:
+        extra, segment.extra_messages = segment.extra_messages, []
+        for message, by in extra:
+            await add_message(segment, message, by)
+    if segment.hooks.step_ending is not None:
+        await _ending(segment, Step(number, None) if step is None else step.step(), error)
+
+
+async def _admitted(segment: Segment, messages: tuple[Message, ...], about: str) -> tuple[Message, ...] | None:
+    """The step's messages as the guard lets them in; None if it left them as they are."""
+    admitted: list[Message] = []
+    for message in messages:
+        verdict = await admit(segment, message, f"{about}/{message.role}")
+        if isinstance(verdict, Deny | Halt):
+            withheld = _withheld(message, verdict.reason)
+            admitted += [withheld] if withheld is not None else []
+        else:
+            admitted.append(verdict)
+    return None if tuple(admitted) == messages else tuple(admitted)
+
+
+def _withheld(message: Message, reason: str) -> Message | None:
+    """A message that was not let in. Calls and results stay paired: their words are replaced by the reason."""
+    if message.role == "tool":
+        results = [p for p in message.parts if isinstance(p, ToolResultPart)]
+        return message.replace(parts=tuple([p.replace(content=(TextPart(reason),), status="denied") for p in results]))
+    calls = tuple([part for part in message.parts if isinstance(part, ToolCallPart)])
+    return message.replace(parts=calls) if calls else None
+
+
+async def _ending(segment: Segment, step: Step, error: BaseException | None) -> None:
+    point = segment.hooks.step_ending
+    assert point is not None
+    about = step_id(segment.fold.session, step.number)
+    passage = Passage(point, StepEnding(step, segment.turn, error), segment, about + "/end")
+    await passage.rewrite()
+    verdict = await decide(segment, passage)
+    if isinstance(verdict, Halt):
+        segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+    elif isinstance(verdict, Rewind):
+        await _rewind(segment, verdict, tuple(name for name, d in passage.answers if isinstance(d, Rewind)))
+    else:
+        await inject(segment, passage, step_id(segment.fold.session, step.number + 1))
+
+
+async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None:
+    """Back to before the reply of step `to`; the note tells the model what it left behind."""
+    state = segment.state
+    turn = state.turn
+    assert turn is not None
+    wanted = step_id(state.session, rewind.to)
+    for index in range(turn.start + 1, len(state.messages)):
+        if state.messages[index].id == wanted:
+            segment.record(Rewound(rewind.to, index, by))
+            if rewind.note:
+                await add_message(segment, user(rewind.note, origin=", ".join(by)), ", ".join(by))
+            return
+    segment.conclude(Stopped(StopReason.HALTED, f"{by} wanted to rewind to step {rewind.to}, which is not in this turn"))
+
+
+async def abandon(segment: Segment, error: BaseException) -> None:
+    """End an open step that cannot go on: its calls are closed and StepEnding runs with the error."""
+    if segment.fold.open is None:
+        return
+    close_calls(segment, f"The turn ended before this call: {error}")
+    await end_step(segment, error)
+
+
+def close_calls(segment: Segment, reason: str) -> None:
+    """Give every open call a result: one that was started is of unknown outcome, the others did not run."""
+    step = segment.fold.open
+    for call in step.calls.values() if step is not None else ():
+        if call.result is None:
+            segment.record(ToolReturned(call.proposed.id, call.proposed.name, closed(call, reason), segment.clock.now()))
+
+
+def closed(call: CallFold, reason: str) -> ToolResult:
+    """The result of a call that will not be finished."""
+    if call.called > len(call.attempts):
+        return text_result(f"Interrupted, outcome unknown: it may or may not have happened. {reason}", "interrupted")
+    return text_result(f"Cancelled: {reason}", "cancelled")

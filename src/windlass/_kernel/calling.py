@@ -1,0 +1,163 @@
+"""Asking the model: the attempts inside the wraps, what is served from the log, and the gates for changed requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass._hooks.dispatch import Passage
+from windlass._hooks.streams import transform_reply
+from windlass._hooks.wraps import compose
+from windlass.decisions import Answer, Ask, Halt
+from windlass.errors import BadReply, ModelError, WindlassError
+from windlass.events import ModelCalled, ModelCalling
+from windlass.messages import ModelReply, ModelRequest, as_reply, digest
+from windlass.outcomes import ErrorValue, error_value
+from windlass.records import ModelAttempted
+from windlass.states import step_id
+
+from .segment import Segment
+
+
+class RequestRefused(ModelError):
+    """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with this."""
+
+
+class ModelCaller:
+    """Makes the model calls of a segment: one at a time, each with its attempts."""
+
+    __slots__ = (
+        "_unwritten", "attempt", "call", "fingerprint", "halted", "judged", "paid", "reply", "round", "segment",
+        "step", "wrapped",
+    )  # fmt: skip
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.call: Any = compose(segment.hooks.model_wraps, self._attempt, segment)
+        self.wrapped = bool(segment.hooks.model_wraps)
+        self.fingerprint = ""
+
+    def begin(self, request: ModelRequest, step: int, round_: int) -> None:
+        """A new call: `await self.call(request)` goes through the wraps, `accept` takes what leaves the outermost."""
+        self.judged = request
+        self.step = step
+        self.round = round_
+        self.attempt = 0
+        self.halted: Halt | None = None
+        self.reply: ModelReply | None = None
+        self._unwritten: ModelAttempted | None = None
+
+    def accept(self, given: Any) -> ModelReply:
+        """The reply that counts. `paid` says whether it is the reply of the last attempt."""
+        self.paid = given is self.reply
+        if self.paid:
+            return given  # type: ignore[no-any-return]
+        self._write_attempt()
+        try:
+            return as_reply(given)
+        except BadReply as error:
+            wrap = self.segment.hooks.model_wraps[0]
+            raise BadReply(f"wrap {wrap.name!r} ({wrap.source}): {error}") from None
+
+    async def _attempt(self, request: ModelRequest) -> ModelReply:
+        """One attempt, innermost. Only a wrap makes a second one or changes the request."""
+        segment = self.segment
+        self.attempt += 1
+        if self.wrapped and (settled := await self._before(request)) is not None:
+            return settled
+        if segment.listens:
+            segment.fact(ModelCalled, self.step, self.attempt, request)
+        program = segment.program
+        model = program.model if request.model is program.model_name else segment.model(request)
+        try:
+            reply = await model.reply(request)
+            if type(reply) is not ModelReply:
+                reply = as_reply(reply)
+        except Exception as error:
+            self._unwritten = self._attempted(error=error_value(error))
+            raise
+        if segment.hooks.transforms:
+            reply = transform_reply(segment.hooks.transforms, reply)
+        self.reply = reply
+        if self.wrapped:
+            self._unwritten = self._attempted(reply=reply)
+        return reply
+
+    async def _before(self, request: ModelRequest) -> ModelReply | None:
+        """What the log has is served; what the gates have not judged goes to them first."""
+        segment = self.segment
+        if self.attempt > 1:
+            self._write_attempt()
+        changed = request is not self.judged
+        self.fingerprint = fingerprint_of(self.judged, request) if changed else ""
+        if segment.resumed and (served := self._served()) is not None:
+            return self._serve(served)
+        if changed and segment.hooks.model_calling is not None:
+            return await self._judge(request)
+        return None
+
+    def _attempted(self, reply: ModelReply | None = None, error: ErrorValue | None = None) -> ModelAttempted:
+        return ModelAttempted(self.step, self.round, self.attempt, self.fingerprint, reply, error)
+
+    def _write_attempt(self) -> None:
+        """The previous attempt did not stand: it is recorded, with what it cost."""
+        if self._unwritten is not None:
+            self.segment.record(self._unwritten)
+            self._unwritten = None
+
+    async def _judge(self, request: ModelRequest) -> ModelReply | None:
+        """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""
+        segment = self.segment
+        point = segment.hooks.model_calling
+        assert point is not None
+        about = f"{step_id(segment.fold.session, self.step)}/attempt.{self.attempt}"
+        verdict = await Passage(point, ModelCalling(request, segment.turn), segment, about).judge()
+        if isinstance(verdict, Answer):
+            return as_reply(verdict.value)
+        if isinstance(verdict, Ask):
+            verdict = Halt(f"nobody can be asked about a request that a wrap changed: {verdict.question}")
+        if isinstance(verdict, Halt):
+            self.halted = verdict
+            raise RequestRefused(verdict.reason)
+        return None
+
+    def _served(self) -> ModelAttempted | None:
+        open_step = self.segment.fold.open
+        for attempt in open_step.attempts if open_step is not None else ():
+            if (attempt.round, attempt.attempt, attempt.fingerprint) == (self.round, self.attempt, self.fingerprint):
+                return attempt
+        return None
+
+    def _serve(self, served: ModelAttempted) -> ModelReply:
+        if served.reply is None:
+            assert served.error is not None
+            raise recorded_error(served.error)
+        self.reply = served.reply
+        return served.reply
+
+
+def fingerprint_of(judged: ModelRequest, request: ModelRequest) -> str:
+    """What tells a changed request from the judged one: only the fields that a wrap changed."""
+    texts: list[str] = []
+    for field in ("system", "model", "tools", "settings", "output"):
+        if getattr(request, field) is not getattr(judged, field):
+            texts.append(f"{field}={getattr(request, field)!r}")
+    if request.messages is not judged.messages:
+        texts.append(f"messages={list(request.messages)!r}")
+    return digest(*texts) if texts else ""
+
+
+def recorded_error(error: ErrorValue) -> Exception:
+    """An error of the log, raised again in its own class where that is one of ours or Python's."""
+    import builtins
+
+    from windlass import errors
+
+    kind = getattr(errors, error.type, None) or getattr(builtins, error.type, None)
+    if isinstance(kind, type) and issubclass(kind, ModelError):
+        return kind(error.message, retryable=error.retryable, retry_after=error.retry_after, status=error.status)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, WindlassError):
+        try:
+            return kind(error.message)
+        except TypeError:
+            pass
+    return ModelError(f"{error.type}: {error.message}", retryable=error.retryable)

@@ -1,0 +1,84 @@
+"""The seven composites' contracts, and the set of them that an agent runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from windlass.records import Evaluated
+from windlass.states import State, Step
+from windlass.turns import Turn
+
+if TYPE_CHECKING:
+    from .segment import Segment
+
+Phase = Literal["before_turn", "before_step", "after_step", "after_turn"]
+PHASES: tuple[str, ...] = ("before_turn", "before_step", "after_step", "after_turn")
+Emit: TypeAlias = Callable[[State], Awaitable[None]]
+
+
+class ExecutionLifecycle(Protocol):
+    """Opens and closes a turn; `failed` is the way out of a turn that was cancelled or broke down."""
+
+    async def start(self, state: State) -> State: ...
+    async def finish(self, state: State) -> State: ...
+    async def failed(self, state: State, error: BaseException) -> State: ...
+
+
+class StepRunner(Protocol):
+    """Runs one step, or goes on with an open one: the model call and the calls it asks for."""
+
+    async def run(self, state: State) -> Step: ...
+
+
+class StepApplier(Protocol):
+    """Lets the step's messages enter the transcript and ends the step."""
+
+    async def apply(self, state: State, step: Step) -> State: ...
+
+
+class ContinuationEvaluator(Protocol):
+    """Collects the votes on whether the turn goes on."""
+
+    async def evaluate(self, state: State) -> Evaluated: ...
+
+
+class StopResolver(Protocol):
+    """Turns a vote into going on or stopping; a stop may be vetoed."""
+
+    async def resolve(self, state: State, evaluated: Evaluated) -> State: ...
+
+
+class ErrorHandler(Protocol):
+    """Answers an error with retry, ignore or halt."""
+
+    async def handle(self, error: Exception, state: State) -> State: ...
+
+
+class ToolExecutor(Protocol):
+    """Decides all open calls of the step, then runs the allowed ones; their results become records."""
+
+    async def execute(self, state: State) -> None: ...
+
+
+class PhaseHandler(Protocol):
+    """Something of yours after a phase. The state it returns must come from `state.record(…)`."""
+
+    def handle(self, state: State, turn: Turn[Any]) -> State | Awaitable[State]: ...
+
+
+class Composites(Struct, frozen=True):
+    """How each composite is made for a segment. Any can be replaced; none can be left out."""
+
+    lifecycle: Callable[[Segment], ExecutionLifecycle]
+    runner: Callable[[Segment], StepRunner]
+    applier: Callable[[Segment], StepApplier]
+    evaluator: Callable[[Segment], ContinuationEvaluator]
+    resolver: Callable[[Segment], StopResolver]
+    errors: Callable[[Segment], ErrorHandler]
+    executor: Callable[[Segment], ToolExecutor]
+
+
+Handlers: TypeAlias = Sequence[PhaseHandler]

@@ -1,0 +1,79 @@
+"""Does the turn go on? Criteria and hooks vote; the strictest vote wins whatever the order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass._hooks.dispatch import Passage
+from windlass.criteria import TOOLS_RAN, Limit, name_of, tools_ran
+from windlass.decisions import Vote
+from windlass.events import Continuing
+from windlass.outcomes import StopReason
+from windlass.records import Evaluated
+from windlass.states import State
+from windlass.types import Criterion
+
+from .segment import Segment
+
+_RANK = {vote: rank for rank, vote in enumerate(Vote)}
+_AS_EVER = [("tools_ran", TOOLS_RAN[1])]
+_GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
+
+
+class Evaluator:
+    """Collects the votes and records the strictest with the reasons of those who cast it."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        criteria = segment.program.criteria
+        self.criteria = [(name_of(criterion), criterion) for criterion in criteria]
+        self.simple = criteria == (tools_ran,) and segment.hooks.continuing is None and not segment.listens
+
+    async def evaluate(self, state: State) -> Evaluated:
+        segment = self.segment
+        if self.simple and state.turn is not None and state.turn.last is not None and state.turn.last.results:
+            return _GO_ON
+        best: Vote | None = None
+        reasons: list[tuple[str, str]] = []
+        votes = [(name, criterion(state)) for name, criterion in self.criteria]
+        if segment.hooks.continuing is not None:
+            votes += await self._hooks(state)
+        for name, cast in votes:
+            if cast is not None:
+                vote, why = cast if type(cast) is tuple else (cast, "")
+                if vote is best:
+                    reasons.append((name, why))
+                elif best is None or _RANK[vote] < _RANK[best]:
+                    best, reasons = vote, [(name, why)]
+        if best is Vote.REQUEST and reasons == _AS_EVER:
+            if segment.listens:
+                segment.fact(Evaluated, state.steps, best, tuple(reasons))
+            return _GO_ON
+        evaluated = Evaluated(state.steps, best, tuple(sorted(reasons)))
+        segment.record(evaluated)
+        return evaluated
+
+    async def _hooks(self, state: State) -> list[tuple[str, Any]]:
+        point = self.segment.hooks.continuing
+        assert point is not None
+        passage = Passage(point, Continuing(state, self.segment.turn), self.segment, str(state.steps))
+        await passage.rewrite()
+        await passage.judge()
+        return passage.answers
+
+
+def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State) -> tuple[StopReason, str]:
+    """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
+    detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
+    if evaluated.vote is Vote.FORBID:
+        names = {name for name, _ in evaluated.reasons}
+        limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
+        return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
+    last = state.turn.last if state.turn is not None else None
+    finish = last.reply.finish if last is not None and last.reply is not None else "stop"
+    reasons = {
+        "length": StopReason.LENGTH,
+        "content_filter": StopReason.CONTENT_FILTER,
+        "refusal": StopReason.REFUSAL,
+    }
+    return reasons.get(finish, StopReason.COMPLETED), detail

@@ -1,0 +1,105 @@
+"""A compiled agent: all that a turn needs and that no turn changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal
+
+from windlass._hooks.compiled import CompiledHooks
+from windlass._hooks.observers import Observers
+from windlass.messages import ToolSpec
+from windlass.policies import ErrorPolicy
+from windlass.protocols import Clock, Model, Store
+from windlass.tools import Tool
+from windlass.types import Criterion
+
+if TYPE_CHECKING:
+    from .composites import Composites, PhaseHandler
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Program:
+    """What an agent was compiled to. Immutable from then on."""
+
+    __slots__ = (
+        "_pool", "clock", "composites", "criteria", "description", "digest", "ending_timeout", "handlers", "hooks", "max_parallel",
+        "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "observers", "output_schema", "patience",
+        "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: Model,
+        models: Mapping[str, Model],
+        system: str,
+        tools: Mapping[str, Tool[..., Any]],
+        settings: Mapping[str, Any],
+        output_schema: Mapping[str, Any] | None,
+        hooks: CompiledHooks,
+        criteria: Sequence[Criterion],
+        policy: ErrorPolicy,
+        composites: Composites,
+        handlers: Mapping[str, tuple[PhaseHandler, ...]],
+        store: Store,
+        clock: Clock,
+        observers: Observers,
+        description: bytes,
+        unmatched: Literal["allow", "ask", "deny"],
+        reserve: int,
+        max_regenerations: int,
+        max_vetoes: int,
+        max_parallel: int,
+        ending_timeout: float,
+        patience: float,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.model_name = model.name
+        self.models = {model.name: model, **models}
+        self.system = system
+        self.tools = dict(tools)
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
+        self.settings = settings
+        self.output_schema = output_schema
+        self.hooks = hooks
+        self.criteria = tuple(criteria)
+        self.policy = policy
+        self.composites = composites
+        self.handlers = handlers
+        self.store = store
+        self.clock = clock
+        self.observers = observers
+        self.description = description
+        self.digest = blake2b(description, digest_size=8).hexdigest()
+        self.unmatched = unmatched
+        self.reserve = reserve
+        self.max_regenerations = max_regenerations
+        self.max_vetoes = max_vetoes
+        self.max_parallel = max_parallel
+        self.ending_timeout = ending_timeout
+        self.patience = patience
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def in_thread(self, fn: Callable[[], Any]) -> Any:
+        """Run a plain function in the agent's own pool, with the caller's context variables."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=f"windlass-{self.name}")
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(context.run, fn))

@@ -1,0 +1,188 @@
+"""One step: StepStarting, the request, the reply, and the calls it asks for. An open step goes on where it stood."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from windlass._hooks.dispatch import Passage
+from windlass.context.assembly import assemble
+from windlass.decisions import Answer, Halt, Regenerate
+from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarting
+from windlass.messages import Message, ModelReply, ModelRequest, Part, ToolCallPart, as_reply, digest
+from windlass.outcomes import Stopped, StopReason
+from windlass.records import ModelReplied, ReplyRejected
+from windlass.states import State, Step, StepFold, step_id
+
+from .calling import ModelCaller
+from .inbox import take_inbox
+from .segment import Segment, handled, request_digest
+from .stages import WAITING, decide, inject
+
+
+class Runner:
+    """Runs a step, or goes on with an open one."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.fold = segment.fold
+        self.caller = ModelCaller(segment)
+        hooks = segment.hooks
+        self.begins = bool(segment.program.handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
+        self._passage: Passage | None = None
+
+    async def run(self, state: State) -> Step:
+        segment, fold = self.segment, self.fold
+        if segment.inbox:
+            await take_inbox(segment)
+        number = fold.steps + 1
+        if self.begins and fold.open is None:
+            await self._begin(number)
+        turn = fold.turn
+        assert turn is not None
+        while turn.concluded is None and turn.outcome is None:
+            step = fold.open
+            if step is None or step.reply is None:
+                await self._ask(number, 1 if step is None else step.round)
+            elif segment.hooks.model_replying is None or await self._judge_reply():
+                step = fold.open
+                if step is not None and step.calls:
+                    await segment.executor.execute(state)
+                break
+        step = fold.open
+        return Step(number, None) if step is None else step.step()
+
+    async def _begin(self, number: int) -> None:
+        segment = self.segment
+        segment.fact(StepStarted, number)
+        if segment.program.handlers:
+            await handled(segment, segment.program.handlers.get("before_step", ()), segment.state)
+        if (point := segment.hooks.step_starting) is None or not segment.fold.going:
+            return
+        about = step_id(segment.fold.session, number)
+        passage = Passage(point, StepStarting(number, segment.turn), segment, about + "/start")
+        await passage.rewrite()
+        verdict = await decide(segment, passage)
+        if isinstance(verdict, Halt):
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        else:
+            await inject(segment, passage, about)
+
+    # ------------------------------------------------------------ the reply
+
+    async def _ask(self, number: int, round_: int) -> None:
+        """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
+        segment, caller = self.segment, self.caller
+        request = assemble(self.fold, segment.program, segment.unrecorded)
+        if segment.hooks.model_calling is not None:
+            judged = await self._judge_request(request, number, round_)
+            if judged is None:
+                return
+            if type(judged) is ModelReply:
+                await self._take(judged, number, round_, 0, False)
+                return
+            request = judged
+        caller.begin(request, number, round_)
+        try:
+            reply = caller.accept(await caller.call(request))
+        except Exception:
+            if caller.halted is None:
+                raise
+        if caller.halted is not None:
+            segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
+        elif segment.hooks.model_replying is None:
+            self._record(reply, number, round_, caller.attempt, caller.paid)
+        else:
+            await self._take(reply, number, round_, caller.attempt, caller.paid)
+
+    async def _judge_request(self, request: ModelRequest, number: int, round_: int) -> ModelRequest | ModelReply | None:
+        """The request that may leave, or the answer that makes it needless, or None: the turn waits or is over."""
+        segment = self.segment
+        point = segment.hooks.model_calling
+        assert point is not None
+        about = _about(segment, number, "request", round_)
+        passage = Passage(point, ModelCalling(request, segment.turn), segment, about)
+        final: ModelRequest = (await passage.rewrite()).request
+        verdict = await decide(segment, passage, lambda: request_digest(final))
+        if verdict is WAITING:
+            segment.suspend()
+        elif isinstance(verdict, Halt):
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        elif isinstance(verdict, Answer):
+            return as_reply(verdict.value)
+        else:
+            return final
+        return None
+
+    async def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
+        """The reply into the log, after the rewrites and before anybody slow looks at it."""
+        segment = self.segment
+        if (point := segment.hooks.model_replying) is not None:
+            about = _about(segment, number, "reply", round_)
+            self._passage = Passage(point, ModelReplying(reply, segment.turn), segment, about)
+            reply = (await self._passage.rewrite()).reply
+        self._record(reply, number, round_, attempt, paid)
+
+    def _record(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
+        segment = self.segment
+        reply = _with_ids(reply, f"{self.fold.session}/{number}")
+        segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
+
+    async def _judge_reply(self) -> bool:
+        """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person, or all is over."""
+        segment = self.segment
+        point = segment.hooks.model_replying
+        step = segment.fold.open
+        if point is None or step is None or step.reply is None or any([c.decided for c in step.calls.values()]):
+            return True
+        await segment.commit()
+        passage, self._passage = self._passage, None
+        if passage is None:
+            about = _about(segment, step.number, "reply", step.round)
+            passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, about)
+        message = step.reply.message
+        verdict = await decide(segment, passage, lambda: digest(repr(message)))
+        if verdict is WAITING:
+            segment.suspend()
+        elif isinstance(verdict, Halt):
+            segment.record(ReplyRejected(step.number, verdict.reason, _speakers(passage, Halt)))
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        elif isinstance(verdict, Regenerate):
+            self._reject(step, verdict, _speakers(passage, Regenerate))
+        elif isinstance(verdict, Answer):
+            segment.record(ReplyRejected(step.number, "answered by a person"))
+            await self._take(as_reply(verdict.value), step.number, step.round + 1, 0, False)
+            self._passage = None
+            return True
+        else:
+            return True
+        return False
+
+    def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
+        segment = self.segment
+        bound = segment.program.max_regenerations
+        segment.record(ReplyRejected(step.number, verdict.feedback, by))
+        if len(step.rejected) >= bound:
+            detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
+            segment.conclude(Stopped(StopReason.REGENERATION, detail), "")
+
+
+def _about(segment: Segment, step: int, what: str, round_: int) -> str:
+    """The id of a request or reply: the step's, with the round if there was more than one."""
+    return f"{segment.fold.session}/{step}/{what}" + (f".{round_}" if round_ > 1 else "")
+
+
+def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
+    return tuple(sorted([name for name, decision in passage.answers if isinstance(decision, kind)]))
+
+
+def _with_ids(reply: ModelReply, step: str) -> ModelReply:
+    """The reply with our ids: the step's on the message, `step/position` on its calls."""
+    message = reply.message
+    parts: list[Part] = []
+    position = 0
+    for part in message.parts:
+        if type(part) is ToolCallPart:
+            position += 1
+            part = ToolCallPart(part.name, part.json, f"{step}/{position}", part.vendor_id)
+        parts.append(part)
+    return replace(reply, message=Message("assistant", tuple(parts), message.origin, step, message.partial))

@@ -1,0 +1,358 @@
+"""One process's pass over a turn, from entering it to its end or its next suspension."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from windlass._hooks.dispatch import Passage, tokens
+from windlass._hooks.hooks import Hook
+from windlass._hooks.observers import Backlog, note_failure, tell
+from windlass._hooks.wraps import surround
+from windlass.decisions import Answer, AnyResolution, Halt
+from windlass.errors import ConfigError, HookError, SlotConflict
+from windlass.events import ModelCalling
+from windlass.messages import (
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    as_message,
+    as_reply,
+    checked_messages,
+    digest,
+)
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.protocols import Model
+from windlass.records import Answered, Asked, Concluded, Fact, Injected, Record, SideReplied, SlotSet, Suspended
+from windlass.slots import Slot
+from windlass.states import Fold, State
+from windlass.turns import Turn, Writes
+
+from .composites import PhaseHandler, StepRunner
+from .program import Program
+
+
+class Segment:
+    """Holds the current state and hands its records to the store and the observers.
+
+    The state is the truth; what else is here is live: the caller's scope, tasks beside the turn, and what must be
+    asked again by another process because it is not in the log.
+    """
+
+    __slots__ = (
+        "_active_since", "_append", "_awaited", "_durable", "_listeners", "_parallel", "_side_calls", "_tasks", "_writer", "answers",
+        "applier", "backlog", "clock", "deadline", "ephemeral", "errors", "evaluator", "executor", "extra_messages",
+        "failure", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens", "message", "program", "reserve", "record", "resolver",
+        "resumed", "runner", "scope", "turn", "unrecorded", "unreviewed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        program: Program,
+        fold: Fold,
+        *,
+        message: Message | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: Any = None,
+        slots: Mapping[str, Any] | None = None,
+        ephemeral: bool = False,
+    ) -> None:
+        self.program = program
+        self.fold = fold
+        self.message = message
+        self.answers = answers or {}
+        self.scope = scope
+        self.given_slots = slots or {}
+        self.ephemeral = ephemeral
+        self.hooks = program.hooks
+        self.clock = program.clock
+        self.reserve = program.reserve
+        self.turn: Turn[Any] = Turn(self)
+        self.backlog = Backlog()
+        self.resumed = message is None
+        self.inbox = False
+        self.failure: BaseException | None = None
+        self.unrecorded: tuple[Injected, ...] = ()
+        self.unreviewed: list[str] = []
+        self.extra_messages: list[tuple[Message, str]] = []
+        self._append = program.store.append
+        self._listeners = program.hooks.listeners
+        self.listens = bool(self._listeners)
+        self.record: Callable[[Record], None] = self._record if self.listens else fold.add
+        self._durable = tuple(hook for hook in program.hooks.all if hook.durable)
+        self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._parallel: dict[str, str] | None = None
+        self._writer: asyncio.Lock | None = None
+        self._side_calls: dict[str, int] = {}
+        self._active_since = program.clock.monotonic()
+        made = program.composites
+        self.executor = made.executor(self)
+        self.lifecycle = made.lifecycle(self)
+        self.runner = Surrounded(self, made.runner(self)) if self.hooks.step_wraps else made.runner(self)
+        self.applier = made.applier(self)
+        self.evaluator = made.evaluator(self)
+        self.resolver = made.resolver(self)
+        self.errors = made.errors(self)
+
+    # ------------------------------------------------------------ the log
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self.fold.state
+
+    def _record(self, record: Record) -> None:
+        """Fold a record and tell those who listen."""
+        self.fold.add(record)
+        self._tell(record)
+
+    def fact(self, kind: type[Fact], *values: Any) -> None:
+        """A fact that is not written; nobody listens, nothing is made."""
+        if kind in self._listeners:
+            self._tell(kind(*values))
+
+    def _tell(self, fact: Fact) -> None:
+        if hooks := self._listeners.get(type(fact)):
+            self._awaited += self.program.observers.tell(hooks, fact, self, self.state)
+
+    async def commit(self) -> None:
+        """Hand the pending records to the store; observers that must be awaited are awaited here."""
+        fold = self.fold
+        if pending := fold.pending:
+            if self._writer is None:
+                count = len(pending)
+                self.inbox = await self._append(fold.session, pending, fold.stored)
+                fold.stored += count
+                fold.pending = pending[count:]
+            else:
+                await self._write()
+        if self.listens:
+            await self._tell_awaited()
+
+    async def _write(self) -> None:
+        """Commit while others may want to, too: one batch after the other."""
+        assert self._writer is not None
+        async with self._writer:
+            fold = self.fold
+            if batch := fold.pending[:]:
+                self.inbox = await self._append(fold.session, batch, fold.stored)
+                fold.stored += len(batch)
+                fold.pending = fold.pending[len(batch) :]
+
+    async def _catch_up(self) -> None:
+        await self.program.observers.catch_up(self._durable, self.state.session, self.program.store, self)
+
+    async def _tell_awaited(self) -> None:
+        """Observers that must be awaited are; durable ones read on; what went wrong with any is recorded."""
+        awaited, self._awaited = self._awaited, []
+        for hook, fact, turn in awaited:
+            try:
+                await tell(hook, fact, turn)
+            except Exception as error:
+                note_failure(hook, fact, turn, self.backlog, error)
+        if self._durable:
+            self.beside(self._catch_up())
+        while self.backlog.failures:
+            self.record(self.backlog.failures.popleft())
+
+    def adopt(self, state: State) -> None:
+        """Take over a state that a phase handler made by recording."""
+        pending = self.fold.pending
+        new = state.pending[len(pending) :]
+        if state.seq != self.fold.seq + len(new) or list(state.pending[: len(pending)]) != pending:
+            raise ConfigError("a phase handler returned a state that does not come from the one it was given")
+        for record in new:
+            self.record(record)
+
+    def active(self) -> float:
+        """Seconds of work since it was last asked."""
+        now = self.clock.monotonic()
+        active, self._active_since = now - self._active_since, now
+        return active
+
+    # ------------------------------------------------------------ how a turn ends
+
+    def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
+        """Settle how the turn will end. What was settled first stands."""
+        if self.fold.turn is not None and self.fold.turn.concluded is None:
+            if self.unreviewed and isinstance(outcome, Completed | Stopped):
+                outcome = outcome.replace(unreviewed=tuple(dict.fromkeys(self.unreviewed)))
+            self.record(Concluded(outcome, text))
+
+    def suspend(self) -> None:
+        """Wait for the answers to all open questions."""
+        self.record(Suspended(self.waiting, self.active(), self.clock.now()))
+
+    @property
+    def waiting(self) -> tuple[Asked, ...]:
+        """The open questions."""
+        return self.fold.turn.waiting if self.fold.turn is not None else ()
+
+    def answer_to(self, ask_id: str) -> Answered | None:
+        """The latest answer to a question of this turn."""
+        turn = self.fold.turn
+        for answered in reversed(turn.answered if turn is not None else ()):
+            if answered.id == ask_id:
+                return answered
+        return None
+
+    def is_waiting(self, ask_id: str) -> bool:
+        """Whether a question is open."""
+        return any(asked.id == ask_id for asked in self.waiting)
+
+    def ask_person(self, asked: Asked) -> None:
+        """Put a question, once."""
+        if not self.is_waiting(asked.id):
+            self.record(asked)
+
+    # ------------------------------------------------------------ what hooks write
+
+    def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
+        """A declared slot, by itself, its type or its name."""
+        slots = self.hooks.slots
+        name = key if isinstance(key, str) else key.name if isinstance(key, Slot) else self.hooks.slots_by_type.get(key)
+        if name is None or name not in slots:
+            known = ", ".join(slots) or "none"
+            raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
+        return slots[name]
+
+    def keep(self, writes: Writes) -> None:
+        """What a hook or tool wrote becomes records."""
+        for name, (slot, value) in writes.slots.items():
+            if self._parallel is not None:
+                self._refuse_conflict(slot, writes.by)
+            if slot.merge is not None and name in self.fold.slots:
+                value = slot.merge(slot.load(self.fold.slots), value)
+            self.record(SlotSet(name, slot.dump(value, writes.by), writes.by))
+        self.extra_messages += [(message, writes.by) for message in writes.messages]
+
+    def _refuse_conflict(self, slot: Slot[Any], by: str) -> None:
+        assert self._parallel is not None
+        first = self._parallel.setdefault(slot.name, by)
+        if first != by and slot.merge is None:
+            raise SlotConflict(f"{first!r} and {by!r} set slot {slot.name!r} at the same time; give it a merge rule", hook=by)
+
+    def parallel(self, on: bool) -> None:
+        """Whether several calls run at once: then two writers of one slot are a conflict."""
+        self._parallel = {} if on else None
+        self._writer = asyncio.Lock() if on else None
+
+    def injected_tokens(self) -> int:
+        """About how many injected tokens the turn carries."""
+        turn = self.fold.turn
+        items = (*(turn.injected if turn is not None else ()), *self.unrecorded)
+        return sum(tokens(item.parts) for item in items)
+
+    # ------------------------------------------------------------ work beside the turn
+
+    def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run something beside the turn; it is awaited, for a while, when the segment ends."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> State:
+        """Everything beside the turn, then the last records, then the observers."""
+        if self._tasks:
+            await self._wait_for_tasks()
+        await self.commit()
+        if self._tasks or self.backlog.count:
+            await self._wait_for_tasks()
+            await self.backlog.drained(self.program.patience)
+            await self.commit()
+        return self.fold.state
+
+    async def _wait_for_tasks(self) -> None:
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self.program.patience)
+            for task in late:
+                task.cancel()
+
+    async def in_thread(self, fn: Callable[[], Any]) -> Any:
+        return await self.program.in_thread(fn)
+
+    # ------------------------------------------------------------ models
+
+    def model(self, request: ModelRequest) -> Model:
+        """The model a request is for."""
+        try:
+            return self.program.models[request.model]
+        except KeyError:
+            known = ", ".join(self.program.models)
+            text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
+            raise ConfigError(text) from None
+
+    async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+        """A side call: recorded, charged, judged by the guard gates, served from the log on resume."""
+        asked: Model = self.program.models.get(model, model) if isinstance(model, str) else model
+        if isinstance(asked, str) or not hasattr(asked, "reply"):
+            raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
+        request = _side_request(asked, messages, options)
+        fingerprint = request_digest(request)
+        number = self._side_calls[by] = self._side_calls.get(by, 0) + 1
+        key = f"{by}#{number}"
+        if (served := self._served(key, fingerprint)) is not None:
+            return served
+        if (answer := await self._guarded(request, by)) is not None:
+            return answer
+        reply = as_reply(await asked.reply(request))
+        self.record(SideReplied(key, fingerprint, reply, by))
+        return reply
+
+    def _served(self, key: str, fingerprint: str) -> ModelReply | None:
+        for side in self.fold.turn.sides if self.fold.turn is not None and self.resumed else ():
+            if side.key == key and side.fingerprint == fingerprint:
+                return side.reply
+        return None
+
+    async def _guarded(self, request: ModelRequest, by: str) -> ModelReply | None:
+        point = self.hooks.model_calling
+        if point is None:
+            return None
+        verdict = await Passage(point, ModelCalling(request, self.turn), self, f"side:{by}").judge(
+            only=lambda hook: hook.band == "guard"
+        )
+        if isinstance(verdict, Answer):
+            return as_reply(verdict.value)
+        if isinstance(verdict, Halt):
+            raise HookError(f"a guard refused the side call of {by!r}: {verdict.reason}", hook=by)
+        return None
+
+
+class Surrounded:
+    """A step runner inside the wraps of a step."""
+
+    def __init__(self, segment: Segment, runner: StepRunner) -> None:
+        self.run = surround(segment.hooks.step_wraps, runner.run, segment)
+
+
+def _side_request(model: Model, messages: Any, options: dict[str, Any]) -> ModelRequest:
+    given: Sequence[Any] = [as_message(messages)] if isinstance(messages, str | Message) else messages
+    system = options.pop("system", "")
+    output = options.pop("output", None)
+    return ModelRequest(system, Messages(checked_messages(given)), (), model.name, options, output)
+
+
+def request_digest(request: ModelRequest) -> str:
+    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it is needed."""
+    return digest(
+        request.system, repr(list(request.messages)), repr(request.tools), request.model, repr(request.settings)
+    )
+
+
+async def handled(segment: Segment, handlers: Sequence[PhaseHandler], state: State) -> None:
+    """Let phase handlers go on from the state."""
+    for handler in handlers:
+        answer = handler.handle(state, segment.turn)
+        made = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(made, State):
+            name = type(handler).__name__
+            raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
+        segment.adopt(made)
+        state = segment.state
+
+

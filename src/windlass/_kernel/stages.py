@@ -1,0 +1,147 @@
+"""A stage: an event that hooks rewrite and judge, whose verdict is recorded, may wait for a person, and is reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from windlass._hooks.dispatch import Passage
+from windlass._hooks.hooks import Hook
+from windlass._hooks.merging import after_approval
+from windlass.decisions import (
+    Allow,
+    Answer,
+    Approve,
+    Ask,
+    Deny,
+    Edit,
+    Halt,
+    Regenerate,
+    Reject,
+    Respond,
+)
+from windlass.events import MessageAdding
+from windlass.messages import Message, ToolCall
+from windlass.outcomes import Stopped, StopReason
+from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded
+from windlass.types import AnyEvent
+
+from .segment import Segment
+
+DO_NOT_RETRY = "A person rejected this. Do not try it again."
+
+
+class Waiting:
+    """The verdict is not there yet: a question waits for its answer."""
+
+
+WAITING = Waiting()
+
+
+async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str] = str) -> Any:
+    """The verdict on an event other than a tool call: None if nobody spoke, WAITING if a person must answer.
+
+    `reviewed` gives the digest of what a person would review; an answer to something else counts for nothing.
+
+    What a log holds is not asked again: only gates that say `on_resume="rerun"` are, and the strictest of old and new
+    holds.
+    """
+    event, about = passage.point.event, passage.about
+    recorded = _recorded(segment, event.__name__, about) if segment.resumed else None
+    if recorded is None:
+        verdict = await passage.judge()
+        if passage.answers:
+            segment.record(HookDecided(event.__name__, about, verdict, tuple(passage.answers)))
+    else:
+        passage.answers = [*recorded.answers]
+        verdict = await passage.judge(only=asks_again)
+    segment.unreviewed += passage.unreviewed
+    if not isinstance(verdict, Ask):
+        return verdict
+    digest = reviewed()
+    answered = segment.answer_to(about)
+    if answered is not None and answered.digest == digest:
+        return after_answer(event, passage.answers, answered)
+    segment.ask_person(question(segment, passage, verdict, digest))
+    return WAITING
+
+
+def asks_again(hook: Hook) -> bool:
+    """Whether a gate is asked on resume about what was decided before."""
+    return hook.on_resume == "rerun"
+
+
+def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
+    step, turn = segment.fold.open, segment.fold.turn
+    decided = (*(step.decided if step is not None else ()), *(turn.decided if turn is not None else ()))
+    return next((d for d in reversed(decided) if d.event == event and d.about == about), None)
+
+
+def question(
+    segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None
+) -> Asked:
+    """The question that an `Ask` puts, bound to the digest of what is asked about."""
+    by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
+    allow = ask.allow if call is not None else tuple(kind for kind in ask.allow if kind != "edit")
+    expires_at = None if ask.expires is None else segment.clock.now() + ask.expires
+    name = passage.point.event.__name__
+    return Asked(passage.about, name, ask.question, allow, digest, by, call, ask.approvers, ask.default, expires_at)
+
+
+def after_answer(event: type[AnyEvent], answers: Any, answered: Answered) -> Any:
+    """The verdict once a person has answered: the next rank if approved, what the matrix says if rejected."""
+    match answered.answer:
+        case Approve() | Edit():
+            return after_approval(event, answers)
+        case Respond(text=text):
+            return Answer(text)
+        case Reject(message=message):
+            reason = message or DO_NOT_RETRY
+            if event.rejected is Regenerate:
+                return Regenerate(reason)
+            return Halt(reason) if event.rejected is Halt else Deny(reason)
+
+
+def may_go_on(verdict: Any) -> bool:
+    """Whether a verdict lets the action happen as it is."""
+    return verdict is None or isinstance(verdict, Allow)
+
+
+async def inject(segment: Segment, passage: Passage, about: str) -> None:
+    """What hooks inject here: transient parts are recorded for their turn or step, durable ones become messages."""
+    for item in await passage.inject(about):
+        await take_in(segment, item)
+
+
+async def take_in(segment: Segment, item: Injected) -> None:
+    """One injection into the state."""
+    if item.durable:
+        assert not isinstance(item.parts, str)
+        await add_message(segment, Message("user", item.parts, origin=item.hook), item.hook)
+    elif item.record:
+        segment.record(item)
+    else:
+        segment.unrecorded = (*segment.unrecorded, item)
+
+
+async def add_message(segment: Segment, message: Any, by: str) -> bool:
+    """A message into the transcript, past the guard's door. False if it was not let in."""
+    admitted = await admit(segment, message, f"{segment.fold.session}/m{len(segment.fold.messages) + 1}")
+    if not isinstance(admitted, Deny | Halt):
+        segment.record(MessageAdded(admitted, by))
+        return True
+    return False
+
+
+async def admit(segment: Segment, message: Any, about: str) -> Any:
+    """MessageAdding: the message as it may enter, or the `Deny` or `Halt` that keeps it out. A Halt concludes."""
+    point = segment.hooks.message_adding
+    if point is None:
+        return message
+    passage = Passage(point, MessageAdding(message, segment.turn), segment, about)
+    message = (await passage.rewrite()).message
+    verdict = await decide(segment, passage)
+    if isinstance(verdict, Halt):
+        segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+    return verdict if isinstance(verdict, Deny | Halt) else message
+

@@ -1,0 +1,57 @@
+"""Going on or stopping: a vote becomes an outcome, unless a hook vetoes the stop; never without bound."""
+
+from __future__ import annotations
+
+from windlass._hooks.dispatch import Passage
+from windlass.decisions import Halt, Veto, Vote
+from windlass.events import Stopping
+from windlass.messages import user
+from windlass.outcomes import Completed, Stopped, StopReason
+from windlass.records import Evaluated, StopVetoed
+from windlass.states import State, step_id
+
+from .continuing import reason_of
+from .segment import Segment
+from .stages import add_message, decide
+
+
+class Resolver:
+    """Settles a stop. Hard limits, errors and cancels are never put to a veto."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+
+    async def resolve(self, state: State, evaluated: Evaluated) -> State:
+        segment = self.segment
+        if evaluated.vote is Vote.REQUEST or evaluated.vote is Vote.ALLOW:
+            return segment.fold.state
+        reason, detail = reason_of(evaluated, segment.program.criteria, state)
+        if segment.hooks.stopping is not None and not reason.hard and await self._vetoed(state, reason):
+            await segment.commit()
+        elif reason is StopReason.COMPLETED:
+            segment.conclude(Completed())
+        else:
+            segment.conclude(Stopped(reason, detail))
+        return segment.fold.state
+
+    async def _vetoed(self, state: State, reason: StopReason) -> bool:
+        """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
+        segment = self.segment
+        point, turn = segment.hooks.stopping, state.turn
+        assert point is not None and turn is not None
+        about = f"{step_id(state.session, state.steps)}/stop"
+        passage = Passage(point, Stopping(reason, turn.vetoes > 0, segment.turn), segment, about)
+        await passage.rewrite()
+        verdict = await decide(segment, passage)
+        if isinstance(verdict, Halt):
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+            return True
+        if not isinstance(verdict, Veto):
+            return False
+        by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Veto)))
+        if turn.vetoes >= segment.program.max_vetoes:
+            segment.conclude(Stopped(StopReason.VETO_CAP, f"{', '.join(by)} vetoed {turn.vetoes + 1} times"))
+            return True
+        segment.record(StopVetoed(reason.value, by, verdict.feedback))
+        await add_message(segment, user(verdict.feedback or "Go on.", origin=", ".join(by)), ", ".join(by))
+        return True

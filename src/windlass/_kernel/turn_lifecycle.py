@@ -1,0 +1,347 @@
+"""How a turn begins, goes on and ends: the first of the composites."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+from msgspec.structs import replace
+
+from windlass._hooks.dispatch import Passage
+from windlass.decisions import Answer, Approve, AnyResolution, Ask, Deny, Edit, Halt, Reject, Respond
+from windlass.errors import SessionError, StaleAnswer, StoreError
+from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
+from windlass.messages import Message, assistant, digest, render
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.records import (
+    Answered,
+    Asked,
+    CancelRequested,
+    HookFailed,
+    MessageAdded,
+    Resumed,
+    SessionEnded,
+    SessionOpened,
+    StepEnded,
+    Suspended,
+    TurnEnded,
+    TurnStarted,
+)
+from windlass.states import State
+from windlass.turns import Writes
+
+from .applying import abandon, close_calls
+from .segment import Segment, handled
+from .stages import WAITING, add_message, decide, inject, may_go_on, question
+
+_KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
+
+
+class TurnLifecycle:
+    """Starts, finishes and, if need be, cleans up after a turn."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+
+    # ------------------------------------------------------------ start
+
+    async def start(self, state: State) -> State:
+        segment = self.segment
+        if segment.message is None:
+            await self._resume()
+        else:
+            if not state.over:
+                await self._supersede()
+            halt = await self._open_session()
+            if halt is None:
+                await self._open_turn(segment.message)
+            else:
+                self._begin(segment.message)
+                segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+        if segment.program.handlers:
+            await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
+        return segment.fold.state
+
+    async def _open_session(self) -> Halt | None:
+        """Record that the session is opened, if it is new or goes on under another pipeline."""
+        segment = self.segment
+        program, fold = segment.program, segment.fold
+        if fold.opened is not None:
+            if fold.pipeline != program.digest or fold.ended:
+                segment.record(SessionOpened("resumed", program.name, program.digest, at=segment.clock.now()))
+                await program.store.put_pipeline(program.digest, program.description)
+            return None
+        system = tools = verdict = None
+        if (point := segment.hooks.session_starting) is not None:
+            setup = Setup(program.system, program.specs)
+            passage = Passage(point, SessionStarting(setup, segment.turn), segment, fold.session)
+            changed: Setup = (await passage.rewrite()).setup
+            verdict = await decide(segment, passage)
+            sections = [part.text for item in await passage.inject() for part in item.parts]  # type: ignore[union-attr]
+            system = "\n\n".join(filter(None, [changed.system, *sections]))
+            system = None if system == program.system else system
+            tools = None if changed.tools == program.specs else changed.tools
+        segment.record(SessionOpened("new", program.name, program.digest, system, tools, segment.clock.now()))
+        await program.store.put_pipeline(program.digest, program.description)
+        return verdict if isinstance(verdict, Halt) else None
+
+    def _begin(self, message: Message) -> None:
+        """Record that a turn has started."""
+        segment = self.segment
+        segment.record(TurnStarted(segment.fold.turns + 1, message, uuid.uuid4().hex, segment.clock.now()))
+        for name, value in segment.given_slots.items():
+            slot = segment.slot(name)
+            if slot.input:
+                writes = Writes("caller")
+                writes.slots[name] = (slot, value)
+                segment.keep(writes)
+
+    async def _open_turn(self, message: Message) -> None:
+        """Rewrites first, so that the log holds what they made of the message; then the gates judge that."""
+        segment = self.segment
+        about = f"{segment.fold.session}/t{segment.fold.turns + 1}"
+        passage = door = None
+        if (point := segment.hooks.turn_starting) is not None:
+            passage = Passage(point, TurnStarting(message, segment.turn), segment, about)
+            message = (await passage.rewrite()).message
+        if (point := segment.hooks.message_adding) is not None:
+            door = Passage(point, MessageAdding(message, segment.turn), segment, about + "/message")
+            message = (await door.rewrite()).message
+            if passage is not None:
+                passage.event = replace(passage.event, message=message)
+        self._begin(message)
+        await self._judge_turn(passage, door)
+
+    async def _judge_turn(self, passage: Passage | None, door: Passage | None) -> None:
+        segment = self.segment
+        turn = segment.fold.turn
+        assert turn is not None
+        verdict = None if passage is None else await decide(segment, passage, lambda: digest(turn.message.text))
+        if verdict is WAITING:
+            segment.suspend()
+        elif isinstance(verdict, Halt):
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        elif isinstance(verdict, Answer):
+            if await self._let_in(door):
+                text = "".join(getattr(part, "text", "") for part in render(verdict.value))
+                await add_message(segment, assistant(text), "answer")
+                segment.conclude(Completed())
+        else:
+            if passage is not None:
+                await inject(segment, passage, passage.about)
+            await self._let_in(door)
+
+    async def _let_in(self, door: Passage | None) -> bool:
+        """The user message past the guard's door. One that is not let in ends the turn."""
+        segment = self.segment
+        verdict = None if door is None else await decide(segment, door)
+        if isinstance(verdict, Halt | Deny):
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), getattr(verdict, "reply", None))
+            return False
+        segment.record(MessageAdded())
+        return True
+
+    async def _supersede(self) -> None:
+        """A new message on a turn that is not over: its open calls are closed first, and then the turn."""
+        segment = self.segment
+        close_calls(segment, "The user went on before this call was decided; it did not run.")
+        if segment.fold.open is not None:
+            segment.record(StepEnded(segment.fold.open.number, at=segment.clock.now()))
+        segment.record(TurnEnded(Stopped(StopReason.SUPERSEDED, "the user went on"), at=segment.clock.now()))
+
+    # ------------------------------------------------------------ resume
+
+    async def _resume(self) -> None:
+        segment = self.segment
+        checked = self._checked_answers()
+        turn = segment.fold.turn
+        assert turn is not None
+        if isinstance(turn.outcome, Suspended):
+            verdict = await self._drift()
+            if verdict is WAITING:
+                return
+            segment.record(Resumed(segment.program.digest, segment.clock.now()))
+            if isinstance(verdict, Halt):
+                segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        else:
+            segment.record(Resumed(segment.program.digest, segment.clock.now()))
+        for answered in checked:
+            segment.record(answered)
+        await segment.commit()
+        if not turn.admitted and segment.fold.going:
+            await self._go_on_starting()
+
+    async def _go_on_starting(self) -> None:
+        """The turn was suspended, or died, before its message was let in: the log holds what the rewrites made of it."""
+        segment = self.segment
+        turn = segment.fold.turn
+        assert turn is not None
+        about = f"{segment.fold.session}/t{turn.number}"
+        passage = door = None
+        if (point := segment.hooks.turn_starting) is not None:
+            passage = Passage(point, TurnStarting(turn.message, segment.turn), segment, about)
+        if (point := segment.hooks.message_adding) is not None:
+            door = Passage(point, MessageAdding(turn.message, segment.turn), segment, about + "/message")
+        await self._judge_turn(passage, door)
+
+    async def _drift(self) -> Any:
+        """Resuming: hooks may stop the turn or ask again before it goes on."""
+        segment = self.segment
+        point = segment.hooks.resuming
+        if point is None:
+            return None
+        turn = segment.fold.turn
+        assert turn is not None
+        times = sum(1 for d in turn.decided if d.event == "Resuming") + 1
+        about = f"{segment.fold.session}/t{turn.number}/resume"
+        if segment.is_waiting(about) and about not in segment.answers:
+            return WAITING
+        if about in segment.answers:
+            return None if isinstance(segment.answers[about], Approve) else Halt("a person stopped the turn")
+        passage = Passage(point, Resuming(segment.state, segment.turn), segment, about)
+        verdict = await passage.judge()
+        if isinstance(verdict, Ask):
+            segment.ask_person(question(segment, passage, verdict, str(times)))
+            segment.suspend()
+            return WAITING
+        if may_go_on(verdict):
+            await inject(segment, passage, f"{segment.fold.session}/{segment.fold.steps + 1}")
+        return verdict
+
+    def _checked_answers(self) -> list[Answered]:
+        """The answers as records, each fitting an open question; nothing is recorded if one of them does not."""
+        segment = self.segment
+        waiting = {asked.id: asked for asked in segment.waiting}
+        now = segment.clock.now()
+        records: list[Answered] = []
+        for ask_id, answer in segment.answers.items():
+            asked = waiting.get(ask_id)
+            if asked is None:
+                raise self._stale(ask_id, "no such question is open; " + _open_questions(waiting))
+            self._check_answer(asked, answer, now)
+            records.append(Answered(ask_id, answer, asked.digest, answer.by or ""))
+        for asked in waiting.values():
+            expired = asked.expires_at is not None and now >= asked.expires_at
+            if expired and asked.id not in segment.answers:
+                default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
+                records.append(Answered(asked.id, default, asked.digest, "default", expired=True))
+        return records
+
+    def _check_answer(self, asked: Asked, answer: AnyResolution, now: float) -> None:
+        kind = _KINDS.get(type(answer))
+        if kind is None or kind not in asked.allow:
+            given = kind or type(answer).__name__
+            raise self._stale(asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
+        if asked.expires_at is not None and now >= asked.expires_at:
+            raise self._stale(asked.id, "it has expired")
+        if asked.approvers is not None and answer.by not in asked.approvers:
+            raise self._stale(asked.id, f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}")
+
+    def _stale(self, ask_id: str, why: str) -> StaleAnswer:
+        session = self.segment.fold.session
+        return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
+
+    # ------------------------------------------------------------ finish
+
+    async def finish(self, state: State) -> State:
+        segment = self.segment
+        turn = state.turn
+        if turn is not None and turn.concluded is not None and turn.outcome is None:
+            await self._end(turn.concluded)
+        return await segment.settle()
+
+    async def _end(self, outcome: Any) -> None:
+        segment = self.segment
+        text: str | None = None
+        if segment.hooks.turn_ending is not None:
+            ended = await self._ending(outcome)
+            if ended is None:
+                segment.suspend()
+                return
+            outcome, text = ended
+        if segment.program.handlers:
+            await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
+        if isinstance(outcome, Failed):
+            segment.fact(TurnFailed, outcome.error)
+        now = segment.clock.now()
+        segment.record(TurnEnded(outcome, text, segment.active(), now))
+        if segment.ephemeral:
+            segment.record(SessionEnded(now))
+
+    async def _ending(self, outcome: Any) -> tuple[Any, str | None] | None:
+        """TurnEnding: the outcome and the text, if a hook changed it. None if a person has to be asked first."""
+        segment = self.segment
+        turn = segment.fold.turn
+        point = segment.hooks.turn_ending
+        assert turn is not None and point is not None
+        before = segment.state.text
+        about = f"{segment.fold.session}/t{turn.number}/end"
+        passage = Passage(point, TurnEnding(outcome, before, segment.turn), segment, about)
+        try:
+            async with asyncio.timeout(segment.program.ending_timeout):
+                text: str = (await passage.rewrite()).text
+                verdict = await decide(segment, passage, lambda: digest(text))
+        except Exception as error:
+            verdict = Deny(str(error) or "ending hooks took too long")
+            text = ""
+            segment.record(HookFailed("TurnEnding", "TurnEnding", error_value(error), effect="withheld"))
+        if verdict is WAITING:
+            return None
+        if isinstance(verdict, Deny):
+            if isinstance(outcome, Failed | Cancelled):
+                return outcome, ""
+            return Stopped(StopReason.WITHHELD, verdict.reason), ""
+        if isinstance(verdict, Answer):
+            return outcome, str(verdict.value)
+        marked = tuple(dict.fromkeys([*getattr(outcome, "unreviewed", ()), *segment.unreviewed]))
+        if marked and isinstance(outcome, Completed | Stopped):
+            outcome = outcome.replace(unreviewed=marked)
+        return outcome, None if text == before else text
+
+    # ------------------------------------------------------------ the way out when all else fails
+
+    async def failed(self, state: State, error: BaseException) -> State:
+        """Close the turn after a cancel or a breakdown: every call gets a result, the ending hooks run, then it is over.
+
+        A cancel is raised on; a conflict or a stale answer is the caller's to know; anything else is the outcome.
+        """
+        segment = self.segment
+        if isinstance(error, SessionError):
+            raise error
+        segment.failure = error
+        closing = asyncio.ensure_future(self._close(error))
+        try:
+            state = await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            if not closing.done():
+                await asyncio.wait([closing], timeout=segment.program.ending_timeout)
+            raise
+        if not isinstance(error, Exception):
+            raise error
+        return state
+
+    async def _close(self, error: BaseException) -> State:
+        segment = self.segment
+        if isinstance(error, Exception):
+            outcome: Failed | Cancelled = Failed(error_value(error))
+        else:
+            outcome = Cancelled(str(error))
+            segment.record(CancelRequested(str(error)))
+        try:
+            if segment.fold.turn is None or segment.state.over:
+                self._begin(segment.message or Message("user"))
+            await abandon(segment, error)
+            segment.conclude(outcome)
+            await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)
+            return await segment.settle()
+        except StoreError:
+            return segment.state
+        except Exception as another:
+            segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
+            segment.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
+            return await segment.settle()
+
+
+def _open_questions(waiting: dict[str, Asked]) -> str:
+    return "open: " + ", ".join(waiting) if waiting else "none is open"

@@ -1,0 +1,339 @@
+"""What a function's signature and docstring say about its parameters, as a JSON schema and as a type to decode into."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import Annotated, Any, cast, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from .errors import ToolDefinitionError
+
+REQUIRED = inspect.Parameter.empty
+_KEPT_DEFAULTS = (type(None), bool, int, float, str)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Parameter(Struct, frozen=True):
+    """One parameter of a tool; `default` is `REQUIRED` if there is none."""
+
+    name: str
+    annotation: Any
+    default: Any
+    description: str
+    positional_only: bool
+    keyword_only: bool
+
+    @property
+    def bare_type(self) -> Any:
+        """The annotation without what `Annotated` adds."""
+        return self.annotation.__origin__ if get_origin(self.annotation) is Annotated else self.annotation
+
+
+class Arguments(Struct, gc=False):
+    """Validated arguments of one call: a field per parameter, in the order of the signature."""
+
+
+# ── reading a signature ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def signature_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function, without evaluating annotations that nobody asked about."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        signature = inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
+    else:
+        signature = inspect.signature(fn)
+    return list(signature.parameters.values())
+
+
+class SignatureReader:
+    """Turns the parameters of one function into `Parameter`s, or says which of them cannot be described."""
+
+    def __init__(
+        self,
+        tool: str,
+        function: FunctionType,
+        descriptions: Mapping[str, str],
+        names: Mapping[str, Any],
+    ) -> None:
+        self._tool = tool
+        self._descriptions = descriptions
+        self._globals = function.__globals__
+        self._locals = {**names, **_closure_names(function)}
+
+    def read(self, raw: inspect.Parameter) -> Parameter:
+        """A parameter that the model fills in."""
+        if raw.kind in _VARIADIC:
+            stars = "*" if raw.kind is inspect.Parameter.VAR_POSITIONAL else "**"
+            raise self._refusal(raw, "cannot be described to a model; name each parameter", stars)
+        if raw.annotation is inspect.Parameter.empty:
+            raise self._refusal(raw, f"has no annotation; give it a type, as in `{raw.name}: str`")
+        annotation = self._resolved(raw)
+        extras = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+        self._check_constraints(raw, extras)
+        self._check_type(raw, annotation)
+        description = _described(extras) or self._descriptions.get(raw.name, "")
+        return _parameter(raw, annotation, description)
+
+    def read_supplied(self, raw: inspect.Parameter) -> Parameter:
+        """A parameter that the runtime fills in: whatever its annotation is, nobody looks at it."""
+        return _parameter(raw, Any, "")
+
+    def _resolved(self, raw: inspect.Parameter) -> Any:
+        holder = SimpleNamespace(__annotations__={raw.name: raw.annotation})
+        try:
+            return get_type_hints(holder, self._globals, self._locals, include_extras=True)[raw.name]
+        except Exception as exc:
+            hint = "import or define it where the tool is defined, outside `if TYPE_CHECKING:`"
+            raise self._refusal(raw, f"has an annotation that cannot be resolved ({exc}); {hint}") from exc
+
+    def _check_constraints(self, raw: inspect.Parameter, extras: Sequence[Any]) -> None:
+        hint = "say it with `Annotated[..., msgspec.Meta(...)]`"
+        if type(raw.default).__module__ == "pydantic.fields":
+            raise self._refusal(raw, f"has a pydantic field as its default; {hint}")
+        for extra in extras:
+            if _would_be_ignored(extra):
+                raise self._refusal(raw, f"carries {extra!r}, which would be ignored; {hint}")
+
+    def _check_type(self, raw: inspect.Parameter, annotation: Any) -> None:
+        try:
+            _components([annotation])
+            msgspec.json.Decoder(annotation, dec_hook=_read_model)
+        except Exception as exc:
+            text = inspect.formatannotation(annotation)
+            why = str(exc).strip().splitlines()[-1] if str(exc).strip() else type(exc).__name__
+            hint = "use a type that JSON can carry: a scalar, list, dict, dataclass, msgspec Struct, pydantic model"
+            raise self._refusal(raw, f"has an annotation that cannot be described, {text} ({why}); {hint}") from exc
+
+    def _refusal(self, raw: inspect.Parameter, what: str, stars: str = "") -> ToolDefinitionError:
+        return ToolDefinitionError(f"tool {self._tool!r}: parameter '{stars}{raw.name}' {what}", tool=self._tool)
+
+
+def _parameter(raw: inspect.Parameter, annotation: Any, description: str) -> Parameter:
+    return Parameter(
+        raw.name,
+        annotation,
+        raw.default,
+        description,
+        positional_only=raw.kind is inspect.Parameter.POSITIONAL_ONLY,
+        keyword_only=raw.kind is inspect.Parameter.KEYWORD_ONLY,
+    )
+
+
+def _closure_names(function: FunctionType) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # a name that gets its value later, such as the tool's own
+            continue
+    return found
+
+
+def _described(extras: Sequence[Any]) -> str:
+    for extra in extras:
+        text = extra if isinstance(extra, str) else getattr(extra, "description", None)
+        if isinstance(text, str) and text:
+            return inspect.cleandoc(text)
+    return ""
+
+
+def _would_be_ignored(extra: object) -> bool:
+    """Whether this is a constraint in pydantic's words, on a parameter that pydantic does not validate."""
+    package = type(extra).__module__.partition(".")[0]
+    return package in ("pydantic", "annotated_types") and bool(getattr(extra, "metadata", True))
+
+
+# ── schema and type ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def object_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The JSON schema of an object with these parameters; what it refers to is in its `$defs`."""
+    schemas, definitions = _components([p.annotation for p in parameters])
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {p.name: _property(p, s) for p, s in zip(parameters, schemas, strict=True)},
+        "required": [p.name for p in parameters if p.default is REQUIRED],
+        "additionalProperties": False,
+    }
+    if definitions:
+        schema["$defs"] = definitions
+    return schema
+
+
+def arguments_type(name: str, parameters: Sequence[Parameter]) -> type[Arguments]:
+    """A struct type with a field per parameter."""
+    fields = [_field(p) for p in parameters]
+    made = msgspec.defstruct(name, fields, bases=(Arguments,), kw_only=True, forbid_unknown_fields=True, gc=False)
+    return cast("type[Arguments]", made)
+
+
+def arguments_decoder(arguments: type[Arguments]) -> Callable[[str], Arguments]:
+    """What decodes and validates JSON in one go."""
+    return msgspec.json.Decoder(arguments, dec_hook=_read_model).decode
+
+
+def type_schema(annotation: Any) -> dict[str, Any]:
+    """The JSON schema of one type, whole: what it refers to is in its `$defs`."""
+    (schema,), definitions = _components([annotation])
+    if set(schema) == {"$ref"} and (name := schema["$ref"].rpartition("/")[2]) in definitions:
+        schema = definitions.pop(name) if not _refers_to(definitions, schema["$ref"]) else definitions[name]
+    return {**schema, "$defs": definitions} if definitions else dict(schema)
+
+
+def _refers_to(definitions: Mapping[str, Any], reference: str) -> bool:
+    return f'"{reference}"' in msgspec.json.encode(definitions).decode()
+
+
+def type_decoder(annotation: Any) -> Callable[[str], Any]:
+    """What decodes JSON into one type."""
+    return msgspec.json.Decoder(annotation, dec_hook=_read_model).decode
+
+
+def type_text(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """A type in a few words: `integer`, `array of string`, `"a" | "b"`."""
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        target = definitions.get(name, {})
+        return type_text(target, definitions) if "enum" in target else name
+    if "enum" in schema:
+        return " | ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
+    if "anyOf" in schema:
+        return " | ".join(type_text(option, definitions) for option in schema["anyOf"])
+    items = schema.get("items")
+    if items and isinstance(items, dict):
+        return f"array of {type_text(items, definitions)}"
+    return str(schema.get("type", "any"))
+
+
+def _components(annotations: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    models = _ModelSchemas()
+    schemas, definitions = msgspec.json.schema_components(
+        annotations, schema_hook=models.describe, ref_template="#/$defs/{name}"
+    )
+    return schemas, {**definitions, **models.definitions}
+
+
+def _property(parameter: Parameter, schema: dict[str, Any]) -> dict[str, Any]:
+    described = dict(schema)
+    if parameter.description:
+        described["description"] = parameter.description
+    if parameter.default is not REQUIRED:
+        described.update(_shown_default(parameter.default))
+    return described
+
+
+def _shown_default(default: object) -> dict[str, Any]:
+    try:
+        return {"default": msgspec.json.decode(msgspec.json.encode(default, enc_hook=_dump_model))}
+    except (TypeError, ValueError, OverflowError):  # a sentinel that only the function understands
+        return {}
+
+
+def _field(parameter: Parameter) -> tuple[str, Any] | tuple[str, Any, Any]:
+    default = parameter.default
+    if default is REQUIRED:
+        return parameter.name, parameter.annotation
+    if isinstance(default, _KEPT_DEFAULTS):
+        return parameter.name, parameter.annotation, default
+    return parameter.name, parameter.annotation, msgspec.field(default_factory=lambda: default)
+
+
+# ── pydantic, known by the shape of its models so that it is never imported here ──────────────────────────────────
+
+
+class _ModelSchemas:
+    """Describes pydantic models and collects what they refer to, under names of their own."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Any] = {}
+        self._owners: dict[str, Any] = {}
+
+    def describe(self, model: Any) -> dict[str, Any]:
+        _check_model(model)
+        prefix: str = model.__name__
+        while self._owners.setdefault(prefix, model) is not model:
+            prefix += "_"
+        schema: dict[str, Any] = model.model_json_schema(ref_template=f"#/$defs/{prefix}_{{model}}")
+        for name, definition in schema.pop("$defs", {}).items():
+            self.definitions[f"{prefix}_{name}"] = definition
+        return schema
+
+
+def _read_model(model: Any, value: object) -> object:
+    _check_model(model)
+    try:
+        return model.model_validate_json(msgspec.json.encode(value))
+    except ValueError as exc:
+        raise ValueError(_model_problems(exc)) from exc
+
+
+def _dump_model(value: Any) -> object:
+    _check_model(type(value))
+    return value.model_dump(mode="json")
+
+
+def _check_model(model: type) -> None:
+    if not hasattr(model, "model_validate_json"):
+        raise TypeError(f"type {inspect.formatannotation(model)} is not supported")
+
+
+def _model_problems(exc: Any) -> str:
+    problems = exc.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'value'}: {p['msg']}" for p in problems[:3])
+
+
+# ── docstrings ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_GOOGLE = re.compile(r"^(?:Args|Arguments|Parameters|Params):[ \t]*$", re.MULTILINE)
+_GOOGLE_ENTRY = re.compile(r"(\w+)(?:\s*\(.*?\))?\s*:\s*(.*)")
+_NUMPY = re.compile(r"^Parameters[ \t]*\n-{3,}[ \t]*$", re.MULTILINE)
+_NUMPY_ENTRY = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?()$")
+_NUMPY_SECTION = re.compile(r"^\S.*\n-{3,}[ \t]*$", re.MULTILINE)
+_SPHINX = re.compile(r"^:(?:param|parameter|arg|argument|type|returns?|rtype|raises?)\b", re.MULTILINE)
+_SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
+
+
+def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
+    """The text before the parameters' section, and what the section says about each parameter."""
+    text = inspect.cleandoc(doc or "")
+    if found := _NUMPY.search(text):
+        section = _NUMPY_SECTION.split(text[found.end() :])[0]
+        return text[: found.start()].strip(), _entries(section, _NUMPY_ENTRY)
+    if found := _GOOGLE.search(text):
+        return text[: found.start()].strip(), _entries(_indented(text[found.end() :]), _GOOGLE_ENTRY)
+    if found := _SPHINX.search(text):
+        return text[: found.start()].strip(), _entries(text[found.start() :], _SPHINX_ENTRY)
+    return text, {}
+
+
+def _indented(text: str) -> str:
+    """The first lines, as long as they are indented or blank, without their common indentation."""
+    lines: list[str] = []
+    for line in text.strip("\n").splitlines():
+        if line and not line[0].isspace():
+            break
+        lines.append(line)
+    return inspect.cleandoc("\n" + "\n".join(lines))
+
+
+def _entries(section: str, entry: re.Pattern[str]) -> dict[str, str]:
+    """Names at the margin, each with its text: what follows on the line and the indented lines below."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.splitlines():
+        if line[:1].isspace():
+            for name in names:
+                found[name] = f"{found[name]} {line.strip()}".strip()
+        elif line:
+            match = entry.match(line)
+            names = re.split(r"\s*,\s*", match[1]) if match else []
+            found.update((name, match[2].strip()) for name in names if match)
+    return found

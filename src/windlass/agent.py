@@ -1,0 +1,450 @@
+"""An agent: assembled in the open, compiled at its first run, then only run."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
+
+from ._hooks.compiled import CompiledHooks
+from ._hooks.hooks import Band, Hook
+from ._hooks.observers import Observers
+from ._hooks.registrar import Part, Registrar, refuse_compiled
+from ._hooks.wraps import surround
+from ._kernel.handover import Handover
+from ._kernel.loop import drive
+from ._kernel.program import Program, SystemClock
+from ._kernel.segment import Segment
+from .criteria import name_of
+from .decisions import AnyResolution
+from .errors import ConfigError, NotSuspended, SessionBusy, SessionUnknown
+from .events import ModelReplying
+from .lifecycle import install_lifecycle
+from .messages import Message, as_message
+from .outputs import Output
+from .pipeline import Pipeline, describe
+from .policies import ErrorPolicy
+from .protocols import Capability, Clock, Model, Store
+from .records import Asked, SessionEnded
+from .results import Result
+from .states import Fold, State, fold, fold_log
+from .stores import open_store
+from .tools import Tool, toolset
+from .types import Criterion
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ScopeT = TypeVar("ScopeT", default=Any)
+    OutputT = TypeVar("OutputT", default=str)
+else:
+    from typing import TypeVar
+
+    ScopeT = TypeVar("ScopeT")
+    OutputT = TypeVar("OutputT")
+
+
+class Agent(Registrar, Generic[ScopeT, OutputT]):
+    """A model, its tools and its hooks.
+
+    Hooks are registered with the verbs `observe`, `inject`, `rewrite`, `gate`, `wrap`, `transform` (and `hook`, which
+    combines them) until the first run compiles the agent; registering later is a clear error. One agent serves any
+    number of sessions at once.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        tools: Iterable[Callable[..., Any]] = (),
+        system: str = "",
+        output: type[OutputT] | None = None,
+        name: str = "agent",
+        settings: Mapping[str, Any] | None = None,
+        criteria: Iterable[Criterion] = (),
+        errors: ErrorPolicy | None = None,
+        store: str | Store | None = None,
+        models: Iterable[Model] = (),
+        pipeline: Pipeline | None = None,
+        unmatched: Literal["allow", "ask", "deny"] = "allow",
+        busy: Literal["refuse", "queue", "steer"] = "refuse",
+        injection_reserve: int = 8192,
+        max_regenerations: int = 2,
+        max_vetoes: int = 3,
+        max_parallel: int = 16,
+        ending_timeout: float = 5.0,
+        observer_patience: float = 0.5,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        if not hasattr(model, "reply"):
+            raise ConfigError(f"model={model!r} is no model: it needs `name` and `async reply(request)`")
+        if unmatched not in ("allow", "ask", "deny"):
+            raise ConfigError(f"unmatched={unmatched!r}: must be 'allow', 'ask' or 'deny'")
+        if busy not in ("refuse", "queue", "steer"):
+            raise ConfigError(f"busy={busy!r}: must be 'refuse', 'queue' or 'steer'")
+        self.name = name
+        self.model = model
+        self.system = system
+        self.busy = busy
+        self._toolset = toolset(tools)
+        self._output: Output[OutputT] = _TEXT if output is None else Output(output)
+        self._store = open_store(store)
+        self._pipeline = pipeline or _DEFAULT_PIPELINE
+        self._capabilities: list[str] = []
+        self._criteria.extend(criteria)
+        self._given: dict[str, Any] = {
+            "models": {other.name: other for other in models},
+            "settings": settings or {},
+            "policy": errors or _DEFAULT_POLICY,
+            "unmatched": unmatched,
+            "reserve": injection_reserve,
+            "max_regenerations": max_regenerations,
+            "max_vetoes": max_vetoes,
+            "max_parallel": max_parallel,
+            "ending_timeout": ending_timeout,
+            "patience": observer_patience,
+            "clock": clock or _CLOCK,
+        }
+        self._program: Program | None = None
+        self._running: dict[str, _Running] = {}
+
+    @property
+    def tools(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools by name."""
+        return toolset([*self._toolset.values(), *self._tools])
+
+    @property
+    def store(self) -> Store:
+        """Where its sessions are kept."""
+        return self._store
+
+    # ------------------------------------------------------------ assembly
+
+    def with_capability(self, capability: Capability, *, band: Band | None = None) -> Self:
+        """Let a capability install itself; the application may put it into the guard band."""
+        label = getattr(capability, "name", None) or type(capability).__name__
+        self._open("capability", label)
+        part = Part(label, band)
+        capability.install(part)
+        self._merge(part)
+        self._capabilities.append(label)
+        return self
+
+    def with_lifecycle(self, lifecycle: Any) -> Self:
+        """Register what a `Lifecycle` or `LifecycleHook` overrides."""
+        self._open("lifecycle", type(lifecycle).__name__)
+        install_lifecycle(self, lifecycle)
+        return self
+
+    def _merge(self, part: Registrar) -> None:
+        self._hooks += part._hooks
+        self._transforms += part._transforms
+        self._tools += part._tools
+        for slot in part._slots:
+            self.slot(slot)
+        self._criteria += part._criteria
+        self._instructions += part._instructions
+
+    def _open(self, kind: str, name: str) -> None:
+        if self._program is not None:
+            raise refuse_compiled(kind, name)
+
+    def compile(self) -> Program:
+        """Seal the agent. The first run does it; calling it earlier finds mistakes earlier."""
+        if self._program is not None:
+            return self._program
+        for registrar in self._pipeline.registrars:
+            self._merge_without_hooks(registrar)
+        hooks = [*self._hooks, *self._pipeline.hooks()]
+        if self._output.schema is not None:
+            hooks.append(Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"}))
+        compiled = CompiledHooks(hooks, self._transforms, self._slots)
+        tools = {name: tool.bound(compiled.slots_by_type) for name, tool in self.tools.items()}
+        criteria = [*self._pipeline.criteria, *self._criteria]
+        self._program = Program(
+            name=self.name,
+            model=self.model,
+            system="\n\n".join(filter(None, [self.system, *self._instructions])),
+            tools=tools,
+            output_schema=self._output.schema,
+            hooks=compiled,
+            criteria=criteria,
+            composites=self._pipeline.composites,
+            handlers=self._pipeline.handlers,
+            store=self._store,
+            observers=Observers(),
+            description=describe(compiled.all, tools, [name_of(criterion) for criterion in criteria]),
+            **self._given,
+        )
+        return self._program
+
+    def _merge_without_hooks(self, registrar: Registrar) -> None:
+        self._transforms += registrar._transforms
+        self._tools += registrar._tools
+        for slot in registrar._slots:
+            self.slot(slot)
+        self._criteria += registrar._criteria
+        self._instructions += registrar._instructions
+
+    # ------------------------------------------------------------ running
+
+    async def run(
+        self,
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: ScopeT | None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]:
+        """A turn from a user message to its outcome. Without a session id the session ends with the turn."""
+        given = _user_message(message)
+        if session is not None and session in self._running:
+            return await self._while_busy(session, given, scope, slots)
+        async with self._segment(session, given, None, scope, slots) as segment:
+            return await self._finish(segment)
+
+    async def resume(
+        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
+    ) -> Result[OutputT]:
+        """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
+        self._refuse_busy(session)
+        async with self._segment(session, None, answers, scope, None) as segment:
+            return await self._finish(segment)
+
+    async def iterate(
+        self,
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT | None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[State]:
+        """The state after every step; the last one carries the outcome. Without a message it resumes."""
+        given = None if message is None else _user_message(message)
+        if given is None and session is None:
+            raise ConfigError("iterate needs a message, or a session to resume")
+        if session is not None:
+            self._refuse_busy(session)
+        handover: Handover[State] = Handover()
+        async with self._segment(session, given, answers, scope, slots) as segment:
+            states = handover.read(lambda: _drive(segment, handover.put))
+            try:
+                async for state in states:
+                    yield state
+            finally:
+                await states.aclose()  # type: ignore[attr-defined]
+
+    def run_sync(
+        self,
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: ScopeT | None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]:
+        """`run` for code that is not async. Inside a running loop it works in a thread of its own."""
+        return _sync(lambda: self.run(message, session=session, scope=scope, slots=slots))
+
+    def resume_sync(
+        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
+    ) -> Result[OutputT]:
+        """`resume` for code that is not async."""
+        return _sync(lambda: self.resume(session, answers=answers, scope=scope))
+
+    @asynccontextmanager
+    async def session(self, session: str) -> AsyncIterator[Session[ScopeT, OutputT]]:
+        """A session that is closed at the end of the block."""
+        opened = Session(self, session)
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+    async def state(self, session: str) -> State:
+        """A session as its log tells it."""
+        records = await self._store.read(session)
+        if not records:
+            raise SessionUnknown(f"there is no session {session!r}", session=session)
+        return fold(session, records)
+
+    async def steer(self, session: str, message: str | Message) -> None:
+        """Put a message into the turn that is running in a session; the model reads it at its next step."""
+        await self._store.put(session, secrets.token_hex(8), "steer", _user_message(message))
+
+    # ------------------------------------------------------------ how a turn is entered and left
+
+    @asynccontextmanager
+    async def _segment(
+        self,
+        session: str | None,
+        message: Message | None,
+        answers: Mapping[str, AnyResolution] | None,
+        scope: Any,
+        slots: Mapping[str, Any] | None,
+    ) -> AsyncIterator[Segment]:
+        program = self._program or self.compile()
+        name = session if session is not None else f"s{secrets.token_hex(6)}"
+        running = self._running[name] = _Running()
+        try:
+            log = Fold(name) if session is None else fold_log(name, await self._store.read(name))
+            if message is None:
+                _check_resumable(log.state)
+            yield Segment(
+                program,
+                log,
+                message=message,
+                answers=answers,
+                scope=scope,
+                slots=slots,
+                ephemeral=session is None,
+            )
+        finally:
+            del self._running[name]
+            running.end()
+
+    async def _finish(self, segment: Segment) -> Result[OutputT]:
+        state = await _drive(segment, None)
+        error = segment.failure if state.stop_reason == "error" else None
+        result = Result(state, self._output, segment.hooks.slots, error)
+        self._running[state.session].result = result
+        return result
+
+    async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
+        """What a message to a busy session means: refused, queued, or steering the turn that runs."""
+        if self.busy == "refuse":
+            self._refuse_busy(session)
+        if self.busy == "queue":
+            while (running := self._running.get(session)) is not None:
+                await running.ended()
+            return await self.run(message, session=session, scope=scope, slots=slots)
+        key = secrets.token_hex(8)
+        await self._store.put(session, key, "steer", message)
+        running = self._running[session]
+        await running.ended()
+        if running.result is not None and key in running.result.state.inbox:
+            return cast("Result[OutputT]", running.result)
+        return await self.run(message, session=session, scope=scope, slots=slots)
+
+    def _refuse_busy(self, session: str) -> None:
+        if session in self._running:
+            raise SessionBusy(
+                f"a turn is running in session {session!r}; wait for it, or make the agent with busy='queue' or 'steer'",
+                session=session,
+            )
+
+
+class Session(Generic[ScopeT, OutputT]):
+    """One conversation with an agent."""
+
+    def __init__(self, agent: Agent[ScopeT, OutputT], id: str) -> None:
+        self.agent = agent
+        self.id = id
+
+    async def run(self, message: str | Message, *, scope: ScopeT | None = None) -> Result[OutputT]:
+        """A turn in this session."""
+        return await self.agent.run(message, session=self.id, scope=scope)
+
+    async def resume(
+        self, answers: Mapping[str, AnyResolution] | None = None, *, scope: ScopeT | None = None
+    ) -> Result[OutputT]:
+        """Go on with the turn that is suspended."""
+        return await self.agent.resume(self.id, answers=answers, scope=scope)
+
+    async def approvals(self) -> tuple[Asked, ...]:
+        """The questions that wait for an answer."""
+        return (await self.agent.state(self.id)).waiting
+
+    async def close(self) -> None:
+        """End the session. A suspended turn stays suspended and can be resumed."""
+        self.agent._refuse_busy(self.id)
+        records = await self.agent.store.read(self.id)
+        if records and not isinstance(records[-1], SessionEnded):
+            state = fold(self.id, records)
+            if state.over:
+                clock: Clock = self.agent.compile().clock
+                await self.agent.store.append(self.id, [SessionEnded(clock.now())], len(records))
+
+
+class _Running:
+    """A turn that runs in a session, for those who wait for its end."""
+
+    __slots__ = ("_waiters", "result")
+
+    def __init__(self) -> None:
+        self.result: Result[Any] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def ended(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def end(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.get_loop().call_soon_threadsafe(_set, waiter)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _drive(segment: Segment, emit: Any) -> State:
+    wraps = segment.hooks.turn_wraps
+    if not wraps:
+        return await drive(segment, segment.fold.state, emit)
+    state: State = await surround(wraps, lambda _: drive(segment, segment.fold.state, emit), segment)(segment.turn)
+    return state
+
+
+def _check_resumable(state: State) -> None:
+    if state.seq == 0:
+        raise SessionUnknown(f"there is no session {state.session!r}", session=state.session)
+    if state.over:
+        raise NotSuspended(
+            f"session {state.session!r} has no turn to resume: the last one ended with {state.outcome!r}",
+            session=state.session,
+        )
+
+
+def _user_message(message: str | Message) -> Message:
+    given = as_message(message)
+    if given.role != "user":
+        raise ConfigError(f"a turn is opened by a user message, not by one of role {given.role!r}")
+    return given
+
+
+def _sync(run: Callable[[], Any]) -> Any:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append((asyncio.run(run()), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, name="windlass-run-sync")
+    thread.start()
+    thread.join()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+_TEXT: Output[Any] = Output(str)
+_DEFAULT_PIPELINE = Pipeline.minimal()
+_DEFAULT_POLICY = ErrorPolicy()
+_CLOCK = SystemClock()
+
+__all__ = ["Agent", "Result", "Session"]

@@ -1,0 +1,1 @@
+"""What a model is shown: assembled anew for each step from the state alone."""

@@ -1,0 +1,161 @@
+"""Who votes on whether a turn goes on: limits, which forbid, and the ordinary reasons to go on or to stop.
+
+A criterion is any callable from a state to a `Vote`, a `(Vote, reason)` pair or None. The strictest vote wins, whatever
+the order: FORBID, REQUEST, ALLOW_STOP, ALLOW. Nobody votes: the turn stops. Limits count in the log, so that they
+survive a pause; the classes here name the stop reason they stand for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from .decisions import Vote
+from .outcomes import StopReason
+from .states import State, TurnState
+
+Evaluation: TypeAlias = tuple[Vote, str]
+
+
+class Limit(Struct, frozen=True):
+    """A criterion that forbids going on at some point; `reason` is the stop reason it stands for."""
+
+    reason: ClassVar[StopReason] = StopReason.FORBIDDEN
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        """Why the turn must not go on, or None."""
+        raise NotImplementedError
+
+    def __call__(self, state: State) -> Evaluation | None:
+        turn = state.turn
+        why = None if turn is None else self.exceeded(state, turn)
+        return None if why is None else (Vote.FORBID, why)
+
+
+class StepLimit(Limit, frozen=True):
+    """At most so many steps in a turn."""
+
+    steps: int
+    reason: ClassVar[StopReason] = StopReason.STEP_LIMIT
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        return f"{turn.steps} of {self.steps} steps are done" if turn.steps >= self.steps else None
+
+
+class TokenLimit(Limit, frozen=True):
+    """At most so many tokens in a turn, input and output together."""
+
+    tokens: int
+    reason: ClassVar[StopReason] = StopReason.TOKEN_LIMIT
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        spent = turn.usage.total
+        return f"{spent} of {self.tokens} tokens are spent" if spent >= self.tokens else None
+
+
+class CostLimit(Limit, frozen=True):
+    """At most so much money in a turn. A cost that is unknown is not counted as zero: it is not known to be within."""
+
+    usd: float
+    reason: ClassVar[StopReason] = StopReason.COST_LIMIT
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        cost = turn.usage.cost
+        if cost is None:
+            return "the cost is unknown, so it cannot be held within the limit" if turn.usage.requests else None
+        return f"{cost:.4f} of {self.usd:.4f} USD are spent" if cost >= self.usd else None
+
+
+class ActiveTimeLimit(Limit, frozen=True):
+    """At most so many seconds of work in a turn; time spent suspended does not count."""
+
+    seconds: float
+    reason: ClassVar[StopReason] = StopReason.TIME_LIMIT
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        return f"worked for {turn.active:.1f} of {self.seconds} s" if turn.active >= self.seconds else None
+
+
+class Deadline(Limit, frozen=True):
+    """Not after a moment (seconds since the epoch), or not later than so many seconds after the turn began."""
+
+    at: float | None = None
+    after: float | None = None
+    now: Callable[[], float] = time.time
+    reason: ClassVar[StopReason] = StopReason.DEADLINE
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        moments = [self.at] if self.at is not None else []
+        if self.after is not None:
+            moments.append(turn.started_at + self.after)
+        return "the deadline has passed" if moments and self.now() >= min(moments) else None
+
+
+class RetryLimit(Limit, frozen=True):
+    """At most so many retries in a turn."""
+
+    retries: int
+    reason: ClassVar[StopReason] = StopReason.RETRY_LIMIT
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        return f"retried {turn.retries} times" if turn.retries > self.retries else None
+
+
+class ErrorLimit(Limit, frozen=True):
+    """Stop once so many errors were met in a turn (`errors=1`: at the first)."""
+
+    errors: int = 1
+    reason: ClassVar[StopReason] = StopReason.ERROR
+
+    def exceeded(self, state: State, turn: TurnState) -> str | None:
+        failed = 0 if turn.last is None else sum(result.status == "error" for result in turn.last.results)
+        met = turn.errors + failed
+        return f"{met} errors were met" if met >= self.errors else None
+
+
+def tools_ran(state: State) -> Evaluation | None:
+    """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop."""
+    step = state.turn.last if state.turn is not None else None
+    if step is not None and step.results:
+        return TOOLS_RAN
+    return _NO_TOOLS
+
+
+TOOLS_RAN: Evaluation = (Vote.REQUEST, "tools were called")
+_NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
+
+
+class ReplyContains(Struct, frozen=True):
+    """Vote by the text of the last reply: ask to go on, or allow to stop, where it contains a text."""
+
+    text: str
+    vote: Vote = Vote.ALLOW_STOP
+
+    def __call__(self, state: State) -> Evaluation | None:
+        step = state.turn.last if state.turn is not None else None
+        if step is not None and step.reply is not None and self.text in step.reply.text:
+            return (self.vote, f"the reply contains {self.text!r}")
+        return None
+
+
+class FinishedBecause(Struct, frozen=True):
+    """Vote by why the model finished."""
+
+    finish: str
+    vote: Vote = Vote.ALLOW_STOP
+
+    def __call__(self, state: State) -> Evaluation | None:
+        step = state.turn.last if state.turn is not None else None
+        if step is not None and step.reply is not None and step.reply.finish == self.finish:
+            return (self.vote, f"the model finished because of {self.finish!r}")
+        return None
+
+
+
+
+def name_of(criterion: object) -> str:
+    """What a criterion is called where it is shown."""
+    return getattr(criterion, "__name__", None) or type(criterion).__name__

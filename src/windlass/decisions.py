@@ -1,0 +1,153 @@
+"""What hooks and people may answer: one closed union of decisions, and the answers to a question."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal, TypeAlias, Union, get_args
+
+from msgspec import Struct
+
+from .messages import Value
+
+AnswerKind = Literal["approve", "edit", "reject", "respond"]
+ANSWER_KINDS: tuple[str, ...] = get_args(AnswerKind)
+
+
+class Decision(Value, frozen=True, tag=True, tag_field="decision"):
+    """A gate's answer."""
+
+
+class Allow(Decision, frozen=True):
+    """Go on."""
+
+
+class Deny(Decision, frozen=True):
+    """Not this action; the model reads the reason."""
+
+    reason: str = "denied"
+
+
+class Answer(Decision, frozen=True):
+    """Skip the effect and use this value as its result."""
+
+    value: Any
+
+
+class Ask(Decision, frozen=True):
+    """Suspend durably until somebody answers.
+
+    `allow` says which answers are legal, `approvers` who may answer (anybody if None), `expires` after how many
+    seconds `default` is taken as the answer.
+    """
+
+    question: str = "Approve?"
+    allow: tuple[str, ...] = ANSWER_KINDS
+    approvers: tuple[str, ...] | None = None
+    expires: float | None = None
+    default: Literal["approve", "reject"] = "reject"
+
+    def __post_init__(self) -> None:
+        if not self.allow:
+            raise ValueError("Ask(allow=()) could never be answered")
+        if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
+            raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; known are {', '.join(ANSWER_KINDS)}")
+        if self.expires is not None and self.expires < 0:
+            raise ValueError("Ask(expires=…) must not be negative")
+        if self.default not in ("approve", "reject"):
+            raise ValueError(f"Ask(default={self.default!r}): must be 'approve' or 'reject'")
+
+
+class Regenerate(Decision, frozen=True):
+    """Ask the model again; it sees its rejected reply and this feedback."""
+
+    feedback: str = ""
+
+
+class Veto(Decision, frozen=True):
+    """Do not stop yet; the model reads the feedback."""
+
+    feedback: str = ""
+
+
+class Finish(Decision, frozen=True):
+    """Complete the turn with this value."""
+
+    value: Any
+
+
+class Rewind(Decision, frozen=True):
+    """Go back to before step `to` of this turn, with a note to the model. Limits and usage do not go back."""
+
+    to: int
+    note: str = ""
+
+
+class Halt(Decision, frozen=True):
+    """End the turn now; `reply` is what the user reads."""
+
+    reason: str = "halted"
+    reply: str | None = None
+
+
+class Retry(Decision, frozen=True):
+    """Of an error: enter the step again, after `delay` seconds."""
+
+    delay: float = 0.0
+
+
+class Ignore(Decision, frozen=True):
+    """Of an error: go on without."""
+
+
+class Vote(enum.Enum):
+    """A vote on whether the turn goes on. The strictest wins: FORBID, REQUEST, ALLOW_STOP, ALLOW."""
+
+    FORBID = "forbid"
+    REQUEST = "request"
+    ALLOW_STOP = "allow_stop"
+    ALLOW = "allow"
+
+
+AnyDecision: TypeAlias = Union[Allow, Deny, Answer, Ask, Regenerate, Veto, Finish, Rewind, Halt, Retry, Ignore]
+
+
+class Resolution(Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
+    """A person's (or a rule's) answer to a question; `by` says whose."""
+
+
+class Approve(Resolution, frozen=True):
+    """Yes, as it was shown."""
+
+    by: str | None = None
+
+
+class Edit(Resolution, frozen=True):
+    """Yes, but with these arguments. They go through the gates again."""
+
+    arguments: dict[str, Any]
+    by: str | None = None
+
+
+class Reject(Resolution, frozen=True):
+    """No. Without a message the model is told not to try again."""
+
+    message: str = ""
+    by: str | None = None
+
+
+class Respond(Resolution, frozen=True):
+    """Do not run it; the model reads this text as the result."""
+
+    text: str
+    by: str | None = None
+
+
+AnyResolution: TypeAlias = Union[Approve, Edit, Reject, Respond]
+
+
+class Says(Struct, frozen=True):
+    """One hook's answer in several verbs: a new payload, a decision, parts to inject."""
+
+    rewrite: Any = None
+    decision: Any = None
+    inject: Any = None

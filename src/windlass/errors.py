@@ -1,0 +1,176 @@
+"""Every error that Windlass raises, in one tree.
+
+    WindlassError
+     ├─ ConfigError                     the agent was put together wrongly; raised before anything runs
+     │   ├─ RegistrationError           a hook does not fit its event (names hook, event, what is legal)
+     │   ├─ ToolDefinitionError         a tool cannot be described or clashes with another
+     │   └─ CompiledError               something was registered after the first run
+     ├─ HookError                       a hook misbehaved while a turn was running (names the hook)
+     │   ├─ IllegalAnswer               it answered with something its event does not take
+     │   ├─ HookTimeout                 it took longer than it was given
+     │   ├─ InjectionOverflow           it injected more than the reserve
+     │   └─ SlotConflict                two writers set one slot that has no merge rule
+     ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
+     │   ├─ RateLimited · ModelTimeout · ContextOverflow · BadReply
+     ├─ ToolError                       raise it in a tool: the model reads the message
+     │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
+     │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
+     ├─ OutputError                     the final text does not fit the agent's `output` type
+     ├─ SessionError
+     │   ├─ SessionBusy                 a turn is running in that session
+     │   ├─ SessionConflict             somebody else wrote to the log
+     │   ├─ SessionUnknown              there is no such session
+     │   ├─ NotSuspended                there is nothing to resume
+     │   └─ StaleAnswer                 an answer to a question that is not open (any more), or not a legal one
+     └─ StoreError                      the log could not be read or written
+
+Denied, suspended, stopped and out of budget are not errors: they are outcomes and are returned.
+"""
+
+from __future__ import annotations
+
+
+class WindlassError(Exception):
+    """The root of all errors raised by Windlass."""
+
+
+class ConfigError(WindlassError):
+    """The agent was put together wrongly."""
+
+
+class RegistrationError(ConfigError):
+    """A hook does not fit the event it was registered for."""
+
+    def __init__(self, message: str, *, hook: str = "", event: str = "") -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.event = event
+
+
+class ToolDefinitionError(ConfigError):
+    """A tool cannot be described to a model, or its name is taken."""
+
+    def __init__(self, message: str, *, tool: str = "") -> None:
+        super().__init__(message)
+        self.tool = tool
+
+
+class CompiledError(ConfigError):
+    """Something was registered after the agent had been compiled by its first run."""
+
+
+class HookError(WindlassError):
+    """A hook failed while a turn was running; `hook` names it and `event` says where."""
+
+    def __init__(self, message: str, *, hook: str, event: str = "") -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.event = event
+
+
+class IllegalAnswer(HookError):
+    """A hook answered with something that its event does not take."""
+
+
+class HookTimeout(HookError, TimeoutError):
+    """A hook took longer than its `timeout`."""
+
+
+class InjectionOverflow(HookError):
+    """A hook injected more than the reserve allows; nothing was truncated."""
+
+    def __init__(self, message: str, *, hook: str, event: str = "", size: int = 0, reserve: int = 0) -> None:
+        super().__init__(message, hook=hook, event=event)
+        self.size = size
+        self.reserve = reserve
+
+
+class SlotConflict(HookError):
+    """Two writers set the same slot at once and it declares no merge rule."""
+
+
+class ModelError(WindlassError):
+    """A model call failed; adapters translate their vendor's errors into this one."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
+        self.request_id = request_id
+
+
+class RateLimited(ModelError):
+    """The vendor asks us to slow down."""
+
+
+class ModelTimeout(ModelError, TimeoutError):
+    """The model did not answer in time."""
+
+
+class ContextOverflow(ModelError):
+    """The request is larger than the model's context window."""
+
+
+class BadReply(ModelError):
+    """The model, or a wrap around it, gave something that is not a reply."""
+
+
+class ToolError(WindlassError):
+    """A tool failed in a way the model should read about."""
+
+
+class NotDone(ToolError):
+    """A tool failed and promises that nothing happened in the world, so trying again is safe."""
+
+
+class UnsafeRetry(ToolError):
+    """A second attempt at an unsafe call that had been started was refused."""
+
+
+class OutputError(WindlassError):
+    """The final text does not fit the type that the agent promised as output."""
+
+
+class SessionError(WindlassError):
+    """Something is wrong with a session; `session` names it."""
+
+    def __init__(self, message: str, *, session: str) -> None:
+        super().__init__(message)
+        self.session = session
+
+
+class SessionBusy(SessionError):
+    """A turn is already running in the session."""
+
+
+class SessionConflict(SessionError):
+    """The log was advanced by somebody else."""
+
+
+class SessionUnknown(SessionError):
+    """The store has no such session."""
+
+
+class NotSuspended(SessionError):
+    """The session has no turn that could be resumed."""
+
+
+class StaleAnswer(SessionError):
+    """An answer does not fit an open question: unknown, answered already, expired or not allowed."""
+
+    def __init__(self, message: str, *, session: str, ask_id: str) -> None:
+        super().__init__(message, session=session)
+        self.ask_id = ask_id
+
+
+class StoreError(WindlassError):
+    """The log could not be read or written."""

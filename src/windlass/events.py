@@ -1,0 +1,311 @@
+"""The lifecycle as data: one class per point where hooks can still decide, and the facts that only live observers see.
+
+The tense is the contract: `-ing` can still be decided, the past tense is a fact. Each event carries its own row of the
+matrix: what a rewrite may change, where injections go, which decisions a gate may answer (strictest first), and what
+holds when nobody answers, when a gate fails and when a person rejects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, Union
+
+from msgspec import Struct
+
+from . import records
+from .decisions import (
+    Allow,
+    Answer,
+    AnyDecision,
+    Ask,
+    Deny,
+    Finish,
+    Halt,
+    Ignore,
+    Regenerate,
+    Retry,
+    Rewind,
+    Veto,
+    Vote,
+)
+from .messages import Message, ModelReply, ModelRequest, ToolCall, ToolResult, ToolSpec, Value
+from .outcomes import StopReason
+from .records import Fact, Outcome
+from .states import State, Step
+
+if TYPE_CHECKING:
+    from .turns import Turn
+
+E = TypeVar("E")
+D = TypeVar("D")
+P = TypeVar("P")
+
+Placement = Literal["prefix", "turn", "step", "result", "child"]
+
+
+class Event(Struct, Generic[E, D, P], frozen=True):
+    """A point of the lifecycle. `E` is the event itself, `D` what its gates may answer, `P` what a rewrite returns.
+
+    - `payload`: the field a rewrite may replace, or None
+    - `injects`: where injected parts go, or None if nothing can be injected here
+    - `ranks`: the decisions a gate may answer, strictest first
+    - `raised`: what a gate that raises or times out counts as
+    - `rejected`: what a person's Reject of an `Ask` counts as, or None where nobody can be asked
+    """
+
+    payload: ClassVar[str | None] = None
+    injects: ClassVar[Placement | None] = None
+    ranks: ClassVar[tuple[type[AnyDecision] | Vote, ...]] = (Halt, Allow)
+    raised: ClassVar[type[AnyDecision] | Vote | None] = Halt
+    rejected: ClassVar[type[AnyDecision] | None] = None
+    on_tools: ClassVar[bool] = False
+
+
+class Setup(Value, frozen=True):
+    """What a session starts with: the system text and the tools as the model is told of them."""
+
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
+class Delegation(Value, frozen=True):
+    """A task for a child agent: the task, its share of the budget and the tools it keeps (None: all it has)."""
+
+    agent: str
+    task: str
+    share: float | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class SessionStarting(Event["SessionStarting", "Halt | Allow", Setup], frozen=True):
+    """A new session is about to write its first record."""
+
+    setup: Setup
+    turn: Turn
+
+    payload: ClassVar[str | None] = "setup"
+    injects: ClassVar[Placement | None] = "prefix"
+
+
+class TurnStarting(Event["TurnStarting", "Halt | Ask | Answer | Allow", Message], frozen=True):
+    """A user message is about to open a turn."""
+
+    message: Message
+    turn: Turn
+
+    payload: ClassVar[str | None] = "message"
+    injects: ClassVar[Placement | None] = "turn"
+    ranks = (Halt, Ask, Answer, Allow)
+    rejected = Halt
+
+
+class StepStarting(Event["StepStarting", "Halt | Allow", None], frozen=True):
+    """A step is about to begin."""
+
+    step: int
+    turn: Turn
+
+    injects: ClassVar[Placement | None] = "step"
+
+
+class Compacting(Event["Compacting", "Deny | Allow", "tuple[int, int]"], frozen=True):
+    """A range of the history is about to be replaced by something shorter."""
+
+    range: tuple[int, int]
+    turn: Turn
+
+    payload: ClassVar[str | None] = "range"
+    ranks = (Deny, Allow)
+    raised = Deny
+
+
+class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelRequest], frozen=True):
+    """A request is about to leave for a model: the last look at all that leaves."""
+
+    request: ModelRequest
+    turn: Turn
+
+    payload: ClassVar[str | None] = "request"
+    ranks = (Halt, Ask, Answer, Allow)
+    rejected = Halt
+
+
+class ModelReplying(Event["ModelReplying", "Halt | Regenerate | Ask | Allow", ModelReply], frozen=True):
+    """A model has replied and nothing has been done with it yet."""
+
+    reply: ModelReply
+    turn: Turn
+
+    payload: ClassVar[str | None] = "reply"
+    ranks = (Halt, Regenerate, Ask, Allow)
+    rejected = Regenerate
+
+
+class ToolCalling(Event["ToolCalling", "Halt | Deny | Ask | Answer | Allow", ToolCall], frozen=True):
+    """A tool call is about to be decided."""
+
+    call: ToolCall
+    turn: Turn
+
+    payload: ClassVar[str | None] = "call"
+    injects: ClassVar[Placement | None] = "result"
+    ranks = (Halt, Deny, Ask, Answer, Allow)
+    raised = Deny
+    rejected = Deny
+    on_tools: ClassVar[bool] = True
+
+
+class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], frozen=True):
+    """A task is about to be handed to a child agent."""
+
+    task: Delegation
+    turn: Turn
+
+    payload: ClassVar[str | None] = "task"
+    injects: ClassVar[Placement | None] = "child"
+    ranks = (Halt, Deny, Ask, Allow)
+    raised = Deny
+    rejected = Deny
+
+
+class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolResult], frozen=True):
+    """A call has a result, whatever it came from; the model has not seen it yet."""
+
+    call: ToolCall
+    result: ToolResult
+    turn: Turn
+
+    payload: ClassVar[str | None] = "result"
+    injects: ClassVar[Placement | None] = "result"
+    ranks = (Halt, Deny, Finish, Allow)
+    raised = Deny
+    on_tools: ClassVar[bool] = True
+
+
+class MessageAdding(Event["MessageAdding", "Halt | Deny | Allow", Message], frozen=True):
+    """A message is about to enter the transcript, whoever made it."""
+
+    message: Message
+    turn: Turn
+
+    payload: ClassVar[str | None] = "message"
+    ranks = (Halt, Deny, Allow)
+
+
+class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True):
+    """A step is over; `error` is set if it ended by one."""
+
+    step: Step
+    turn: Turn
+    error: BaseException | None = None
+
+    injects: ClassVar[Placement | None] = "step"
+    ranks = (Halt, Rewind, Allow)
+
+
+class Continuing(Event["Continuing", Vote, None], frozen=True):
+    """Does the turn go on? Criteria and hooks vote."""
+
+    state: State
+    turn: Turn
+
+    ranks = (Vote.FORBID, Vote.REQUEST, Vote.ALLOW_STOP, Vote.ALLOW)
+    raised = Vote.FORBID
+
+
+class Stopping(Event["Stopping", "Halt | Veto | Allow", None], frozen=True):
+    """The turn is about to stop. `stop_active` says that a stop of this turn was vetoed before."""
+
+    reason: StopReason
+    stop_active: bool
+    turn: Turn
+
+    ranks = (Halt, Veto, Allow)
+    raised = None
+
+
+class SubagentStopping(Event["SubagentStopping", "Halt | Veto | Allow", None], frozen=True):
+    """A child agent's turn is about to stop."""
+
+    reason: StopReason
+    stop_active: bool
+    turn: Turn
+
+    ranks = (Halt, Veto, Allow)
+    raised = None
+
+
+class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
+    """A suspended turn is about to go on."""
+
+    state: State
+    turn: Turn
+
+    injects: ClassVar[Placement | None] = "step"
+    ranks = (Halt, Ask, Allow)
+    raised = Ask
+    rejected = Halt
+
+
+class Erring(Event["Erring", "Halt | Ignore | Retry", None], frozen=True):
+    """An error was met; `attempt` counts the errors in a row."""
+
+    error: BaseException
+    category: str
+    attempt: int
+    turn: Turn
+
+    ranks = (Halt, Ignore, Retry)
+
+
+class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):
+    """The turn is over, whatever the outcome; a rewrite may still change the text that is handed out."""
+
+    outcome: Outcome
+    text: str
+    turn: Turn
+
+    payload: ClassVar[str | None] = "text"
+    ranks = (Deny, Ask, Allow)
+    raised = Deny
+    rejected = Deny
+
+
+EVENTS: tuple[type[Event[Any, Any, Any]], ...] = (
+    SessionStarting, TurnStarting, StepStarting, Compacting, ModelCalling, ModelReplying, ToolCalling, Delegating,
+    ToolReturning, MessageAdding, StepEnding, Continuing, Stopping, SubagentStopping, Resuming, Erring, TurnEnding,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- facts that are seen live and not written
+
+
+class StepStarted(Fact, frozen=True):
+    """A step has begun."""
+
+    step: int
+
+
+class ModelCalled(Fact, frozen=True):
+    """A request has left for a model."""
+
+    step: int
+    attempt: int
+    request: Any = None
+
+
+class TurnFailed(Fact, frozen=True):
+    """The turn ended with an error."""
+
+    error: Any
+
+
+class LateResult(Fact, frozen=True):
+    """A tool that had been given up gave a result after all. It is a fact, never a message."""
+
+    call: str
+    result: Any = None
+
+
+LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult)
+FACTS: tuple[type[Fact], ...] = (*records.KINDS.values(), *LIVE_FACTS)
+Decidable: TypeAlias = Union[AnyDecision, Vote]

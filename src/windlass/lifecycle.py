@@ -1,0 +1,223 @@
+"""Two ready-made shapes over the verbs: `Lifecycle`, six points that may change things, and `LifecycleHook`, six that look."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from ._hooks.hooks import is_async, parameters_of
+from ._hooks.registrar import Registrar
+from .decisions import Allow, Ask, Halt, Regenerate, Says
+from .errors import IllegalAnswer, RegistrationError
+from .events import ModelCalled, ModelCalling, ModelReplying, TurnEnding, TurnStarting
+from .messages import Message, ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult
+from .records import Fact, ModelReplied, SessionEnded, SessionOpened, ToolCalled, ToolReturned
+from .turns import Turn
+from .types import CallModel, CallTool, Replied
+
+_Install: TypeAlias = Callable[[Registrar, Callable[..., Any], str], None]
+
+
+class HookAction:
+    """What `after_model` may answer: CONTINUE, APPROVE, Reject(reason), Modify(reply), Regenerate, Ask."""
+
+    CONTINUE = None
+    APPROVE = Allow()
+    Regenerate = Regenerate
+    Ask = Ask
+
+    class Reject(Struct, frozen=True):
+        """End the turn."""
+
+        reason: str = "rejected"
+
+    class Modify(Struct, frozen=True):
+        """Use this reply instead."""
+
+        reply: ModelReply | Message | str
+
+
+class Lifecycle:
+    """Six hooks around an agent, all optional: only the methods you override are registered.
+
+    Every method may be plain or async, may return None for "unchanged", and may ask for `turn` as a further parameter.
+    """
+
+    def before_agent(self, text: str) -> str | None | Awaitable[str | None]:
+        """The user's text before the turn begins."""
+        raise NotImplementedError
+
+    def before_model(self, messages: Sequence[Message]) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+        """The messages of a request before it leaves."""
+        raise NotImplementedError
+
+    def wrap_model_call(self, request: ModelRequest, call_next: CallModel) -> Replied | Awaitable[Replied]:
+        """Around the model call."""
+        raise NotImplementedError
+
+    def after_model(self, reply: ModelReply) -> Any:
+        """The reply before anything is done with it."""
+        raise NotImplementedError
+
+    def wrap_tool_call(self, call: ToolCall, call_next: CallTool) -> Any:
+        """Around each tool call."""
+        raise NotImplementedError
+
+    def after_agent(self, text: str) -> str | None | Awaitable[str | None]:
+        """The final text before it is handed out."""
+        raise NotImplementedError
+
+
+class LifecycleHook:
+    """Six methods that look on and can neither block nor change anything; override what you need."""
+
+    def pre_tool_call(self, name: str, arguments: dict[str, Any]) -> None:
+        """A tool is being called."""
+
+    def post_tool_call(self, name: str, result: ToolResult) -> None:
+        """A tool has succeeded."""
+
+    def pre_llm_call(self, request: ModelRequest) -> None:
+        """A request has left."""
+
+    def post_llm_call(self, reply: ModelReply) -> None:
+        """A reply has come."""
+
+    def on_session_start(self, session_id: str) -> None:
+        """A session was opened."""
+
+    def on_session_end(self, session_id: str, text: str) -> None:
+        """A session was closed."""
+
+
+def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
+    """Register what a lifecycle object overrides."""
+    label = type(lifecycle).__name__
+    installers = _LIFECYCLE if isinstance(lifecycle, Lifecycle) else _OBSERVERS
+    base = Lifecycle if isinstance(lifecycle, Lifecycle) else LifecycleHook
+    if not isinstance(lifecycle, Lifecycle | LifecycleHook):
+        raise RegistrationError(f"with_lifecycle needs a Lifecycle or a LifecycleHook, got {label}", hook=label)
+    for name, install in installers.items():
+        if getattr(type(lifecycle), name) is not getattr(base, name):
+            install(registrar, getattr(lifecycle, name), f"{label}.{name}")
+
+
+def _before_agent(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    def adapt(event: TurnStarting) -> tuple[Any, ...]:
+        return (event.message.text,)
+
+    registrar.rewrite(TurnStarting, name=name)(_adapted(method, adapt, lambda event, text: text))
+
+
+def _before_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    def adapt(event: ModelCalling) -> tuple[Any, ...]:
+        return (event.request.messages,)
+
+    def answer(event: ModelCalling, messages: Any) -> Any:
+        return event.request.replace(messages=messages)
+
+    registrar.rewrite(ModelCalling, name=name)(_adapted(method, adapt, answer))
+
+
+def _wrap_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    registrar.wrap(ModelCall, name=name)(method)
+
+
+def _wrap_tool(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    registrar.wrap(ToolCall, name=name)(method)
+
+
+def _after_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    def adapt(event: ModelReplying) -> tuple[Any, ...]:
+        return (event.reply,)
+
+    def answer(event: ModelReplying, action: Any) -> Any:
+        if isinstance(action, HookAction.Modify):
+            return Says(rewrite=action.reply)
+        if isinstance(action, HookAction.Reject):
+            return Says(decision=Halt(action.reason))
+        if isinstance(action, Allow | Regenerate | Ask | Halt | Says):
+            return action
+        raise IllegalAnswer(
+            f"{name} answered {type(action).__name__}; it may answer HookAction.CONTINUE, APPROVE, Reject, Modify, "
+            "Regenerate, Ask or None",
+            hook=name,
+            event="ModelReplying",
+        )
+
+    registrar.hook(ModelReplying, name=name)(_adapted(method, adapt, answer))
+
+
+def _after_agent(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+    def adapt(event: TurnEnding) -> tuple[Any, ...]:
+        return (event.text,)
+
+    registrar.rewrite(TurnEnding, name=name)(_adapted(method, adapt, lambda event, text: text))
+
+
+_LIFECYCLE: dict[str, _Install] = {
+    "before_agent": _before_agent,
+    "before_model": _before_model,
+    "wrap_model_call": _wrap_model,
+    "after_model": _after_model,
+    "wrap_tool_call": _wrap_tool,
+    "after_agent": _after_agent,
+}
+
+
+def _adapted(method: Callable[..., Any], adapt: Callable[[Any], tuple[Any, ...]], answer: Callable[[Any, Any], Any]) -> Any:
+    """A hook on an event, from a method on the event's payload; `turn` is passed on if the method asks for it."""
+    wants_turn = "turn" in parameters_of(method)[0][1:]
+    if is_async(method):
+
+        async def hook(event: Any) -> Any:
+            got = await method(*adapt(event))
+            return None if got is None else answer(event, got)
+
+        async def hook_with_turn(event: Any, turn: Turn[Any]) -> Any:
+            got = await method(*adapt(event), turn)
+            return None if got is None else answer(event, got)
+
+        return hook_with_turn if wants_turn else hook
+
+    def plain(event: Any) -> Any:
+        got = method(*adapt(event))
+        return None if got is None else answer(event, got)
+
+    def plain_with_turn(event: Any, turn: Turn[Any]) -> Any:
+        got = method(*adapt(event), turn)
+        return None if got is None else answer(event, got)
+
+    return plain_with_turn if wants_turn else plain
+
+
+def _observing(fact: type[Fact], look: Callable[[Callable[..., Any], Any, Turn[Any]], Any]) -> _Install:
+    """An observer of a fact that calls a method with what the method wants to know."""
+
+    def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+        async def awaited(fact: Any, turn: Turn[Any]) -> None:
+            if (pending := look(method, fact, turn)) is not None:
+                await pending
+
+        def plain(fact: Any, turn: Turn[Any]) -> None:
+            look(method, fact, turn)
+
+        registrar.observe(fact, name=name)(awaited if is_async(method) else plain)
+
+    return install
+
+
+def _post_tool(method: Callable[..., Any], fact: ToolReturned, turn: Turn[Any]) -> Any:
+    return method(fact.name, fact.result) if fact.result.status == "ok" else None
+
+
+_OBSERVERS: dict[str, _Install] = {
+    "pre_tool_call": _observing(ToolCalled, lambda see, fact, turn: see(fact.name, turn.call(fact.call).arguments)),
+    "post_tool_call": _observing(ToolReturned, _post_tool),
+    "pre_llm_call": _observing(ModelCalled, lambda see, fact, turn: see(fact.request)),
+    "post_llm_call": _observing(ModelReplied, lambda see, fact, turn: see(fact.reply)),
+    "on_session_start": _observing(SessionOpened, lambda see, fact, turn: see(turn.session_id)),
+    "on_session_end": _observing(SessionEnded, lambda see, fact, turn: see(turn.session_id, turn.state.text)),
+}

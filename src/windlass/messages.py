@@ -1,0 +1,439 @@
+"""What is said: parts, messages, requests, replies, tool calls and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Literal, Self, TypeAlias, Union, overload
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace as _replace
+
+from .errors import BadReply
+
+Role = Literal["user", "assistant", "tool"]
+Status = Literal["ok", "error", "denied", "answered", "responded", "cancelled", "interrupted"]
+Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "other"]
+
+
+class Value(Struct, frozen=True, omit_defaults=True):
+    """An immutable value; `replace` makes a changed copy."""
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy of this value with some fields changed."""
+        return _replace(self, **changes)
+
+
+class TextPart(Value, frozen=True, tag="text", tag_field="type"):
+    """Plain text; `origin` names the hook or capability that put it there, if one did."""
+
+    text: str
+    origin: str | None = None
+
+
+class ThinkingPart(Value, frozen=True, tag="thinking", tag_field="type"):
+    """A model's reasoning. With a `signature` it is *signed*: it must travel back unchanged or not at all."""
+
+    text: str
+    signature: str | None = None
+    redacted: bool = False
+    vendor: str | None = None
+
+
+class ImagePart(Value, frozen=True, tag="image", tag_field="type"):
+    """An image, by its bytes or by its address."""
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str = "image/png"
+    origin: str | None = None
+
+
+class ToolCallPart(Value, frozen=True, tag="tool_call", tag_field="type"):
+    """A call that a model proposes. `json` is the text of the arguments exactly as the model wrote it.
+
+    `id` is ours (`session/step/position`), given when the reply is recorded; `vendor_id` is the vendor's.
+    """
+
+    name: str
+    json: str = "{}"
+    id: str = ""
+    vendor_id: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, decoded anew at each access."""
+        return _decode_arguments(self.name, self.json)
+
+
+class OpaquePart(Value, frozen=True, tag="opaque", tag_field="type"):
+    """Something only its vendor understands, kept so that it can be sent back unharmed."""
+
+    vendor: str
+    data: Any
+    mediated: bool = True
+
+
+ContentPart: TypeAlias = Union[TextPart, ImagePart, OpaquePart]
+
+
+class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
+    """The result of one call, as the model will read it."""
+
+    call_id: str
+    name: str
+    content: tuple[ContentPart, ...] = ()
+    status: Status = "ok"
+
+    @property
+    def text(self) -> str:
+        """The text of the content."""
+        return "".join([p.text for p in self.content if type(p) is TextPart])
+
+
+Part: TypeAlias = Union[TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart]
+_PARTS = (TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart)
+PART_TAGS = frozenset(str(part.__struct_config__.tag) for part in _PARTS)
+
+
+class Message(Value, frozen=True):
+    """One entry of a transcript: who speaks, and what.
+
+    A step adds an `assistant` message, whose `id` is the step's, and, if it asked for tools, one `tool` message with
+    all their results.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    origin: str | None = None
+    id: str = ""
+    partial: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join([p.text for p in self.parts if type(p) is TextPart])
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The calls this message proposes."""
+        return tuple([p for p in self.parts if type(p) is ToolCallPart])
+
+
+def user(text: str, *, origin: str | None = None) -> Message:
+    """A user message with one text part."""
+    return Message("user", (TextPart(text),), origin)
+
+
+def assistant(text: str, *, origin: str | None = None) -> Message:
+    """An assistant message with one text part."""
+    return Message("assistant", (TextPart(text),), origin)
+
+
+class Messages(Sequence[Message]):
+    """An immutable sequence of messages that shares its storage with its predecessors.
+
+    A longer transcript costs the same for message 10 and message 10,000: the new view and the old one look at one list
+    that only ever grows. `overlay` replaces single messages for the reader (a request with injected parts) and `tail`
+    follows the history; neither touches the history.
+    """
+
+    __slots__ = ("_items", "_length", "_tail", "overlay")
+
+    def __init__(
+        self,
+        items: Iterable[Message] = (),
+        *,
+        overlay: Mapping[int, Message] | None = None,
+        tail: tuple[Message, ...] = (),
+    ) -> None:
+        self.overlay = overlay
+        self._tail = tail
+        if type(items) is Messages:
+            self._items: list[Message] = items._items
+            self._length: int = items._length
+        else:
+            self._items = list(items)
+            self._length = len(self._items)
+
+    @classmethod
+    def sharing(cls, items: list[Message]) -> Messages:
+        """A view of a list as it is now; whoever owns the list only ever appends to it."""
+        view = cls.__new__(cls)
+        view._items = items
+        view._length = len(items)
+        view.overlay = None
+        view._tail = ()
+        return view
+
+    def __len__(self) -> int:
+        return self._length + len(self._tail)
+
+    def __iter__(self) -> Iterator[Message]:
+        items = self._items[: self._length]
+        if self.overlay:
+            for index, message in self.overlay.items():
+                items[index] = message
+        items.extend(self._tail)
+        return iter(items)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        total = self._length + len(self._tail)
+        position = index + total if index < 0 else index
+        if not 0 <= position < total:
+            raise IndexError(f"message {index} of {total}")
+        if position >= self._length:
+            return self._tail[position - self._length]
+        if self.overlay and position in self.overlay:
+            return self.overlay[position]
+        return self._items[position]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Messages | list | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Messages({list(self)!r})"
+
+
+class Usage(Value, frozen=True):
+    """What was spent: tokens, and money where the price is known. `input` includes `cached` and `cache_written`.
+
+    That of one reply is one request, unless it says otherwise.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cache_written: int = 0
+    reasoning: int = 0
+    requests: int = 1
+    cost: float | None = None
+
+    @property
+    def total(self) -> int:
+        """Input and output tokens together."""
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_written + other.cache_written,
+            self.reasoning + other.reasoning,
+            self.requests + other.requests,
+            self.cost if other.cost is None else other.cost + (self.cost or 0.0),
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input - other.input,
+            self.output - other.output,
+            self.cached - other.cached,
+            self.cache_written - other.cache_written,
+            self.reasoning - other.reasoning,
+            self.requests - other.requests,
+            self.cost if other.cost is None else (self.cost or 0.0) - other.cost,
+        )
+
+
+class ToolSpec(Value, frozen=True):
+    """A tool as a model is told about it."""
+
+    name: str
+    description: str = ""
+    schema: Mapping[str, Any] = {}
+
+
+class ModelRequest(Value, frozen=True):
+    """All that leaves for a model. `output` is the JSON schema that the final text has to fit, if there is one."""
+
+    system: str
+    messages: Messages
+    tools: tuple[ToolSpec, ...] = ()
+    model: str = ""
+    settings: Mapping[str, Any] = {}
+    output: Mapping[str, Any] | None = None
+
+    def replace(self, **changes: Any) -> Self:
+        """A changed copy. Messages may be any sequence of messages; unchanged fields keep their identity."""
+        messages = changes.get("messages")
+        if messages is not None and type(messages) is not Messages:
+            changes["messages"] = Messages(checked_messages(messages))
+        if (tools := changes.get("tools")) is not None:
+            changes["tools"] = tuple(getattr(tool, "spec", tool) for tool in tools)
+        return _replace(self, **changes)
+
+
+class ModelReply(Value, frozen=True):
+    """What a model answered. `finish` is one of a closed set; `raw_finish` is the vendor's own word."""
+
+    message: Message
+    usage: Usage = Usage()
+    finish: Finish = "stop"
+    model: str | None = None
+    raw_finish: str | None = None
+    response_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message."""
+        return self.message.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The calls the message proposes."""
+        return self.message.tool_calls
+
+
+class ModelCall:
+    """The effect of asking a model. Wraps of it receive a `ModelRequest` and return a `ModelReply`."""
+
+
+class ToolCall(Value, frozen=True):
+    """One call as hooks and wraps see it.
+
+    `json` is the text that was judged, hashed and will be executed; `arguments` is decoded from it at each access, so
+    changing the mapping changes nothing. Use `call.replace(arguments={...})` to propose other arguments.
+    """
+
+    id: str
+    name: str
+    json: str = "{}"
+    vendor_id: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, decoded anew at each access. Empty if the model wrote something that is no JSON object."""
+        return _decode_arguments(self.name, self.json)
+
+    @property
+    def digest(self) -> str:
+        """The hash that binds decisions and approvals to exactly these arguments of exactly this tool."""
+        return blake2b(f"{self.name}\0{self.json}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def replace(self, **changes: Any) -> Self:
+        """A changed copy; `arguments` may be given as a mapping. The id cannot change."""
+        if "id" in changes and changes["id"] != self.id:
+            raise ValueError("a call keeps its id: results are bound to it")
+        if "arguments" in changes:
+            changes["json"] = _encode_text(changes.pop("arguments"))
+        return _replace(self, **changes)
+
+
+class ToolResult(Value, frozen=True):
+    """What came of a call: content for the model and how it came about."""
+
+    content: tuple[ContentPart, ...] = ()
+    status: Status = "ok"
+
+    @property
+    def text(self) -> str:
+        """The text of the content."""
+        return "".join([p.text for p in self.content if type(p) is TextPart])
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call did not do what was asked."""
+        return self.status not in ("ok", "answered", "responded")
+
+
+def text_result(text: str, status: Status = "ok") -> ToolResult:
+    """A result with one text part."""
+    return ToolResult((TextPart(text),), status)
+
+
+def render(value: object) -> tuple[ContentPart, ...]:
+    """What a tool returned, as content: text as it is, parts as they are, anything else as JSON."""
+    kind = type(value)
+    if kind is str:
+        return (TextPart(value),)  # type: ignore[arg-type]
+    if kind is int:
+        return (TextPart(str(value)),)
+    if isinstance(value, TextPart | ImagePart | OpaquePart):
+        return (value,)
+    if isinstance(value, list | tuple) and value and all(isinstance(p, TextPart | ImagePart | OpaquePart) for p in value):
+        return tuple(value)
+    return (TextPart(_encode_text(value)),)
+
+
+def as_result(value: object, status: Status = "ok") -> ToolResult:
+    """Any value as a tool result."""
+    return value if type(value) is ToolResult else ToolResult(render(value), status)
+
+
+def as_reply(value: object) -> ModelReply:
+    """A reply, a bare message or a text as a full reply; anything else is refused."""
+    if type(value) is ModelReply:
+        return value
+    if type(value) is Message:
+        return ModelReply(value, finish="tool_calls" if value.tool_calls else "stop")
+    if type(value) is str:
+        return ModelReply(assistant(value))
+    raise BadReply(f"expected a ModelReply, a Message or a str, got {type(value).__name__}")
+
+
+def as_message(value: object) -> Message:
+    """A text or a message as a message."""
+    if type(value) is Message:
+        return value
+    if type(value) is str:
+        return user(value)
+    raise TypeError(f"expected a str or a Message, got {type(value).__name__}")
+
+
+def as_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
+    """A text, a part or a list of them as content parts that say where they come from."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    parts: list[ContentPart] = []
+    for item in items:
+        part = TextPart(item) if isinstance(item, str) else item
+        if not isinstance(part, TextPart | ImagePart | OpaquePart):
+            raise TypeError(f"expected text or content parts, got {type(item).__name__}")
+        if origin and not isinstance(part, OpaquePart) and part.origin is None:
+            part = part.replace(origin=origin)
+        parts.append(part)
+    return tuple(parts)
+
+
+def checked_messages(messages: Iterable[object]) -> list[Message]:
+    """The messages as a list, or an error that says which one is none."""
+    checked: list[Message] = []
+    for index, message in enumerate(messages):
+        if type(message) is not Message:
+            raise TypeError(f"message {index} is a {type(message).__name__}, not a Message")
+        if message.role not in ("user", "assistant", "tool"):
+            raise ValueError(f"message {index} has role {message.role!r}; system text belongs into `system`")
+        checked.append(message)
+    return checked
+
+
+def digest(*texts: str) -> str:
+    """blake2b-128 over some texts, in hex."""
+    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_arguments = msgspec.json.Decoder(dict[str, Any])
+
+
+def _encode_text(value: object) -> str:
+    return _encoder.encode(value).decode()
+
+
+def _decode_arguments(name: str, json: str) -> dict[str, Any]:
+    try:
+        return _arguments.decode(json or "{}")
+    except msgspec.DecodeError:
+        return {}

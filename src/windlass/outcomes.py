@@ -1,0 +1,96 @@
+"""How a turn ends: outcomes, stop reasons in their order of precedence, and errors as plain values."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from .errors import HookError, ModelError
+from .messages import Value
+
+
+class StopReason(str, enum.Enum):
+    """Why a turn ended, strongest first: when several hold, the first one is the reason."""
+
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    STEP_LIMIT = "step_limit"
+    TOKEN_LIMIT = "token_limit"
+    COST_LIMIT = "cost_limit"
+    TIME_LIMIT = "time_limit"
+    DEADLINE = "deadline"
+    RETRY_LIMIT = "retry_limit"
+    FORBIDDEN = "forbidden"
+    HALTED = "halted"
+    WITHHELD = "withheld"
+    REGENERATION = "regeneration"
+    VETO_CAP = "veto_cap"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    REFUSAL = "refusal"
+    SUPERSEDED = "superseded"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+
+    @property
+    def rank(self) -> int:
+        """0 is the strongest reason."""
+        return _RANKS[self]
+
+    @property
+    def hard(self) -> bool:
+        """Whether no hook may veto a stop for this reason."""
+        return self.rank <= StopReason.FORBIDDEN.rank
+
+
+_RANKS = {reason: rank for rank, reason in enumerate(StopReason)}
+
+
+class ErrorValue(Value, frozen=True):
+    """An exception as a plain value: what a log can hold of it."""
+
+    type: str
+    message: str
+    hook: str | None = None
+    retryable: bool = False
+    retry_after: float | None = None
+    status: int | None = None
+
+
+def error_value(error: BaseException) -> ErrorValue:
+    """The plain value of an exception."""
+    return ErrorValue(
+        type(error).__name__,
+        str(error) or type(error).__name__,
+        error.hook if isinstance(error, HookError) else None,
+        error.retryable if isinstance(error, ModelError) else False,
+        error.retry_after if isinstance(error, ModelError) else None,
+        error.status if isinstance(error, ModelError) else None,
+    )
+
+
+class Completed(Value, frozen=True, tag=True, tag_field="outcome"):
+    """The model finished, or a hook finished for it; `value` is set if a hook gave the result."""
+
+    value: Any = None
+    unreviewed: tuple[str, ...] = ()
+
+
+class Stopped(Value, frozen=True, tag=True, tag_field="outcome"):
+    """The turn was ended before the model was done."""
+
+    reason: StopReason
+    detail: str = ""
+    unreviewed: tuple[str, ...] = ()
+
+
+class Failed(Value, frozen=True, tag=True, tag_field="outcome"):
+    """The turn ended with an error that nobody handled."""
+
+    error: ErrorValue
+
+
+class Cancelled(Value, frozen=True, tag=True, tag_field="outcome"):
+    """Somebody cancelled the turn."""
+
+    reason: str = ""

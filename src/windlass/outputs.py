@@ -1,0 +1,54 @@
+"""A typed result: the schema a model is told, and the text that is read as a value of that type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ._schema import type_decoder, type_schema
+from .decisions import Regenerate
+from .errors import ConfigError, OutputError
+from .events import ModelReplying
+
+T = TypeVar("T")
+
+_FENCE = re.compile(r"\A\s*```\w*\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
+
+
+class Output(Generic[T]):
+    """What `Agent(output=…)` promises. `str` means that the text is the result."""
+
+    def __init__(self, type: type[T]) -> None:
+        self.type = type
+        self.schema: Mapping[str, Any] | None = None
+        self._decode: Callable[[str], T] | None = None
+        if type is not str:
+            try:
+                self.schema = type_schema(type)
+                self._decode = type_decoder(type)
+            except TypeError as error:
+                raise ConfigError(f"output={type!r} cannot be described to a model: {error}") from error
+
+    def parse(self, text: str) -> T:
+        """The value that a text stands for, or an `OutputError` the model can act on."""
+        if self._decode is None:
+            return text  # type: ignore[return-value]
+        fenced = _FENCE.match(text)
+        try:
+            return self._decode(fenced[1] if fenced else text)
+        except (msgspec.MsgspecError, ValueError) as error:
+            name = getattr(self.type, "__name__", str(self.type))
+            raise OutputError(f"the reply is not a valid {name}: {error}. Reply with JSON only.") from error
+
+    def check(self, event: ModelReplying) -> Regenerate | None:
+        """A gate: a final reply that does not fit is asked for again."""
+        if event.reply.tool_calls:
+            return None
+        try:
+            self.parse(event.reply.text)
+        except OutputError as error:
+            return Regenerate(str(error))
+        return None

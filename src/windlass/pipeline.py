@@ -1,0 +1,99 @@
+"""The assembly of an agent, explicit and immutable: criteria, composites, phase handlers, observers, hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ._hooks.hooks import Hook
+from ._hooks.registrar import Registrar
+from ._kernel.applying import Applier
+from ._kernel.composites import PHASES, Composites, Phase, PhaseHandler
+from ._kernel.continuing import Evaluator
+from ._kernel.erring import Handler
+from ._kernel.executing import Executor
+from ._kernel.running import Runner
+from ._kernel.stopping import Resolver
+from ._kernel.turn_lifecycle import TurnLifecycle
+from .criteria import tools_ran
+from .errors import ConfigError
+from .events import FACTS
+from .records import Fact
+from .types import Criterion
+
+DEFAULT = Composites(
+    lifecycle=TurnLifecycle,
+    runner=Runner,
+    applier=Applier,
+    evaluator=Evaluator,
+    resolver=Resolver,
+    errors=Handler,
+    executor=Executor,
+)
+
+
+class Pipeline(Struct, frozen=True):
+    """What an agent is assembled from. Every `with_…` gives a new one; an event nobody listens to is not in it.
+
+    Core phases cannot be left out, only replaced: `with_composite("executor", MyExecutor)`, where a composite is made
+    anew for each segment of a turn from that segment.
+    """
+
+    criteria: tuple[Criterion, ...] = (tools_ran,)
+    composites: Composites = DEFAULT
+    handlers: Mapping[str, tuple[PhaseHandler, ...]] = {}
+    registrars: tuple[Registrar, ...] = ()
+    observers: tuple[tuple[type[Fact], Callable[..., Any]], ...] = ()
+
+    @classmethod
+    def minimal(cls, criteria: Iterable[Criterion] | None = None) -> Pipeline:
+        """The core alone, with these criteria: by default, go on as long as tools are called."""
+        return cls((tools_ran,) if criteria is None else tuple(criteria))
+
+    def with_criteria(self, *criteria: Criterion) -> Pipeline:
+        """More criteria."""
+        return replace(self, criteria=(*self.criteria, *criteria))
+
+    def with_events(self, emitter: Callable[[Fact], Any], *facts: type[Fact]) -> Pipeline:
+        """An observer of some facts, or of all of them."""
+        if unknown := [fact for fact in facts if fact not in FACTS]:
+            raise ConfigError(f"with_events: {unknown} are no facts")
+        return replace(self, observers=(*self.observers, *[(fact, emitter) for fact in facts or FACTS]))
+
+    def with_hooks(self, hooks: Registrar) -> Pipeline:
+        """All that was registered with a `Hooks` collection."""
+        return replace(self, registrars=(*self.registrars, hooks))
+
+    def with_handler(self, phase: Phase, handler: PhaseHandler) -> Pipeline:
+        """Something of yours after a phase."""
+        if phase not in PHASES:
+            raise ConfigError(f"no phase {phase!r}; phases are {', '.join(PHASES)}")
+        return replace(self, handlers={**self.handlers, phase: (*self.handlers.get(phase, ()), handler)})
+
+    def with_composite(self, name: str, factory: Callable[[Any], Any]) -> Pipeline:
+        """Another implementation of one of the seven composites."""
+        if name not in Composites.__struct_fields__:
+            raise ConfigError(f"no composite {name!r}; they are {', '.join(Composites.__struct_fields__)}")
+        return replace(self, composites=replace(self.composites, **{name: factory}))
+
+    def build(self) -> Pipeline:
+        """The finished pipeline. It is immutable all along; this names the moment."""
+        return self
+
+    def hooks(self) -> list[Hook]:
+        """The hooks and observers it brings."""
+        observers = [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
+        return [*[hook for registrar in self.registrars for hook in registrar._hooks], *observers]
+
+
+def describe(hooks: Iterable[Hook], tools: Iterable[str], criteria: Iterable[str]) -> bytes:
+    """What a pipeline is made of, as plain data: stored once, under its hash."""
+    rows = [
+        {"kind": h.kind, "event": h.event.__name__, "name": h.name, "band": h.band, "priority": h.priority}
+        for h in hooks
+    ]
+    return msgspec.json.encode({"hooks": rows, "tools": list(tools), "criteria": list(criteria)})

@@ -1,0 +1,64 @@
+"""The ports: what a model, a store and a clock must offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from .messages import Message, ModelReply, ModelRequest
+from .records import Record
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Something that replies. `name` is what requests and records call it."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def reply(self, request: ModelRequest) -> ModelReply | Message | str:
+        """Answer a request, or raise a `ModelError`."""
+        ...
+
+
+class Clock(Protocol):
+    """Where time comes from: seconds since the epoch, and seconds that only ever go forward."""
+
+    def now(self) -> float: ...
+    def monotonic(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Store(Protocol):
+    """An append-only log per session, an inbox per session, and cursors of those who read behind it.
+
+    `append` refuses with `SessionConflict` unless the log has exactly `expected` records, and returns whether the
+    inbox has something. Records are acknowledged when it returns. One process advances a session at a time. Where
+    nothing outlives the process `durable` is false, and nobody waits for an acknowledgement before calling a tool.
+    """
+
+    @property
+    def durable(self) -> bool: ...
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool: ...
+    async def read(self, session: str, start: int = 0) -> Sequence[Record]: ...
+    async def sessions(self) -> Sequence[str]: ...
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        """Put an entry into the inbox; False if that key is there already."""
+        ...
+
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+        """The entries of the inbox that are not yet `taken`, in the order of their arrival."""
+        ...
+
+    async def cursor(self, session: str, reader: str) -> int: ...
+    async def advance(self, session: str, reader: str, seq: int) -> None: ...
+    async def put_pipeline(self, digest: str, data: bytes) -> None: ...
+    async def pipeline(self, digest: str) -> bytes | None: ...
+    async def close(self) -> None: ...
+
+
+class Capability(Protocol):
+    """A bundle of hooks, tools, slots, criteria and instructions that installs itself through a registrar."""
+
+    def install(self, registrar: Any, /) -> None: ...

@@ -1,0 +1,379 @@
+"""What the log holds: every record is a fact, written once and never changed. A state is a fold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, Union
+
+import msgspec
+
+from .decisions import AnyDecision, AnyResolution, Vote
+from .messages import (
+    PART_TAGS,
+    ContentPart,
+    Message,
+    ModelReply,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Value,
+)
+from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
+
+
+class Fact(Value, frozen=True, tag=True, tag_field="kind"):
+    """Something that happened. Observers listen to facts; they cannot change anything any more."""
+
+
+class Record(Fact, frozen=True):
+    """A fact that is written to the log."""
+
+
+class SessionOpened(Record, frozen=True):
+    """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them."""
+
+    how: Literal["new", "resumed", "forked"] = "new"
+    agent: str = ""
+    pipeline: str = ""
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] | None = None
+    at: float = 0.0
+
+
+class SessionEnded(Record, frozen=True):
+    """The session was closed."""
+
+    at: float = 0.0
+
+
+class TurnStarted(Record, frozen=True):
+    """A user message opened a turn. It enters the transcript by a `MessageAdded`, once the gates have let it."""
+
+    turn: int
+    message: Message
+    ref: str
+    at: float = 0.0
+
+
+class MessageAdded(Record, frozen=True):
+    """A message entered the transcript beside those of the steps: steering, feedback, a durable injection.
+
+    Without a `message` it is the user message that opened the turn.
+    """
+
+    message: Message | None = None
+    by: str = ""
+
+
+class Injected(Record, frozen=True):
+    """Context that a hook added. A hook may return one, with `parts` and flags; the kernel fills in the rest.
+
+    Transient parts (the default) serve their turn or step only; `durable` ones join the transcript. With
+    `record=False` they stay out of the log and the hook is asked again on resume.
+    """
+
+    parts: str | tuple[ContentPart, ...]
+    durable: bool = False
+    record: bool = True
+    hook: str = ""
+    event: str = ""
+    about: str = ""
+
+
+class Rewritten(Record, frozen=True):
+    """A rewrite changed a payload; `fields` holds the new values of what it changed, for blame."""
+
+    event: str
+    hook: str
+    about: str
+    fields: dict[str, Any]
+
+
+class HookDecided(Record, frozen=True):
+    """Gates spoke about something other than a tool call. It closes the stage: nobody is asked again on resume."""
+
+    event: str
+    about: str
+    verdict: AnyDecision | Vote | None
+    answers: tuple[tuple[str, AnyDecision | Vote], ...]
+    shadow: bool = False
+
+
+class HookFailed(Record, frozen=True):
+    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant."""
+
+    hook: str
+    event: str
+    error: ErrorValue
+    effect: str = ""
+
+
+class ModelAttempted(Record, frozen=True):
+    """An attempt at a model call that a wrap did not let stand: its reply or its error."""
+
+    step: int
+    round: int
+    attempt: int
+    fingerprint: str = ""
+    reply: ModelReply | None = None
+    error: ErrorValue | None = None
+
+
+class ModelReplied(Record, frozen=True):
+    """The reply that counts for this step. `paid` is false if no model was asked for it (a cache, an `Answer`)."""
+
+    step: int
+    reply: ModelReply
+    round: int = 1
+    attempt: int = 1
+    paid: bool = True
+    at: float = 0.0
+
+
+class ReplyRejected(Record, frozen=True):
+    """The reply was rejected; it is paid for, its calls are never proposed, it does not enter the transcript."""
+
+    step: int
+    feedback: str
+    by: tuple[str, ...] = ()
+
+
+class ToolDecided(Record, frozen=True):
+    """The verdict on one call. It is bound to the digest of the arguments if somebody spoke, `json` is set if they
+    were changed."""
+
+    call: str
+    verdict: AnyDecision
+    digest: str = ""
+    answers: tuple[tuple[str, AnyDecision], ...] = ()
+    json: str | None = None
+
+
+class ToolCalled(Record, frozen=True):
+    """An attempt at a call was started."""
+
+    call: str
+    name: str
+    attempt: int = 1
+    fingerprint: str = ""
+    at: float = 0.0
+
+
+class ToolAttempted(Record, frozen=True):
+    """An attempt at a call that a wrap did not let stand: its result or its error."""
+
+    call: str
+    attempt: int
+    fingerprint: str = ""
+    result: ToolResult | None = None
+    error: ErrorValue | None = None
+
+
+class ToolReturned(Record, frozen=True):
+    """The result of a call, whatever it came from: the tool, a denial, an answer, a person, a cancel."""
+
+    call: str
+    name: str
+    result: ToolResult
+    at: float = 0.0
+
+
+class StepEnded(Record, frozen=True):
+    """The step's messages entered the transcript. `messages` is set if they are not simply reply and results."""
+
+    step: int
+    messages: tuple[Message, ...] | None = None
+    active: float = 0.0
+    at: float = 0.0
+
+
+class Evaluated(Record, frozen=True):
+    """The vote after a step, and who cast it. That a turn goes on merely because tools were called is told to those
+    who listen, but not written: the calls are in the log."""
+
+    step: int
+    vote: Vote | None
+    reasons: tuple[tuple[str, str], ...] = ()
+
+
+class StopVetoed(Record, frozen=True):
+    """A stop was vetoed; the feedback follows as a message."""
+
+    reason: str
+    by: tuple[str, ...]
+    feedback: str
+
+
+class Rewound(Record, frozen=True):
+    """The transcript went back to its first `length` messages; steps and usage count on."""
+
+    to: int
+    length: int
+    by: tuple[str, ...] = ()
+
+
+class ErrorHandled(Record, frozen=True):
+    """An error was met and answered with retry, ignore or halt."""
+
+    error: ErrorValue
+    category: str
+    action: Literal["retry", "ignore", "halt"]
+    by: str = "policy"
+    step: int = 0
+
+
+class Asked(Record, frozen=True):
+    """A question that waits for an answer; `id` is that of the call, reply, turn or request it is about."""
+
+    id: str
+    event: str
+    question: str
+    allow: tuple[str, ...]
+    digest: str
+    by: tuple[str, ...]
+    call: ToolCall | None = None
+    approvers: tuple[str, ...] | None = None
+    default: str = "reject"
+    expires_at: float | None = None
+
+
+class Answered(Record, frozen=True):
+    """A question was answered, by whom, and about which digest."""
+
+    id: str
+    answer: AnyResolution
+    digest: str
+    by: str = ""
+    expired: bool = False
+
+
+class Suspended(Record, frozen=True):
+    """The turn waits for answers. It is a record and, until the turn is resumed, the outcome."""
+
+    waiting_for: tuple[Asked, ...] = ()
+    active: float = 0.0
+    at: float = 0.0
+
+
+class Resumed(Record, frozen=True):
+    """A suspended or interrupted turn goes on; `pipeline` is what it goes on with."""
+
+    pipeline: str = ""
+    at: float = 0.0
+
+
+class SlotSet(Record, frozen=True):
+    """A slot got a value."""
+
+    slot: str
+    value: Any
+    by: str = ""
+
+
+class SideReplied(Record, frozen=True):
+    """A hook or tool asked a model by `turn.ask`; served from here on resume."""
+
+    key: str
+    fingerprint: str
+    reply: ModelReply
+    by: str = ""
+
+
+class CancelRequested(Record, frozen=True):
+    """Somebody asked for the turn to be cancelled."""
+
+    reason: str = ""
+
+
+class InboxTaken(Record, frozen=True):
+    """An entry of the inbox was moved into the log."""
+
+    key: str
+    entry: str
+
+
+class Concluded(Record, frozen=True):
+    """It is settled how the turn will end; its ending hooks have not run yet."""
+
+    outcome: Union[Completed, Stopped, Failed, Cancelled]
+    text: str | None = None
+
+
+class TurnEnded(Record, frozen=True):
+    """The turn ended. `text` is set if a hook changed what was concluded."""
+
+    outcome: Union[Completed, Stopped, Failed, Cancelled]
+    text: str | None = None
+    active: float = 0.0
+    at: float = 0.0
+
+
+class Unknown(Record, frozen=True):
+    """A record written by a newer version of Windlass. It is kept as it is and changes no state."""
+
+    name: str
+    data: dict[str, Any]
+
+
+Outcome: TypeAlias = Union[Completed, Stopped, Failed, Cancelled, Suspended]
+
+AnyRecord: TypeAlias = Union[
+    SessionOpened, SessionEnded, TurnStarted, MessageAdded, Injected, Rewritten, HookDecided, HookFailed,
+    ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted, ToolReturned, StepEnded,
+    Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered, Suspended, Resumed, SlotSet, SideReplied,
+    CancelRequested, InboxTaken, Concluded, TurnEnded,
+]  # fmt: skip
+
+KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in AnyRecord.__args__}  # type: ignore[attr-defined]
+
+Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+UPCASTERS: dict[str, Upcaster] = {}
+"""From an old kind to a function that gives the plain form of the next one. The second shape of a record is tagged
+`Name.2`, so the kind is the version."""
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(AnyRecord)  # type: ignore[arg-type]
+_plain: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record, as every store and every stream holds them."""
+    return _encoder.encode(record.data if type(record) is Unknown else record)
+
+
+def decode(data: bytes) -> Record:
+    """A record from its bytes. What a newer version wrote is survived: new fields are passed over, unknown parts
+    become opaque, an unknown kind becomes `Unknown`."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError:
+        return _survive(_plain.decode(data))
+
+
+def _survive(plain: dict[str, Any]) -> Record:
+    kind = str(plain.get("kind"))
+    while kind not in KINDS and kind in UPCASTERS:
+        plain = UPCASTERS[kind](plain)
+        kind = str(plain.get("kind"))
+    try:
+        return msgspec.convert(_opaque(plain), KINDS[kind])
+    except (KeyError, msgspec.ValidationError):
+        return Unknown(kind, plain)
+
+
+def _opaque(value: Any) -> Any:
+    """The same plain value, with message parts of an unknown type wrapped so that they survive."""
+    if isinstance(value, list):
+        return [_opaque(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    known = {key: _opaque(item) for key, item in value.items()}
+    for key in ("parts", "content"):
+        if isinstance(parts := known.get(key), list):
+            known[key] = [
+                {"type": "opaque", "vendor": "unknown", "data": part}
+                if isinstance(part, dict) and part.get("type") not in PART_TAGS
+                else part
+                for part in parts
+            ]
+    return known

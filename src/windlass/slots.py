@@ -1,0 +1,64 @@
+"""Typed values that hooks and tools keep per session, with a merge rule if several may write at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from .errors import HookError
+
+T = TypeVar("T")
+
+
+class Slot(Generic[T]):
+    """A named place for one value of one type, per session, kept in the log.
+
+    `merge(current, new)` is needed if parallel calls may write it; without one, two writers at once are an error that
+    names both. `input=False` drops values given by a caller of `run`, `output=False` keeps the slot out of the result.
+    A hook or tool parameter annotated with `type` gets the current value.
+    """
+
+    __slots__ = ("default", "input", "merge", "name", "output", "type")
+
+    def __init__(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        default: Callable[[], T] | None = None,
+        merge: Callable[[T, T], T] | None = None,
+        input: bool = True,
+        output: bool = True,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.merge = merge
+        self.input = input
+        self.output = output
+
+    def __repr__(self) -> str:
+        return f"Slot({self.name!r}, {self.type.__name__})"
+
+    def load(self, slots: Any) -> T:
+        """The value in a state's slots, or the default."""
+        if self.name in slots:
+            return msgspec.convert(slots[self.name], self.type)
+        if self.default is not None:
+            return self.default()
+        try:
+            return self.type()
+        except TypeError:
+            return cast(T, None)
+
+    def dump(self, value: object, by: str) -> Any:
+        """The plain form of a value, or an error that names slot and writer."""
+        try:
+            plain = msgspec.to_builtins(value, str_keys=True)
+            msgspec.convert(plain, self.type)
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            message = f"{by!r} set slot {self.name!r} to a value that is no {self.type.__name__}: {error}"
+            raise HookError(message, hook=by) from error
+        return plain

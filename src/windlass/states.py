@@ -1,0 +1,610 @@
+"""A state is an immutable value and only ever made by folding records: `state.record(r)` gives the next one.
+
+`Fold` is the accumulator of that fold. It changes in place, record by record, and gives its state when somebody asks:
+that is why a step costs the same however many records it writes and however long the history is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from . import records as r
+from .decisions import Ask
+from .messages import Message, Messages, ModelReply, ToolCall, ToolCallPart, ToolResult, ToolResultPart, Usage, Value
+from .outcomes import StopReason
+
+_NO_SLOTS: Mapping[str, Any] = {}
+_NOTHING = Usage(requests=0)
+
+
+class CallState(Value, frozen=True):
+    """One tool call: proposed, then decided, called, returned. `call` is what would be executed."""
+
+    proposed: ToolCall
+    call: ToolCall
+    decided: r.ToolDecided | None = None
+    called: int = 0
+    attempts: tuple[r.ToolAttempted, ...] = ()
+    result: ToolResult | None = None
+
+
+class OpenStep(Value, frozen=True):
+    """A step that is not finished: all that is needed to go on with it, in this process or another."""
+
+    number: int
+    round: int = 1
+    reply: ModelReply | None = None
+    calls: tuple[CallState, ...] = ()
+    attempts: tuple[r.ModelAttempted, ...] = ()
+    rejected: tuple[tuple[ModelReply, str], ...] = ()
+    decided: tuple[r.HookDecided, ...] = ()
+
+
+class Step(Value, frozen=True):
+    """What a step came to: the reply and the results of its calls, in the order of the calls."""
+
+    number: int
+    reply: ModelReply | None
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
+class TurnState(Value, frozen=True):
+    """One turn: counters, transient context, open questions, outcome. `start` is the index of its first message.
+
+    `concluded` says how it will end, `outcome` how it ended, or that it is suspended.
+    """
+
+    number: int
+    ref: str
+    message: Message
+    start: int
+    started_at: float = 0.0
+    steps: int = 0
+    usage: Usage = _NOTHING
+    active: float = 0.0
+    injected: tuple[r.Injected, ...] = ()
+    decided: tuple[r.HookDecided, ...] = ()
+    sides: tuple[r.SideReplied, ...] = ()
+    waiting: tuple[r.Asked, ...] = ()
+    answered: tuple[r.Answered, ...] = ()
+    evaluated: r.Evaluated | None = None
+    vetoes: int = 0
+    errors: int = 0
+    errors_in_a_row: int = 0
+    retries: int = 0
+    cancel: str | None = None
+    admitted: bool = False
+    last: Step | None = None
+    concluded: r.Outcome | None = None
+    outcome: r.Outcome | None = None
+    text: str | None = None
+
+
+class State(Value, frozen=True):
+    """A session as its log tells it. `pending` are the records that the store does not have yet."""
+
+    session: str
+    seq: int = 0
+    messages: Messages = Messages()
+    steps: int = 0
+    turns: int = 0
+    usage: Usage = _NOTHING
+    slots: Mapping[str, Any] = _NO_SLOTS
+    turn: TurnState | None = None
+    open: OpenStep | None = None
+    opened: r.SessionOpened | None = None
+    ended: bool = False
+    inbox: tuple[str, ...] = ()
+    pipeline: str = ""
+    pending: tuple[r.Record, ...] = ()
+
+    def record(self, *records: r.Record) -> State:
+        """The next state. It carries the records until the store has them."""
+        fold = Fold.of(self)
+        for record in records:
+            fold.add(record)
+        return fold.state
+
+    def stored(self) -> State:
+        """The same state, once the store has all its records."""
+        return replace(self, pending=())
+
+    @property
+    def outcome(self) -> r.Outcome | None:
+        """The outcome of the latest turn, if it has one."""
+        return self.turn.outcome if self.turn is not None else None
+
+    @property
+    def going(self) -> bool:
+        """Whether the turn goes on with another step: it is neither concluded nor suspended nor over."""
+        turn = self.turn
+        return turn is not None and turn.concluded is None and turn.outcome is None
+
+    @property
+    def over(self) -> bool:
+        """Whether no turn is under way: none has started, or the latest has ended."""
+        turn = self.turn
+        return turn is None or (turn.outcome is not None and not isinstance(turn.outcome, r.Suspended))
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the latest turn ended."""
+        return stop_reason(self.outcome)
+
+    @property
+    def waiting(self) -> tuple[r.Asked, ...]:
+        """The questions that wait for an answer."""
+        return self.turn.waiting if self.turn is not None else ()
+
+    @property
+    def text(self) -> str:
+        """The answer of the latest turn."""
+        turn = self.turn
+        if turn is None:
+            return ""
+        if turn.text is not None:
+            return turn.text
+        messages = self.messages
+        for index in range(len(messages) - 1, turn.start, -1):
+            if messages[index].role == "assistant":
+                return messages[index].text
+        return ""
+
+
+def stop_reason(outcome: r.Outcome | None) -> StopReason | None:
+    """The one reason behind an outcome."""
+    match outcome:
+        case r.Completed():
+            return StopReason.COMPLETED
+        case r.Stopped(reason=reason):
+            return reason
+        case r.Failed():
+            return StopReason.ERROR
+        case r.Cancelled():
+            return StopReason.CANCELLED
+        case r.Suspended():
+            return StopReason.SUSPENDED
+        case _:
+            return None
+
+
+def step_id(session: str, step: int) -> str:
+    """The id of a step; that of a call appends its position."""
+    return f"{session}/{step}"
+
+
+# ---------------------------------------------------------------- the accumulator
+
+
+class CallFold(CallState, frozen=False):  # type: ignore[misc]
+    """One call, as the records tell it so far."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a person."""
+        return self.decided is not None and type(self.decided.verdict) is Ask
+
+
+class TurnFold(TurnState, frozen=False):  # type: ignore[misc]
+    """The latest turn, as the records tell it so far."""
+
+
+class StepFold(Struct):
+    """The open step, as the records tell it so far; its calls by their ids, in the order of the calls."""
+
+    number: int
+    round: int = 1
+    reply: ModelReply | None = None
+    calls: dict[str, CallFold] = {}
+    attempts: tuple[r.ModelAttempted, ...] = ()
+    rejected: tuple[tuple[ModelReply, str], ...] = ()
+    decided: tuple[r.HookDecided, ...] = ()
+    made: Step | None = None
+
+    def step(self) -> Step:
+        """What the step has come to."""
+        step = self.made
+        if step is None:
+            calls, results = [], []
+            for call in self.calls.values():
+                calls.append(call.call)
+                if call.result is not None:
+                    results.append(call.result)
+            step = Step(self.number, self.reply, tuple(calls), tuple(results))
+            if len(results) == len(calls):
+                self.made = step
+        return step
+
+    def messages(self) -> tuple[Message, ...]:
+        """What it adds to the transcript: the reply, and one message with all results in the order of the calls."""
+        if self.reply is None:
+            return ()
+        if not self.calls:
+            return (self.reply.message,)
+        parts = [
+            ToolResultPart(call.proposed.id, call.proposed.name, call.result.content, call.result.status)
+            for call in self.calls.values()
+            if call.result is not None
+        ]
+        return (self.reply.message, Message("tool", tuple(parts)))
+
+    def state(self) -> OpenStep:
+        """The value it stands for."""
+        calls = tuple([CallState(*astuple(call)) for call in self.calls.values()])
+        return OpenStep(self.number, self.round, self.reply, calls, self.attempts, self.rejected, self.decided)
+
+    @classmethod
+    def of(cls, step: OpenStep) -> StepFold:
+        """The accumulator that stands for a value."""
+        calls = {call.proposed.id: CallFold(*astuple(call)) for call in step.calls}
+        return cls(step.number, step.round, step.reply, calls, step.attempts, step.rejected, step.decided)
+
+
+class Fold:
+    """The fold of a log so far, changed in place by each record; `state` is the value it stands for."""
+
+    __slots__ = (
+        "_items", "_messages", "_state", "before", "ended", "inbox", "open", "opened", "pending", "pipeline",
+        "session", "slots", "steps", "stored", "turn", "turns",
+    )  # fmt: skip
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.stored = 0
+        self.steps = 0
+        self.turns = 0
+        self.before = _NOTHING
+        self.slots = _NO_SLOTS
+        self.turn: TurnFold | None = None
+        self.open: StepFold | None = None
+        self.opened: r.SessionOpened | None = None
+        self.ended = False
+        self.inbox: tuple[str, ...] = ()
+        self.pipeline = ""
+        self.pending: list[r.Record] = []
+        self._items: list[Message] = []
+        self._messages: Messages | None = None
+        self._state: State | None = None
+
+    @classmethod
+    def of(cls, state: State) -> Fold:
+        """The accumulator that stands for a state."""
+        fold = cls(state.session)
+        fold.stored, fold.steps, fold.turns = state.seq - len(state.pending), state.steps, state.turns
+        fold.before = state.usage if state.turn is None else state.usage - state.turn.usage
+        fold.slots, fold.opened, fold.ended = state.slots, state.opened, state.ended
+        fold.inbox, fold.pipeline, fold.pending = state.inbox, state.pipeline, list(state.pending)
+        fold.turn = None if state.turn is None else TurnFold(*astuple(state.turn))
+        fold.open = None if state.open is None else StepFold.of(state.open)
+        fold._items = list(state.messages)
+        return fold
+
+    def add(self, record: r.Record) -> None:
+        """Fold one record. It is pending until the store has it."""
+        self.pending.append(record)
+        _FOLDS[type(record)](self, record)
+
+    @property
+    def seq(self) -> int:
+        """How many records were folded."""
+        return self.stored + len(self.pending)
+
+    @property
+    def going(self) -> bool:
+        """Whether the turn goes on with another step."""
+        turn = self.turn
+        return turn is not None and turn.concluded is None and turn.outcome is None
+
+    @property
+    def messages(self) -> Messages:
+        """The transcript so far; it shares its storage with all that came before."""
+        view = self._messages
+        if view is None:
+            view = self._messages = Messages.sharing(self._items)
+        return view
+
+    @property
+    def state(self) -> State:
+        """The value it stands for, made when it is asked for."""
+        state = self._state
+        pending = self.pending
+        seq = self.stored + len(pending)
+        if state is None or state.seq != seq or len(state.pending) != len(pending):
+            turn = self.turn
+            state = self._state = State(
+                self.session,
+                seq,
+                self.messages,
+                self.steps,
+                self.turns,
+                self.before if turn is None else turn.usage if self.before is _NOTHING else self.before + turn.usage,
+                self.slots,
+                None if turn is None else TurnState(*astuple(turn)),
+                None if self.open is None else self.open.state(),
+                self.opened,
+                self.ended,
+                self.inbox,
+                self.pipeline,
+                tuple(pending),
+            )
+        return state
+
+    def say(self, *messages: Message) -> None:
+        """Messages enter the transcript."""
+        self._items.extend(messages)
+        self._messages = None
+
+    def cut(self, length: int) -> None:
+        """Only the first messages stay; those who look at the longer transcript keep it."""
+        self._items = self._items[:length]
+        self._messages = None
+
+    def spend(self, usage: Usage) -> None:
+        """A model call was paid for."""
+        turn = self.turn
+        assert turn is not None
+        turn.usage = turn.usage + usage
+
+
+def fold(session: str, records: Iterable[r.Record]) -> State:
+    """The state that a log tells of."""
+    return fold_log(session, records).state
+
+
+def fold_log(session: str, records: Iterable[r.Record]) -> Fold:
+    """The accumulator after a whole log."""
+    made = Fold(session)
+    for record in records:
+        made.add(record)
+    made.stored, made.pending = len(made.pending), []
+    return made
+
+
+# ---------------------------------------------------------------- one fold per kind of record
+
+_R = TypeVar("_R", bound=r.Record)
+_FOLDS: dict[type[r.Record], Callable[[Fold, Any], None]] = {}
+
+
+def _folds(kind: type[_R]) -> Callable[[Callable[[Fold, _R], None]], Callable[[Fold, _R], None]]:
+    def register(fold_one: Callable[[Fold, _R], None]) -> Callable[[Fold, _R], None]:
+        _FOLDS[kind] = fold_one
+        return fold_one
+
+    return register
+
+
+def _turn(fold: Fold) -> TurnFold:
+    assert fold.turn is not None, "a record of a turn before any turn"
+    return fold.turn
+
+
+def _open(fold: Fold) -> StepFold:
+    if fold.open is None:
+        fold.open = StepFold(fold.steps + 1)
+    return fold.open
+
+
+@_folds(r.SessionOpened)
+def _(fold: Fold, record: r.SessionOpened) -> None:
+    fold.opened = record if fold.opened is None else fold.opened
+    fold.pipeline = record.pipeline
+    fold.ended = False
+
+
+@_folds(r.SessionEnded)
+def _(fold: Fold, record: r.SessionEnded) -> None:
+    fold.ended = True
+
+
+@_folds(r.TurnStarted)
+def _(fold: Fold, record: r.TurnStarted) -> None:
+    if fold.turn is not None:
+        fold.before = fold.before + fold.turn.usage
+    fold.turn = TurnFold(record.turn, record.ref, record.message, len(fold.messages), record.at)
+    fold.turns = record.turn
+    fold.open = None
+
+
+@_folds(r.MessageAdded)
+def _(fold: Fold, record: r.MessageAdded) -> None:
+    if record.message is not None:
+        fold.say(record.message)
+    else:
+        turn = _turn(fold)
+        turn.admitted = True
+        fold.say(turn.message)
+
+
+@_folds(r.Injected)
+def _(fold: Fold, record: r.Injected) -> None:
+    turn = _turn(fold)
+    turn.injected = (*turn.injected, record)
+
+
+@_folds(r.HookDecided)
+def _(fold: Fold, record: r.HookDecided) -> None:
+    if record.shadow:
+        return
+    if fold.open is not None or record.about.startswith(step_id(fold.session, fold.steps + 1)):
+        step = _open(fold)
+        step.decided = (*step.decided, record)
+    elif fold.turn is not None:
+        fold.turn.decided = (*fold.turn.decided, record)
+
+
+@_folds(r.ModelAttempted)
+def _(fold: Fold, record: r.ModelAttempted) -> None:
+    step = _open(fold)
+    step.attempts = (*step.attempts, record)
+    if record.reply is not None:
+        fold.spend(record.reply.usage)
+
+
+@_folds(r.ModelReplied)
+def _(fold: Fold, record: r.ModelReplied) -> None:
+    reply = record.reply
+    step = fold.open
+    if step is None:
+        step = fold.open = StepFold(record.step)
+    step.reply = reply
+    for part in reply.message.parts:
+        if type(part) is ToolCallPart:
+            call = ToolCall(part.id, part.name, part.json, part.vendor_id)
+            step.calls[part.id] = CallFold(call, call)
+    if record.paid:
+        turn = fold.turn
+        assert turn is not None
+        turn.usage = turn.usage + reply.usage
+
+
+@_folds(r.ReplyRejected)
+def _(fold: Fold, record: r.ReplyRejected) -> None:
+    step = _open(fold)
+    fold.open = fresh = StepFold(step.number)
+    fresh.round = step.round + 1
+    fresh.rejected = step.rejected if step.reply is None else (*step.rejected, (step.reply, record.feedback))
+
+
+@_folds(r.ToolDecided)
+def _(fold: Fold, record: r.ToolDecided) -> None:
+    call = _open(fold).calls[record.call]
+    call.decided = record
+    if record.json is not None:
+        call.call = call.proposed.replace(json=record.json)
+
+
+@_folds(r.ToolCalled)
+def _(fold: Fold, record: r.ToolCalled) -> None:
+    _open(fold).calls[record.call].called = record.attempt
+
+
+@_folds(r.ToolAttempted)
+def _(fold: Fold, record: r.ToolAttempted) -> None:
+    call = _open(fold).calls[record.call]
+    call.attempts = (*call.attempts, record)
+
+
+@_folds(r.ToolReturned)
+def _(fold: Fold, record: r.ToolReturned) -> None:
+    _open(fold).calls[record.call].result = record.result
+
+
+@_folds(r.StepEnded)
+def _(fold: Fold, record: r.StepEnded) -> None:
+    turn, step = fold.turn, fold.open
+    assert turn is not None
+    if step is None:
+        step = StepFold(record.step)
+    fold._items += step.messages() if record.messages is None else record.messages
+    fold._messages = None
+    fold.steps = record.step
+    fold.open = None
+    turn.steps += 1
+    turn.active += record.active
+    turn.errors_in_a_row = 0
+    turn.last = step.step()
+
+
+@_folds(r.Evaluated)
+def _(fold: Fold, record: r.Evaluated) -> None:
+    _turn(fold).evaluated = record
+
+
+@_folds(r.StopVetoed)
+def _(fold: Fold, record: r.StopVetoed) -> None:
+    _turn(fold).vetoes += 1
+
+
+@_folds(r.Rewound)
+def _(fold: Fold, record: r.Rewound) -> None:
+    fold.cut(record.length)
+
+
+@_folds(r.ErrorHandled)
+def _(fold: Fold, record: r.ErrorHandled) -> None:
+    turn = _turn(fold)
+    turn.errors += 1
+    turn.errors_in_a_row += 1
+    if record.action == "retry":
+        turn.retries += 1
+        if fold.open is not None and fold.open.reply is None:
+            fold.open.round += 1
+
+
+@_folds(r.Asked)
+def _(fold: Fold, record: r.Asked) -> None:
+    turn = _turn(fold)
+    turn.waiting = (*turn.waiting, record)
+
+
+@_folds(r.Answered)
+def _(fold: Fold, record: r.Answered) -> None:
+    turn = _turn(fold)
+    turn.waiting = tuple([asked for asked in turn.waiting if asked.id != record.id])
+    turn.answered = (*turn.answered, record)
+
+
+@_folds(r.Suspended)
+def _(fold: Fold, record: r.Suspended) -> None:
+    turn = _turn(fold)
+    turn.outcome = record
+    turn.active += record.active
+
+
+@_folds(r.Resumed)
+def _(fold: Fold, record: r.Resumed) -> None:
+    _turn(fold).outcome = None
+    fold.pipeline = record.pipeline
+
+
+@_folds(r.SlotSet)
+def _(fold: Fold, record: r.SlotSet) -> None:
+    fold.slots = {**fold.slots, record.slot: record.value}
+
+
+@_folds(r.SideReplied)
+def _(fold: Fold, record: r.SideReplied) -> None:
+    turn = _turn(fold)
+    turn.sides = (*turn.sides, record)
+    fold.spend(record.reply.usage)
+
+
+@_folds(r.CancelRequested)
+def _(fold: Fold, record: r.CancelRequested) -> None:
+    _turn(fold).cancel = record.reason or "cancelled"
+
+
+@_folds(r.InboxTaken)
+def _(fold: Fold, record: r.InboxTaken) -> None:
+    fold.inbox = (*fold.inbox, record.key)
+
+
+@_folds(r.Concluded)
+def _(fold: Fold, record: r.Concluded) -> None:
+    turn = _turn(fold)
+    turn.concluded = record.outcome
+    turn.text = record.text
+
+
+@_folds(r.TurnEnded)
+def _(fold: Fold, record: r.TurnEnded) -> None:
+    turn = _turn(fold)
+    turn.outcome = record.outcome
+    turn.text = turn.text if record.text is None else record.text
+    turn.active += record.active
+    turn.injected = ()
+    fold.open = None
+
+
+def _changes_nothing(fold: Fold, record: r.Record) -> None:
+    """A record for those who read the log."""
+
+
+for _kind in (*r.KINDS.values(), r.Unknown):
+    _FOLDS.setdefault(_kind, _changes_nothing)

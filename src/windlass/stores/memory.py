@@ -1,0 +1,80 @@
+"""A store that lives and dies with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from windlass.errors import SessionConflict
+from windlass.records import Record, SessionEnded
+
+
+class MemoryStore:
+    """Logs in memory. Of the sessions that have ended it keeps the latest `keep_ended`."""
+
+    durable = False
+
+    def __init__(self, *, keep_ended: int = 1000) -> None:
+        self._logs: dict[str, list[Record]] = {}
+        self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
+        self._cursors: dict[tuple[str, str], int] = {}
+        self._pipelines: dict[str, bytes] = {}
+        self._ended: dict[str, None] = {}
+        self._keep_ended = keep_ended
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        log = self._logs.get(session)
+        if log is None:
+            log = self._logs[session] = []
+        if len(log) != expected:
+            raise SessionConflict(
+                f"session {session!r} has {len(log)} records, not {expected}: somebody else advanced it",
+                session=session,
+            )
+        log.extend(records)
+        if type(records[-1]) is SessionEnded:
+            self._forget(session)
+        return session in self._inboxes
+
+    async def read(self, session: str, start: int = 0) -> Sequence[Record]:
+        return self._logs.get(session, [])[start:]
+
+    async def sessions(self) -> Sequence[str]:
+        return list(self._logs)
+
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        inbox = self._inboxes.setdefault(session, {})
+        if key in inbox:
+            return False
+        inbox[key] = (kind, data)
+        return True
+
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+        inbox = self._inboxes.get(session, {})
+        return [(key, kind, data) for key, (kind, data) in inbox.items() if key not in taken]
+
+    async def cursor(self, session: str, reader: str) -> int:
+        return self._cursors.get((session, reader), 0)
+
+    async def advance(self, session: str, reader: str, seq: int) -> None:
+        self._cursors[session, reader] = seq
+
+    async def put_pipeline(self, digest: str, data: bytes) -> None:
+        self._pipelines.setdefault(digest, data)
+
+    async def pipeline(self, digest: str) -> bytes | None:
+        return self._pipelines.get(digest)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _forget(self, session: str) -> None:
+        self._ended.pop(session, None)
+        self._ended[session] = None
+        while len(self._ended) > self._keep_ended:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._logs.pop(oldest, None)
+            self._inboxes.pop(oldest, None)
+            for key in [key for key in self._cursors if key[0] == oldest]:
+                del self._cursors[key]

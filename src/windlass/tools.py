@@ -1,0 +1,415 @@
+"""Tools: functions that a model may call, described by their signatures and called with validated arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from types import FunctionType
+from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
+
+from ._schema import (
+    Arguments,
+    Parameter,
+    SignatureReader,
+    arguments_decoder,
+    arguments_type,
+    object_schema,
+    read_docstring,
+    signature_parameters,
+    type_text,
+)
+from .errors import ToolDefinitionError, ToolError
+from .messages import ToolSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_Rest = ParamSpec("_Rest")
+_Receiver = TypeVar("_Receiver")
+
+EffectClass = Literal["pure", "idempotent", "unsafe"]
+RetryRule = Literal["never", "safe"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SUPPLIED_BY_NAME = {"turn": "turn", "idempotency_key": "key"}
+_UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+
+
+class ArgumentsError(ToolError):
+    """The model's arguments do not fit the tool; nothing was run. `parameters` names the offending ones."""
+
+    def __init__(self, message: str, *, tool: str = "", parameters: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.parameters = parameters
+
+
+class ToolAnnotations(Struct, frozen=True):
+    """Hints about a tool for people and policies, in MCP's words; None means that nobody said."""
+
+    read_only: bool
+    destructive: bool | None = None
+    open_world: bool | None = None
+
+
+class _Options(Struct, frozen=True):
+    effect: EffectClass = "unsafe"
+    inline: bool = False
+    name: str | None = None
+    description: str | None = None
+    retry: RetryRule = "never"
+    sequential: bool = False
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    read_only: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
+
+    @property
+    def annotations(self) -> ToolAnnotations:
+        read_only = self.effect == "pure" if self.read_only is None else self.read_only
+        return ToolAnnotations(read_only, self.destructive, self.open_world)
+
+
+class Tool(Generic[P, R]):
+    """A function that a model may call. Calling the tool calls the function.
+
+    A tool is made by `tool`, is not changed afterwards and may be shared by agents, sessions and threads. In a class
+    it is a method: `instance.name` is the tool bound to that instance; without one it `needs_instance`. `supplied`
+    pairs each parameter that the runtime fills in with its source: `turn`, `key` (of idempotency) or `slot:<name>`.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_keywords",
+        "_parameters",
+        "_plain",
+        "_positional",
+        "annotations",
+        "description",
+        "effect",
+        "fn",
+        "inline",
+        "is_async",
+        "name",
+        "needs_instance",
+        "retry",
+        "sequential",
+        "spec",
+        "supplied",
+        "timeout",
+    )
+
+    def __init__(self, fn: Callable[P, R], given: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+        function = _plain_function(fn)
+        options = _checked_options(function.__name__, given)
+        text, descriptions = read_docstring(function.__doc__)
+        self.fn = fn
+        self.name: str = function.__name__ if options.name is None else options.name
+        self.description: str = text if options.description is None else options.description
+        self.effect: EffectClass = options.effect
+        self.retry: RetryRule = options.retry
+        self.inline: bool = options.inline
+        self.sequential: bool = options.sequential
+        self.timeout: float | None = options.timeout
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.annotations: ToolAnnotations = options.annotations
+        self._check_definition()
+
+        raw = signature_parameters(fn)
+        self.needs_instance: bool = _takes_self(function, raw)
+        reader = SignatureReader(self.name, function, descriptions, names)
+        self._parameters: tuple[Parameter, ...] = tuple(
+            reader.read_supplied(p) if p.name in _SUPPLIED_BY_NAME else reader.read(p)
+            for p in raw[self.needs_instance :]
+        )
+        self._shape({p.name: _SUPPLIED_BY_NAME[p.name] for p in raw if p.name in _SUPPLIED_BY_NAME})
+
+    def _shape(self, supplied: Mapping[str, str]) -> None:
+        """Set all that depends on who fills in which parameter."""
+        asked = [p for p in self._parameters if p.name not in supplied]
+        self._check_supplied(supplied)
+        self.supplied: tuple[tuple[str, str], ...] = tuple(supplied.items())
+        self.spec = ToolSpec(self.name, self.description, object_schema(asked))
+        self._decode: Callable[[str], Arguments] = arguments_decoder(arguments_type(self.name, asked))
+        self._positional: int = _leading_positional(self._parameters, supplied)
+        self._keywords: tuple[str, ...] = tuple(p.name for p in asked[self._positional :])
+        self._plain: bool = not supplied and not self._keywords
+
+    def _check_definition(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise self._refusal("its name must be 1 to 64 letters, digits, `_` or `-`; give it another with `name=`")
+        if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn):
+            raise self._refusal("a generator has no result to show to a model; collect what it yields and return it")
+        if self.timeout is not None and self.inline and not self.is_async:
+            raise self._refusal("timeout cannot interrupt an inline function; drop `timeout` or `inline=True`")
+        if self.annotations.read_only and self.annotations.destructive:
+            raise self._refusal("it cannot be read_only and destructive (a pure tool is read_only unless told so)")
+
+    def _check_supplied(self, supplied: Mapping[str, str]) -> None:
+        for parameter in self._parameters:
+            if parameter.positional_only and parameter.name in supplied:
+                what = f"parameter {parameter.name!r} is supplied by name and cannot be positional-only"
+                raise self._refusal(f"{what}; move it behind the `/`")
+
+    def _refusal(self, what: str) -> ToolDefinitionError:
+        return ToolDefinitionError(f"tool {self.name!r}: {what}", tool=self.name)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Tool[P, R]: ...
+    @overload
+    def __get__(
+        self: Tool[Concatenate[_Receiver, _Rest], R], instance: _Receiver, owner: type | None = None
+    ) -> Tool[_Rest, R]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[..., R]:
+        if instance is None or not self.needs_instance:
+            return self
+        bound: Tool[..., R] = copy(self)
+        bound.fn = self.fn.__get__(instance, owner)
+        bound.needs_instance = False
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} {self.effect} {self.source}>"
+
+    @property
+    def source(self) -> str:
+        """Where the function is defined, as `file:line`."""
+        code = _plain_function(self.fn).__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def bound(self, slots: Mapping[type, str]) -> Tool[P, R]:
+        """This tool with parameters annotated with a slot's type supplied from that slot, unseen by the model."""
+        found = {
+            p.name: f"slot:{slots[p.bare_type]}"
+            for p in self._parameters
+            if isinstance(p.bare_type, type) and p.bare_type in slots
+        }
+        if not found:
+            return self
+        bound = copy(self)
+        bound._shape({**dict(self.supplied), **found})
+        return bound
+
+    def decode(self, json: str) -> Arguments:
+        """The arguments that a model wrote, validated; `ArgumentsError` tells the model what to mend."""
+        try:
+            return self._decode(json)
+        except _UNREADABLE as problem:
+            return self._second_look(json, problem)
+
+    def prepare(self, json: str) -> tuple[Any, ...]:
+        """Like `decode`, but the bare values in the order of the parameters, as `invoke` takes them."""
+        try:
+            return astuple(self._decode(json))
+        except _UNREADABLE as problem:
+            return astuple(self._second_look(json, problem))
+
+    def invoke(self, values: tuple[Any, ...], supplied: Mapping[str, Any] | None = None) -> Any:
+        """Call the function; of an async one the awaitable is returned. `supplied` is keyed by parameter name."""
+        fn: Callable[..., Any] = self.fn
+        if self._plain:
+            return fn(*values)
+        if not self._keywords:
+            return fn(*values, **(supplied or {}))
+        count = self._positional
+        named = dict(zip(self._keywords, values[count:], strict=True))
+        return fn(*values[:count], **named, **(supplied or {}))
+
+    def _second_look(self, json: str, problem: Exception) -> Arguments:
+        text = json.strip()
+        if not text or (text == "null" and not self.spec.schema["properties"]):
+            return self.decode("{}")
+        raise _explained(self, json, problem) from problem
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    effect: EffectClass = "unsafe",
+    inline: bool = False,
+    name: str | None = None,
+    description: str | None = None,
+    retry: RetryRule = "never",
+    sequential: bool = False,
+    timeout: float | None = None,
+    read_only: bool | None = None,
+    destructive: bool | None = None,
+    open_world: bool | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(effect="pure", ...)`.
+
+    `effect` says what a repeated call does: `pure` (nothing), `idempotent` (no more than one, given the same
+    `idempotency_key`) or `unsafe`. `retry="safe"` allows a second attempt at an unsafe call. `inline` runs a sync
+    function on the event loop instead of a thread, `sequential` keeps other calls of the step from running beside it,
+    `timeout` is in seconds. `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints.
+    """
+    if fn is not None:
+        return Tool(fn, options, _names_around(fn))
+    return lambda function: Tool(function, options, _names_around(function))
+
+
+def toolset(tools: Iterable[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
+    """Tools by name; plain functions are made tools. Two of one name are refused."""
+    found: dict[str, Tool[..., Any]] = {}
+    for item in tools:
+        one: Tool[..., Any] = item if isinstance(item, Tool) else Tool(item, {}, {})
+        if one.needs_instance:
+            raise ToolDefinitionError(
+                f"tool {one.name!r} ({one.source}) is a method without an instance; pass `instance.{one.name}`",
+                tool=one.name,
+            )
+        if (first := found.setdefault(one.name, one)) is not one:
+            raise ToolDefinitionError(
+                f"tool {one.name!r} is defined twice: {first.source} and {one.source}; rename one with "
+                f"`@tool(name=...)`",
+                tool=one.name,
+            )
+    return found
+
+
+# ── definition ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The local names of the caller's caller, if `fn` is defined there: its annotations may speak of them."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    defined_there = _plain_function(fn).__code__ in frame.f_code.co_consts
+    return dict(frame.f_locals) if defined_there else {}
+
+
+def _plain_function(fn: Any) -> FunctionType:
+    """The Python function behind methods and decorators."""
+    if isinstance(fn, Tool):
+        raise ToolDefinitionError(f"tool {fn.name!r} is a tool already; apply `tool` once", tool=fn.name)
+    function = inspect.unwrap(fn) if callable(fn) else fn
+    function = getattr(function, "__func__", function)
+    if not (callable(fn) and inspect.isfunction(function)):
+        raise ToolDefinitionError(
+            f"a tool is made of a function or method, not of {_cut(repr(fn))} ({type(fn).__name__}); "
+            f"wrap it in a `def` with annotated parameters"
+        )
+    return function
+
+
+def _takes_self(function: FunctionType, raw: list[inspect.Parameter]) -> bool:
+    owner = function.__qualname__.rpartition(".")[0]
+    in_class = bool(owner) and not owner.endswith("<locals>")
+    return in_class and bool(raw) and raw[0].name == "self"
+
+
+def _leading_positional(parameters: Iterable[Parameter], supplied: Mapping[str, str]) -> int:
+    count = 0
+    for parameter in parameters:
+        if parameter.keyword_only or parameter.name in supplied:
+            break
+        count += 1
+    return count
+
+
+def _checked_options(name: str, given: Mapping[str, Any]) -> _Options:
+    label = str(given.get("name") or name)
+    known = _Options.__struct_fields__
+    for option in given:
+        if option not in known:
+            what = f"there is no option {option!r}; there are {', '.join(known)}"
+            raise ToolDefinitionError(f"tool {label!r}: {what}", tool=label)
+    try:
+        return msgspec.convert(given, _Options)
+    except msgspec.ValidationError as exc:
+        option = str(exc).rpartition("$.")[2].rstrip("`")
+        what = f"option {option!r} is {_cut(repr(given[option]))}; it may be {_legal_values(option)}"
+        raise ToolDefinitionError(f"tool {label!r}: {what}", tool=label) from exc
+
+
+def _legal_values(option: str) -> str:
+    (_,), definitions = msgspec.json.schema_components([_Options])
+    described = definitions[_Options.__name__]["properties"][option]
+    return type_text(described, {}) + (" above 0" if option == "timeout" else "")
+
+
+# ── what to tell a model about arguments that do not fit ──────────────────────────────────────────────────────────
+
+_EXCERPT = 80
+_NAMES_SHOWN = 5
+
+
+def _explained(tool: Tool[..., Any], json: str, problem: Exception) -> ArgumentsError:
+    what, parameters = _diagnosis(tool, json, problem)
+    message = f"tool {tool.name!r} was not run: {what}. {_usage(tool)}"
+    return ArgumentsError(message, tool=tool.name, parameters=parameters)
+
+
+def _diagnosis(tool: Tool[..., Any], json: str, problem: Exception) -> tuple[str, tuple[str, ...]]:
+    """What is wrong, and with which parameters."""
+    try:
+        given = msgspec.json.decode(json)
+    except _UNREADABLE as exc:
+        return _unreadable(json, exc), ()
+    if not isinstance(given, dict):
+        return f"its arguments must be a JSON object, not {_as_json(given)}", ()
+    properties, required = tool.spec.schema["properties"], tool.spec.schema["required"]
+    unknown = [name for name in given if name not in properties]
+    missing = [name for name in required if name not in given]
+    if missing or unknown:
+        what = [_listed(kind, names) for kind, names in (("missing", missing), ("unknown", unknown)) if names]
+        return "; ".join(what), tuple(_cut(name) for name in (missing + unknown)[:_NAMES_SHOWN])
+    return _misfit(given, str(problem))
+
+
+def _unreadable(json: str, problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return f"its arguments are nested too deeply: {_cut(json)}"
+    if isinstance(problem, UnicodeEncodeError):
+        where = len(json[: problem.start].encode("utf-8", "replace"))
+        why = f"no valid Unicode at character {problem.start}"
+    else:
+        position = re.search(r"\(byte (\d+)\)", str(problem))
+        where, why = int(position[1]) if position else len(json.encode()), str(problem)
+    near = json.encode("utf-8", "replace")[max(0, where - _EXCERPT // 2) : where + _EXCERPT // 2]
+    return f"its arguments are not valid JSON: {why}, near {near.decode('utf-8', 'replace')!r}"
+
+
+def _misfit(given: Mapping[str, Any], problem: str) -> tuple[str, tuple[str, ...]]:
+    """A validation error in msgspec's words, with the parameter's name in front and what came behind."""
+    why, _, place = problem.rpartition(" - at ")
+    path = re.search(r"\$\.(\w+)[^`]*", place)
+    if path is None:
+        return _cut(problem, 4 * _EXCERPT), ()
+    came = f"it came as {_as_json(given[path[1]])}"
+    return f"parameter {path[1]!r} (at {path[0]}): {_cut(why, 4 * _EXCERPT)}; {came}", (path[1],)
+
+
+def _usage(tool: Tool[..., Any]) -> str:
+    schema = tool.spec.schema
+    definitions = schema.get("$defs", {})
+    taken = [
+        f"{name} ({_cut(type_text(described, definitions))}{'' if name in schema['required'] else ', optional'})"
+        for name, described in schema["properties"].items()
+    ]
+    return f"It takes {', '.join(taken)}." if taken else "It takes no parameters."
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    shown = ", ".join(repr(_cut(name)) for name in names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{kind} parameter{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
+def _as_json(value: object) -> str:
+    return _cut(msgspec.json.encode(value).decode())
+
+
+def _cut(text: str, limit: int = _EXCERPT) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

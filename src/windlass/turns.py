@@ -1,0 +1,145 @@
+"""What a hook or a tool may ask of the turn it runs in: narrow on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from .errors import HookError
+from .messages import Message, Messages, ModelReply, ToolCall, Usage
+from .slots import Slot
+from .states import State
+
+T = TypeVar("T")
+ScopeT = TypeVar("ScopeT")
+
+
+class Host(Protocol):
+    """What stands behind a turn object."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def scope(self) -> Any: ...
+    def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
+    async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
+
+
+class Writes:
+    """What a hook wants to keep; it becomes records when the hook returns, and nothing if it raises."""
+
+    __slots__ = ("by", "depth", "messages", "slots")
+
+    def __init__(self, by: str, depth: int = 0) -> None:
+        self.by = by
+        self.depth = depth
+        self.slots: dict[str, tuple[Slot[Any], Any]] = {}
+        self.messages: list[Message] = []
+
+
+class Turn(Generic[ScopeT]):
+    """The turn as hooks and tools see it."""
+
+    __slots__ = ("_host", "_state", "_writes")
+
+    def __init__(self, host: Host, writes: Writes | None = None, state: State | None = None) -> None:
+        self._host = host
+        self._writes = writes
+        self._state = state
+
+    @property
+    def state(self) -> State:
+        """The state: live for a hook or tool, that of the moment of the fact for an observer."""
+        return self._state if self._state is not None else self._host.state
+
+    @property
+    def context(self) -> Messages:
+        """The conversation so far."""
+        return self.state.messages
+
+    @property
+    def user_message(self) -> Message:
+        """The message that opened the turn."""
+        turn = self.state.turn
+        if turn is None:
+            raise LookupError("no turn has started yet")
+        return turn.message
+
+    @property
+    def turn_ref(self) -> str:
+        """Correlates what is seen live with what is kept."""
+        turn = self.state.turn
+        return turn.ref if turn is not None else ""
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.state.session
+
+    @property
+    def scope(self) -> ScopeT:
+        """What the application passed to this call of `run`; never persisted."""
+        scope: ScopeT = self._host.scope
+        return scope
+
+    @property
+    def usage(self) -> Usage:
+        """What the turn has spent so far."""
+        turn = self.state.turn
+        return turn.usage if turn is not None else Usage()
+
+    @property
+    def steps(self) -> int:
+        """How many steps of this turn are done."""
+        turn = self.state.turn
+        return turn.steps if turn is not None else 0
+
+    def call(self, call_id: str) -> ToolCall:
+        """The call of the current step with this id."""
+        for candidate in self.state.open.calls if self.state.open is not None else ():
+            if candidate.proposed.id == call_id:
+                return candidate.call
+        raise LookupError(f"no open call {call_id!r}")
+
+    def get(self, slot: Slot[T] | type[T]) -> T:
+        """The value of a slot, by the slot or by its type. A hook sees what it has just set."""
+        known = self._host.slot(slot)
+        if self._writes is not None and known.name in self._writes.slots:
+            written: T = self._writes.slots[known.name][1]
+            return written
+        value: T = known.load(self.state.slots)
+        return value
+
+    def set(self, slot: Slot[T] | type[T], value: T) -> None:
+        """Set a slot. It becomes a record when the hook returns; a hook that raises wrote nothing."""
+        writes = self._writable(f"set slot {getattr(slot, 'name', slot)!r}")
+        known = self._host.slot(slot)
+        known.dump(value, writes.by)
+        writes.slots[known.name] = (known, value)
+
+    def add(self, message: Message | str) -> None:
+        """Add a message to the transcript, after those of the step, when the hook has returned."""
+        writes = self._writable("add a message")
+        if isinstance(message, str):
+            message = Message("user", (), writes.by).replace(parts=_text(message))
+        writes.messages.append(message)
+
+    async def ask(self, model: Any, messages: Message | str | Sequence[Message], **options: Any) -> ModelReply:
+        """Ask a model beside the turn: recorded, charged, judged by the guard gates, never in the answer's stream."""
+        by = self._writes.by if self._writes is not None else "turn"
+        return await self._host.ask(by, model, messages, options)
+
+    def _writable(self, what: str) -> Writes:
+        if self._writes is None:
+            raise HookError(
+                f"cannot {what} here: this turn is read-only. A hook or tool writes through its own parameter named "
+                "`turn`; observers and members of a parallel group cannot write at all",
+                hook="",
+            )
+        return self._writes
+
+
+def _text(text: str) -> tuple[Any, ...]:
+    from .messages import TextPart
+
+    return (TextPart(text),)

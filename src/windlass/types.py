@@ -1,0 +1,50 @@
+"""The shapes of all that can be plugged in: hooks per verb, criteria, capabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Concatenate, Protocol, TypeAlias, TypeVar, Union
+
+from .decisions import Says, Vote
+from .events import Event
+from .messages import ContentPart, Message, ModelReply, ModelRequest, ToolCall, ToolResult
+from .records import Fact, Injected
+from .states import State, Step
+from .turns import Turn
+
+E = TypeVar("E")
+D = TypeVar("D")
+P = TypeVar("P")
+FactT = TypeVar("FactT", bound=Fact)
+
+AnyEvent: TypeAlias = Event[Any, Any, Any]
+Injection: TypeAlias = Union[str, ContentPart, Sequence[Union[str, ContentPart]], Injected, None]
+Replied: TypeAlias = Union[ModelReply, Message, str]
+
+ObserveHook: TypeAlias = Callable[Concatenate[FactT, ...], object]
+InjectHook: TypeAlias = Callable[Concatenate[E, ...], Union[Injection, Awaitable[Injection]]]
+RewriteHook: TypeAlias = Callable[Concatenate[E, ...], Union[P, None, Awaitable[Union[P, None]]]]
+GateHook: TypeAlias = Callable[Concatenate[E, ...], Union[D, None, Awaitable[Union[D, None]]]]
+SaysHook: TypeAlias = Callable[Concatenate[E, ...], Union[Says, D, None, Awaitable[Union[Says, D, None]]]]
+
+CallModel: TypeAlias = Callable[[ModelRequest], Awaitable[ModelReply]]
+CallTool: TypeAlias = Callable[[ToolCall], Awaitable[ToolResult]]
+RunStep: TypeAlias = Callable[[State], Awaitable[Step]]
+RunTurn: TypeAlias = Callable[["Turn[Any]"], Awaitable[State]]
+
+ModelWrap: TypeAlias = Callable[Concatenate[ModelRequest, CallModel, ...], Union[Awaitable[Replied], Replied]]
+ToolWrap: TypeAlias = Callable[Concatenate[ToolCall, CallTool, ...], object]
+StepWrap: TypeAlias = Callable[Concatenate[State, RunStep, ...], object]
+TurnWrap: TypeAlias = Callable[Concatenate["Turn[Any]", RunTurn, ...], object]
+
+Criterion: TypeAlias = Callable[[State], Union[Vote, "tuple[Vote, str]", None]]
+
+
+class Transformer(Protocol):
+    """Changes a stream of text. One instance serves one attempt of one model call and one channel.
+
+    `feed` gets each chunk and gives any number of chunks; `flush` gives what was held back when the stream ends.
+    """
+
+    def feed(self, text: str, /) -> Iterable[str]: ...
+    def flush(self) -> Iterable[str]: ...
