@@ -11,7 +11,7 @@ NOTHING: Pair = (None, None)
 
 
 class Row(NamedTuple):
-    """One line of the table: costs as pairs of Windlass and hand loop, and the figure; without a bar it informs only."""
+    """One line of the table: costs of Windlass and of the hand loop, and a figure. Without a bar it informs only."""
 
     job: str
     what: str
@@ -48,6 +48,8 @@ def hook_rows(found: Found) -> Iterator[Row]:
             added = costs["added"]["windlass"], costs["added"]["hand"]
             bar = 2.0 if count == "20" else None
             yield Row("hooks", f"k={count}, added per object and step", added, figure=_ratio(added), bar=bar)
+    more = tuple((found["20"][name]["cpu"] - found["5"][name]["cpu"]) / 15 for name in ("windlass", "hand"))
+    yield Row("hooks", "k=5 to 20, added per object and step", more, figure=_ratio(more))
 
 
 def latency_rows(found: Found) -> Iterator[Row]:
@@ -55,9 +57,11 @@ def latency_rows(found: Found) -> Iterator[Row]:
     for count, bar in (("0", None), ("1", 5.0), ("5", 10.0)):
         costs = found[f"windlass {count}"]
         wall, over = costs["wall_median"], costs["percent_over"]
-        yield Row("latency", f"{count} lifecycles, over the hand loop", NOTHING, (wall, hand), over["hand 0"], "%", bar)
+        yield Row(
+            "latency", f"lifecycles: {count}, over the hand loop", NOTHING, (wall, hand), over["hand 0"], "%", bar
+        )
         if bar is not None:
-            yield Row("latency", f"{count} lifecycles, over none", figure=over["windlass 0"], unit="%", bar=bar)
+            yield Row("latency", f"lifecycles: {count}, over none", figure=over["windlass 0"], unit="%", bar=bar)
 
 
 def import_rows(found: Found) -> Iterator[Row]:
@@ -104,7 +108,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "hooks": ("hooks: k no-op objects at before, after, wrap-model and wrap-tool, N=100; µs", hook_rows),
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
     "imports": (
-        "imports: `import windlass`, `import asyncio, json`; ms (judged: CPU of the whole process)",
+        "imports: `import windlass` over `import asyncio, json`; ms (judged: CPU of the process)",
         import_rows,
     ),
     "construct": ("construct: µs", construct_rows),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -204,16 +206,22 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         given = _user_message(message)
         if session is not None and session in self._running:
             return await self._while_busy(session, given, scope, slots)
-        async with self._segment(session, given, None, scope, slots) as segment:
+        segment = await self._enter(session, given, None, scope, slots)
+        try:
             return await self._finish(segment)
+        finally:
+            self._leave(segment)
 
     async def resume(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
         self._refuse_busy(session)
-        async with self._segment(session, None, answers, scope, None) as segment:
+        segment = await self._enter(session, None, answers, scope, None)
+        try:
             return await self._finish(segment)
+        finally:
+            self._leave(segment)
 
     async def iterate(
         self,
@@ -230,14 +238,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise ConfigError("iterate needs a message, or a session to resume")
         if session is not None:
             self._refuse_busy(session)
+        segment = await self._enter(session, given, answers, scope, slots)
         handover: Handover[State] = Handover()
-        async with self._segment(session, given, answers, scope, slots) as segment:
-            states = handover.read(lambda: _drive(segment, handover.put))
-            try:
-                async for state in states:
-                    yield state
-            finally:
-                await states.aclose()  # type: ignore[attr-defined]
+        states = handover.read(lambda: _drive(segment, handover.put))
+        try:
+            async for state in states:
+                yield state
+        finally:
+            await states.aclose()
+            self._leave(segment)
 
     def run_sync(
         self,
@@ -278,40 +287,36 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     # ------------------------------------------------------------ how a turn is entered and left
 
-    @asynccontextmanager
-    async def _segment(
+    async def _enter(
         self,
         session: str | None,
         message: Message | None,
         answers: Mapping[str, AnyResolution] | None,
         scope: Any,
         slots: Mapping[str, Any] | None,
-    ) -> AsyncIterator[Segment]:
+    ) -> Segment:
+        """A segment over the session's log. The session is busy until `_leave`."""
         program = self._program or self.compile()
-        name = session if session is not None else f"s{secrets.token_hex(6)}"
-        running = self._running[name] = _Running()
+        name = session if session is not None else new_id()
+        self._running[name] = _Running()
         try:
             log = Fold(name) if session is None else fold_log(name, await self._store.read(name))
             if message is None:
                 _check_resumable(log.state)
-            yield Segment(
-                program,
-                log,
-                message=message,
-                answers=answers,
-                scope=scope,
-                slots=slots,
-                ephemeral=session is None,
+            return Segment(
+                program, log, message=message, answers=answers, scope=scope, slots=slots, ephemeral=session is None
             )
-        finally:
-            del self._running[name]
-            running.end()
+        except BaseException:
+            self._running.pop(name).end()
+            raise
+
+    def _leave(self, segment: Segment) -> None:
+        self._running.pop(segment.fold.session).end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
         state = await _drive(segment, None)
-        error = segment.failure if state.stop_reason == "error" else None
-        result = Result(state, self._output, segment.hooks.slots, error)
-        self._running[state.session].result = result
+        result = Result(state, self._output, segment.hooks.slots, segment.failure)
+        self._running[segment.fold.session].result = result
         return result
 
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
@@ -441,6 +446,23 @@ def _sync(run: Callable[[], Any]) -> Any:
         raise error
     return result
 
+
+_prefix = secrets.token_hex(5)
+_numbers = itertools.count(1)
+
+
+def new_id() -> str:
+    """An id for a session that was given none: unique over processes, and cheap."""
+    return f"s{_prefix}{next(_numbers):x}"
+
+
+def _reseed() -> None:
+    global _prefix
+    _prefix = secrets.token_hex(5)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reseed)
 
 _TEXT: Output[Any] = Output(str)
 _DEFAULT_PIPELINE = Pipeline.minimal()

@@ -27,7 +27,7 @@ class Deny(Decision, frozen=True):
     reason: str = "denied"
 
 
-class Answer(Decision, frozen=True):
+class Answer(Decision, frozen=True, gc=True):
     """Skip the effect and use this value as its result."""
 
     value: Any
@@ -69,7 +69,7 @@ class Veto(Decision, frozen=True):
     feedback: str = ""
 
 
-class Finish(Decision, frozen=True):
+class Finish(Decision, frozen=True, gc=True):
     """Complete the turn with this value."""
 
     value: Any

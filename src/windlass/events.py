@@ -285,7 +285,7 @@ class StepStarted(Fact, frozen=True):
     step: int
 
 
-class ModelCalled(Fact, frozen=True):
+class ModelCalled(Fact, frozen=True, gc=True):
     """A request has left for a model."""
 
     step: int
@@ -293,13 +293,13 @@ class ModelCalled(Fact, frozen=True):
     request: Any = None
 
 
-class TurnFailed(Fact, frozen=True):
+class TurnFailed(Fact, frozen=True, gc=True):
     """The turn ended with an error."""
 
     error: Any
 
 
-class LateResult(Fact, frozen=True):
+class LateResult(Fact, frozen=True, gc=True):
     """A tool that had been given up gave a result after all. It is a fact, never a message."""
 
     call: str

@@ -17,8 +17,11 @@ Status = Literal["ok", "error", "denied", "answered", "responded", "cancelled", 
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "other"]
 
 
-class Value(Struct, frozen=True, omit_defaults=True):
-    """An immutable value; `replace` makes a changed copy."""
+class Value(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An immutable value; `replace` makes a changed copy.
+
+    Values are made of older values only, so they cannot form cycles and the garbage collector may pass them over.
+    """
 
     def replace(self, **changes: Any) -> Self:
         """A copy of this value with some fields changed."""
@@ -67,7 +70,7 @@ class ToolCallPart(Value, frozen=True, tag="tool_call", tag_field="type"):
         return _decode_arguments(self.name, self.json)
 
 
-class OpaquePart(Value, frozen=True, tag="opaque", tag_field="type"):
+class OpaquePart(Value, frozen=True, gc=True, tag="opaque", tag_field="type"):
     """Something only its vendor understands, kept so that it can be sent back unharmed."""
 
     vendor: str

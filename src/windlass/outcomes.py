@@ -69,7 +69,7 @@ def error_value(error: BaseException) -> ErrorValue:
     )
 
 
-class Completed(Value, frozen=True, tag=True, tag_field="outcome"):
+class Completed(Value, frozen=True, gc=True, tag=True, tag_field="outcome"):
     """The model finished, or a hook finished for it; `value` is set if a hook gave the result."""
 
     value: Any = None

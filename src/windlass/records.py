@@ -80,7 +80,7 @@ class Injected(Record, frozen=True):
     about: str = ""
 
 
-class Rewritten(Record, frozen=True):
+class Rewritten(Record, frozen=True, gc=True):
     """A rewrite changed a payload; `fields` holds the new values of what it changed, for blame."""
 
     event: str
@@ -184,7 +184,6 @@ class StepEnded(Record, frozen=True):
     step: int
     messages: tuple[Message, ...] | None = None
     active: float = 0.0
-    at: float = 0.0
 
 
 class Evaluated(Record, frozen=True):
@@ -262,7 +261,7 @@ class Resumed(Record, frozen=True):
     at: float = 0.0
 
 
-class SlotSet(Record, frozen=True):
+class SlotSet(Record, frozen=True, gc=True):
     """A slot got a value."""
 
     slot: str
@@ -308,7 +307,7 @@ class TurnEnded(Record, frozen=True):
     at: float = 0.0
 
 
-class Unknown(Record, frozen=True):
+class Unknown(Record, frozen=True, gc=True):
     """A record written by a newer version of Windlass. It is kept as it is and changes no state."""
 
     name: str

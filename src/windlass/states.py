@@ -287,12 +287,19 @@ class Fold:
     def add(self, record: r.Record) -> None:
         """Fold one record. It is pending until the store has it."""
         self.pending.append(record)
+        self._state = None
         _FOLDS[type(record)](self, record)
 
     @property
     def seq(self) -> int:
         """How many records were folded."""
         return self.stored + len(self.pending)
+
+    def acknowledge(self, count: int) -> None:
+        """The store has the first `count` of the pending records."""
+        self.stored += count
+        self.pending = self.pending[count:]
+        self._state = None
 
     @property
     def going(self) -> bool:
@@ -312,13 +319,13 @@ class Fold:
     def state(self) -> State:
         """The value it stands for, made when it is asked for."""
         state = self._state
-        pending = self.pending
-        seq = self.stored + len(pending)
-        if state is None or state.seq != seq or len(state.pending) != len(pending):
-            turn = self.turn
+        if state is None:
+            turn, pending = self.turn, self.pending
+            if not pending and not self.stored:
+                return State(self.session)
             state = self._state = State(
                 self.session,
-                seq,
+                self.stored + len(pending),
                 self.messages,
                 self.steps,
                 self.turns,

@@ -38,7 +38,7 @@ class CompiledHooks:
     """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made."""
 
     __slots__ = (
-        "all", "compacting", "continuing", "delegating", "erring", "listeners", "message_adding", "model_calling",
+        "all", "compacting", "continuing", "delegating", "durable", "erring", "listeners", "message_adding", "model_calling",
         "model_replying", "model_wraps", "resuming", "session_starting", "slots", "slots_by_type", "step_ending",
         "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling", "tool_returning",
         "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
@@ -77,6 +77,7 @@ class CompiledHooks:
         self.tool_wraps = self._wraps(ToolCall)
         self.step_wraps = self._wraps(Step)
         self.turn_wraps = self._wraps(Turn)
+        self.durable = tuple(hook for hook in self.all if hook.durable)
         self.listeners: dict[type, tuple[Hook, ...]] = {}
         for hook in self.all:
             if hook.kind == "observe":

@@ -72,6 +72,16 @@ class Backlog:
             log.warning("observers still had %d facts to deal with when the turn was over", self.count)
 
 
+class NoBacklog(Backlog):
+    """The backlog of a segment that nobody listens to."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures = deque()
+
+
 class _Item:
     __slots__ = ("backlog", "fact", "turn")
 

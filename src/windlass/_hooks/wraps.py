@@ -20,6 +20,8 @@ Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 def compose(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
     """The effect inside its wraps. No wraps: the effect itself. It is composed once per segment."""
+    if not wraps:
+        return effect
     if any(hook.wants for hook in wraps):
         return _writing(wraps, effect, site)
     layer = effect

@@ -19,16 +19,15 @@ class Applier:
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.watched = segment.hooks.message_adding is not None or segment.hooks.step_ending is not None
 
     async def apply(self, state: State, step: Step) -> State:
         segment = self.segment
         fold = segment.fold
         if fold.turn is not None and fold.turn.outcome is None:
-            if self.watched or segment.extra_messages:
+            if segment.program.ends_steps or segment.extra_messages:
                 await end_step(segment)
             else:
-                segment.record(StepEnded(fold.steps + 1, None, segment.active(), segment.clock.now()))
+                segment.record(StepEnded(fold.steps + 1, None, segment.active()))
             if segment.program.handlers:
                 await handled(segment, segment.program.handlers.get("after_step", ()), segment.state)
             await segment.commit()
@@ -42,7 +41,7 @@ async def end_step(segment: Segment, error: BaseException | None = None) -> None
     messages = None
     if step is not None and segment.hooks.message_adding is not None:
         messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
-    segment.record(StepEnded(number, messages, segment.active(), segment.clock.now()))
+    segment.record(StepEnded(number, messages, segment.active()))
     if segment.extra_messages:
         extra, segment.extra_messages = segment.extra_messages, []
         for message, by in extra:

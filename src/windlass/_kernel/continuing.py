@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass._hooks.dispatch import Passage
-from windlass.criteria import TOOLS_RAN, Limit, name_of, tools_ran
+from windlass.criteria import TOOLS_RAN, Limit, name_of
 from windlass.decisions import Vote
 from windlass.events import Continuing
 from windlass.outcomes import StopReason
@@ -17,6 +17,11 @@ from .segment import Segment
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
 _AS_EVER = [("tools_ran", TOOLS_RAN[1])]
+_FINISHED = {
+    "length": StopReason.LENGTH,
+    "content_filter": StopReason.CONTENT_FILTER,
+    "refusal": StopReason.REFUSAL,
+}
 _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
 
 
@@ -25,17 +30,14 @@ class Evaluator:
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        criteria = segment.program.criteria
-        self.criteria = [(name_of(criterion), criterion) for criterion in criteria]
-        self.simple = criteria == (tools_ran,) and segment.hooks.continuing is None and not segment.listens
 
     async def evaluate(self, state: State) -> Evaluated:
         segment = self.segment
-        if self.simple and state.turn is not None and state.turn.last is not None and state.turn.last.results:
+        if segment.program.only_tools_count and (turn := state.turn) is not None and turn.last and turn.last.results:
             return _GO_ON
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
-        votes = [(name, criterion(state)) for name, criterion in self.criteria]
+        votes = [(name, criterion(state)) for name, criterion in segment.program.named_criteria]
         if segment.hooks.continuing is not None:
             votes += await self._hooks(state)
         for name, cast in votes:
@@ -49,7 +51,9 @@ class Evaluator:
             if segment.listens:
                 segment.fact(Evaluated, state.steps, best, tuple(reasons))
             return _GO_ON
-        evaluated = Evaluated(state.steps, best, tuple(sorted(reasons)))
+        if len(reasons) > 1:
+            reasons.sort()
+        evaluated = Evaluated(state.steps, best, tuple(reasons))
         segment.record(evaluated)
         return evaluated
 
@@ -64,16 +68,11 @@ class Evaluator:
 
 def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State) -> tuple[StopReason, str]:
     """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
-    detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
     if evaluated.vote is Vote.FORBID:
+        detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
         names = {name for name, _ in evaluated.reasons}
         limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
     last = state.turn.last if state.turn is not None else None
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
-    reasons = {
-        "length": StopReason.LENGTH,
-        "content_filter": StopReason.CONTENT_FILTER,
-        "refusal": StopReason.REFUSAL,
-    }
-    return reasons.get(finish, StopReason.COMPLETED), detail
+    return _FINISHED.get(finish, StopReason.COMPLETED), f"the model finished because of {finish!r}"

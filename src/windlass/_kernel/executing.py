@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -36,9 +37,9 @@ class Executor:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
-        self.call: Any = compose(segment.hooks.tool_wraps, self._attempt, segment)
+        self.call: Any = compose(segment.hooks.tool_wraps, self._innermost, segment)
         self.wrapped = bool(segment.hooks.tool_wraps) or segment.resumed
-        self.judged = segment.hooks.tool_calling is not None or segment.resumed or segment.program.unmatched != "allow"
+        self.judged = segment.program.judges_calls or segment.resumed
         self.halts: list[Halt] = []
         self.finishes: dict[str, Finish] = {}
 
@@ -243,21 +244,35 @@ class Executor:
         elif state.called and self._in_doubt(state):
             result = text_result(_UNKNOWN, "interrupted")
         else:
-            attempts = self.attempts[call.id] = Attempts(state)
+            attempts = Attempts(state)
             try:
-                result = await self.call(call)
-                if result is not attempts.result:
-                    self._write_attempt(call.id, attempts)
-                    result = as_result(result)
+                if self.wrapped:
+                    result = await self._wrapped(call, attempts)
+                else:
+                    result = await self._attempt(call, attempts)
             except Exception as error:
                 result = self._failed(call, attempts, error)
-            del self.attempts[call.id]
             if attempts.halt is not None:
                 self.halts.append(attempts.halt)
         if segment.hooks.tool_returning is None:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:
             await self._return(state, result)
+
+    async def _wrapped(self, call: ToolCall, attempts: Attempts) -> ToolResult:
+        """The call inside its wraps: what leaves the outermost is the result."""
+        self.attempts[call.id] = attempts
+        try:
+            result = await self.call(call)
+        finally:
+            del self.attempts[call.id]
+        if result is attempts.result:
+            return attempts.result  # type: ignore[return-value]
+        self._write_attempt(call.id, attempts)
+        return as_result(result)
+
+    def _innermost(self, call: ToolCall) -> Awaitable[ToolResult]:
+        return self._attempt(call, self.attempts[call.id])
 
     def _not_executed(self, call: ToolCall, verdict: Any) -> ToolResult:
         """The result of a call that was answered for the tool, or refused."""
@@ -295,10 +310,9 @@ class Executor:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(self, call: ToolCall) -> ToolResult:
+    async def _attempt(self, call: ToolCall, attempts: Attempts) -> ToolResult:
         """One attempt, innermost. Only a wrap makes a second one or changes the call."""
         segment = self.segment
-        attempts = self.attempts[call.id]
         attempts.number += 1
         tool = segment.program.tools.get(call.name)
         if self.wrapped and (settled := await self._before(tool, call, attempts)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class Handover(Generic[T]):
         await self._queue.put(value)
         await self._taken.wait()
 
-    async def read(self, produce: Callable[[], Awaitable[T]]) -> AsyncIterator[T]:
+    async def read(self, produce: Callable[[], Awaitable[T]]) -> AsyncGenerator[T, None]:
         """What the producer, run in a task of its own, hands over; last of all, what it returns."""
         task = asyncio.ensure_future(produce())
         try:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
+from windlass.criteria import name_of, tools_ran
+from windlass.events import StepStarted
 from windlass.messages import ToolSpec
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
+from windlass.records import Evaluated
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -37,8 +40,8 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "clock", "composites", "criteria", "description", "digest", "ending_timeout", "handlers", "hooks", "max_parallel",
-        "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "observers", "output_schema", "patience",
+        "_pool", "begins_steps", "clock", "composites", "criteria", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "max_parallel",
+        "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema", "patience",
         "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
     )  # fmt: skip
 
@@ -80,6 +83,7 @@ class Program:
         self.output_schema = output_schema
         self.hooks = hooks
         self.criteria = tuple(criteria)
+        self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
         self.policy = policy
         self.composites = composites
         self.handlers = handlers
@@ -95,6 +99,12 @@ class Program:
         self.max_parallel = max_parallel
         self.ending_timeout = ending_timeout
         self.patience = patience
+        self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
+        self.ends_steps = hooks.message_adding is not None or hooks.step_ending is not None
+        self.judges_calls = hooks.tool_calling is not None or unmatched != "allow"
+        self.only_tools_count = (
+            self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
+        )
         self._pool: ThreadPoolExecutor | None = None
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:

@@ -26,8 +26,7 @@ class Runner:
         self.segment = segment
         self.fold = segment.fold
         self.caller = ModelCaller(segment)
-        hooks = segment.hooks
-        self.begins = bool(segment.program.handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
+        self.begins = segment.program.begins_steps
         self._passage: Passage | None = None
 
     async def run(self, state: State) -> Step:

@@ -9,7 +9,7 @@ from typing import Any
 
 from windlass._hooks.dispatch import Passage, tokens
 from windlass._hooks.hooks import Hook
-from windlass._hooks.observers import Backlog, note_failure, tell
+from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
 from windlass.decisions import Answer, AnyResolution, Halt
 from windlass.errors import ConfigError, HookError, SlotConflict
@@ -31,8 +31,11 @@ from windlass.slots import Slot
 from windlass.states import Fold, State
 from windlass.turns import Turn, Writes
 
-from .composites import PhaseHandler, StepRunner
+from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .program import Program
+
+
+_NO_BACKLOG = NoBacklog()
 
 
 class Segment:
@@ -44,7 +47,7 @@ class Segment:
 
     __slots__ = (
         "_active_since", "_append", "_awaited", "_durable", "_listeners", "_parallel", "_side_calls", "_tasks", "_writer", "answers",
-        "applier", "backlog", "clock", "deadline", "ephemeral", "errors", "evaluator", "executor", "extra_messages",
+        "applier", "backlog", "clock", "ephemeral", "evaluator", "executor", "extra_messages",
         "failure", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens", "message", "program", "reserve", "record", "resolver",
         "resumed", "runner", "scope", "turn", "unrecorded", "unreviewed",
     )  # fmt: skip
@@ -71,7 +74,6 @@ class Segment:
         self.clock = program.clock
         self.reserve = program.reserve
         self.turn: Turn[Any] = Turn(self)
-        self.backlog = Backlog()
         self.resumed = message is None
         self.inbox = False
         self.failure: BaseException | None = None
@@ -81,8 +83,9 @@ class Segment:
         self._append = program.store.append
         self._listeners = program.hooks.listeners
         self.listens = bool(self._listeners)
+        self.backlog = Backlog() if self.listens else _NO_BACKLOG
         self.record: Callable[[Record], None] = self._record if self.listens else fold.add
-        self._durable = tuple(hook for hook in program.hooks.all if hook.durable)
+        self._durable = program.hooks.durable
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parallel: dict[str, str] | None = None
@@ -96,7 +99,11 @@ class Segment:
         self.applier = made.applier(self)
         self.evaluator = made.evaluator(self)
         self.resolver = made.resolver(self)
-        self.errors = made.errors(self)
+
+    @property
+    def errors(self) -> ErrorHandler:
+        """Made when there is an error."""
+        return self.program.composites.errors(self)
 
     # ------------------------------------------------------------ the log
 
@@ -126,8 +133,7 @@ class Segment:
             if self._writer is None:
                 count = len(pending)
                 self.inbox = await self._append(fold.session, pending, fold.stored)
-                fold.stored += count
-                fold.pending = pending[count:]
+                fold.acknowledge(count)
             else:
                 await self._write()
         if self.listens:
@@ -140,8 +146,7 @@ class Segment:
             fold = self.fold
             if batch := fold.pending[:]:
                 self.inbox = await self._append(fold.session, batch, fold.stored)
-                fold.stored += len(batch)
-                fold.pending = fold.pending[len(batch) :]
+                fold.acknowledge(len(batch))
 
     async def _catch_up(self) -> None:
         await self.program.observers.catch_up(self._durable, self.state.session, self.program.store, self)

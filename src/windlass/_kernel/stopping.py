@@ -15,6 +15,9 @@ from .segment import Segment
 from .stages import add_message, decide
 
 
+_COMPLETED = Completed()
+
+
 class Resolver:
     """Settles a stop. Hard limits, errors and cancels are never put to a veto."""
 
@@ -29,7 +32,7 @@ class Resolver:
         if segment.hooks.stopping is not None and not reason.hard and await self._vetoed(state, reason):
             await segment.commit()
         elif reason is StopReason.COMPLETED:
-            segment.conclude(Completed())
+            segment.conclude(_COMPLETED)
         else:
             segment.conclude(Stopped(reason, detail))
         return segment.fold.state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Any
 
 from msgspec.structs import replace
@@ -89,7 +88,14 @@ class TurnLifecycle:
     def _begin(self, message: Message) -> None:
         """Record that a turn has started."""
         segment = self.segment
-        segment.record(TurnStarted(segment.fold.turns + 1, message, uuid.uuid4().hex, segment.clock.now()))
+        number = segment.fold.turns + 1
+        segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
+        if segment.given_slots:
+            self._take_slots()
+
+    def _take_slots(self) -> None:
+        """What the caller gave for slots; those that take nothing from callers do not get it."""
+        segment = self.segment
         for name, value in segment.given_slots.items():
             slot = segment.slot(name)
             if slot.input:
@@ -100,6 +106,10 @@ class TurnLifecycle:
     async def _open_turn(self, message: Message) -> None:
         """Rewrites first, so that the log holds what they made of the message; then the gates judge that."""
         segment = self.segment
+        if segment.hooks.turn_starting is None and segment.hooks.message_adding is None:
+            self._begin(message)
+            segment.record(MessageAdded())
+            return
         about = f"{segment.fold.session}/t{segment.fold.turns + 1}"
         passage = door = None
         if (point := segment.hooks.turn_starting) is not None:
@@ -147,7 +157,7 @@ class TurnLifecycle:
         segment = self.segment
         close_calls(segment, "The user went on before this call was decided; it did not run.")
         if segment.fold.open is not None:
-            segment.record(StepEnded(segment.fold.open.number, at=segment.clock.now()))
+            segment.record(StepEnded(segment.fold.open.number))
         segment.record(TurnEnded(Stopped(StopReason.SUPERSEDED, "the user went on"), at=segment.clock.now()))
 
     # ------------------------------------------------------------ resume
@@ -262,7 +272,7 @@ class TurnLifecycle:
             outcome, text = ended
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
-        if isinstance(outcome, Failed):
+        if segment.listens and isinstance(outcome, Failed):
             segment.fact(TurnFailed, outcome.error)
         now = segment.clock.now()
         segment.record(TurnEnded(outcome, text, segment.active(), now))

@@ -17,7 +17,7 @@ class MemoryStore:
     def __init__(self, *, keep_ended: int = 1000) -> None:
         self._logs: dict[str, list[Record]] = {}
         self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
-        self._cursors: dict[tuple[str, str], int] = {}
+        self._cursors: dict[str, dict[str, int]] = {}
         self._pipelines: dict[str, bytes] = {}
         self._ended: dict[str, None] = {}
         self._keep_ended = keep_ended
@@ -54,10 +54,10 @@ class MemoryStore:
         return [(key, kind, data) for key, (kind, data) in inbox.items() if key not in taken]
 
     async def cursor(self, session: str, reader: str) -> int:
-        return self._cursors.get((session, reader), 0)
+        return self._cursors.get(session, {}).get(reader, 0)
 
     async def advance(self, session: str, reader: str, seq: int) -> None:
-        self._cursors[session, reader] = seq
+        self._cursors.setdefault(session, {})[reader] = seq
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         self._pipelines.setdefault(digest, data)
@@ -69,12 +69,10 @@ class MemoryStore:
         """Nothing to close."""
 
     def _forget(self, session: str) -> None:
-        self._ended.pop(session, None)
         self._ended[session] = None
         while len(self._ended) > self._keep_ended:
             oldest = next(iter(self._ended))
             del self._ended[oldest]
             self._logs.pop(oldest, None)
             self._inboxes.pop(oldest, None)
-            for key in [key for key in self._cursors if key[0] == oldest]:
-                del self._cursors[key]
+            self._cursors.pop(oldest, None)
