@@ -403,8 +403,8 @@ def _set(waiter: asyncio.Future[None]) -> None:
 async def _drive(segment: Segment, emit: Any) -> State:
     wraps = segment.hooks.turn_wraps
     if not wraps:
-        return await drive(segment, segment.fold.state, emit)
-    state: State = await surround(wraps, lambda _: drive(segment, segment.fold.state, emit), segment)(segment.turn)
+        return await drive(segment, emit)
+    state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
     return state
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from ._hooks.hooks import is_async, parameters_of
+from ._hooks.hooks import Hook, is_async
 from ._hooks.registrar import Registrar
 from .decisions import Allow, Ask, Halt, Regenerate, Says
-from .errors import IllegalAnswer, RegistrationError
+from .errors import RegistrationError
 from .events import ModelCalled, ModelCalling, ModelReplying, TurnEnding, TurnStarting
 from .messages import Message, ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult
 from .records import Fact, ModelReplied, SessionEnded, SessionOpened, ToolCalled, ToolReturned
 from .turns import Turn
-from .types import CallModel, CallTool, Replied
+from .types import AnyEvent, CallModel, CallTool, Replied
 
 _Install: TypeAlias = Callable[[Registrar, Callable[..., Any], str], None]
 
@@ -104,93 +105,43 @@ def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
             install(registrar, getattr(lifecycle, name), f"{label}.{name}")
 
 
-def _before_agent(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    def adapt(event: TurnStarting) -> tuple[Any, ...]:
-        return (event.message.text,)
-
-    registrar.rewrite(TurnStarting, name=name)(_adapted(method, adapt, lambda event, text: text))
+def _before_model(event: ModelCalling, messages: Any) -> ModelRequest:
+    return event.request.replace(messages=messages)
 
 
-def _before_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    def adapt(event: ModelCalling) -> tuple[Any, ...]:
-        return (event.request.messages,)
-
-    def answer(event: ModelCalling, messages: Any) -> Any:
-        return event.request.replace(messages=messages)
-
-    registrar.rewrite(ModelCalling, name=name)(_adapted(method, adapt, answer))
+def _after_model(event: ModelReplying, action: Any) -> Any:
+    if isinstance(action, HookAction.Modify):
+        return Says(rewrite=action.reply)
+    if isinstance(action, HookAction.Reject):
+        return Says(decision=Halt(action.reason))
+    return action
 
 
-def _wrap_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    registrar.wrap(ModelCall, name=name)(method)
+def _on_event(
+    kind: Literal["rewrite", "hook"], event: type[AnyEvent], view: str, answer: Callable[[Any, Any], Any] | None = None
+) -> _Install:
+    """A hook whose method sees one value of the event, not the event."""
+
+    def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
+        hook = Hook(kind, event, method, {"name": name})
+        hook.view, hook.answer = attrgetter(view), answer
+        registrar.add(hook)
+
+    return install
 
 
-def _wrap_tool(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    registrar.wrap(ToolCall, name=name)(method)
-
-
-def _after_model(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    def adapt(event: ModelReplying) -> tuple[Any, ...]:
-        return (event.reply,)
-
-    def answer(event: ModelReplying, action: Any) -> Any:
-        if isinstance(action, HookAction.Modify):
-            return Says(rewrite=action.reply)
-        if isinstance(action, HookAction.Reject):
-            return Says(decision=Halt(action.reason))
-        if isinstance(action, Allow | Regenerate | Ask | Halt | Says):
-            return action
-        raise IllegalAnswer(
-            f"{name} answered {type(action).__name__}; it may answer HookAction.CONTINUE, APPROVE, Reject, Modify, "
-            "Regenerate, Ask or None",
-            hook=name,
-            event="ModelReplying",
-        )
-
-    registrar.hook(ModelReplying, name=name)(_adapted(method, adapt, answer))
-
-
-def _after_agent(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-    def adapt(event: TurnEnding) -> tuple[Any, ...]:
-        return (event.text,)
-
-    registrar.rewrite(TurnEnding, name=name)(_adapted(method, adapt, lambda event, text: text))
+def _around(effect: type) -> _Install:
+    return lambda registrar, method, name: registrar.add(Hook("wrap", effect, method, {"name": name}))
 
 
 _LIFECYCLE: dict[str, _Install] = {
-    "before_agent": _before_agent,
-    "before_model": _before_model,
-    "wrap_model_call": _wrap_model,
-    "after_model": _after_model,
-    "wrap_tool_call": _wrap_tool,
-    "after_agent": _after_agent,
+    "before_agent": _on_event("rewrite", TurnStarting, "message.text"),
+    "before_model": _on_event("rewrite", ModelCalling, "request.messages", _before_model),
+    "wrap_model_call": _around(ModelCall),
+    "after_model": _on_event("hook", ModelReplying, "reply", _after_model),
+    "wrap_tool_call": _around(ToolCall),
+    "after_agent": _on_event("rewrite", TurnEnding, "text"),
 }
-
-
-def _adapted(method: Callable[..., Any], adapt: Callable[[Any], tuple[Any, ...]], answer: Callable[[Any, Any], Any]) -> Any:
-    """A hook on an event, from a method on the event's payload; `turn` is passed on if the method asks for it."""
-    wants_turn = "turn" in parameters_of(method)[0][1:]
-    if is_async(method):
-
-        async def hook(event: Any) -> Any:
-            got = await method(*adapt(event))
-            return None if got is None else answer(event, got)
-
-        async def hook_with_turn(event: Any, turn: Turn[Any]) -> Any:
-            got = await method(*adapt(event), turn)
-            return None if got is None else answer(event, got)
-
-        return hook_with_turn if wants_turn else hook
-
-    def plain(event: Any) -> Any:
-        got = method(*adapt(event))
-        return None if got is None else answer(event, got)
-
-    def plain_with_turn(event: Any, turn: Turn[Any]) -> Any:
-        got = method(*adapt(event), turn)
-        return None if got is None else answer(event, got)
-
-    return plain_with_turn if wants_turn else plain
 
 
 def _observing(fact: type[Fact], look: Callable[[Callable[..., Any], Any, Turn[Any]], Any]) -> _Install:

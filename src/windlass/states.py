@@ -246,10 +246,13 @@ class StepFold(Struct):
 
 
 class Fold:
-    """The fold of a log so far, changed in place by each record; `state` is the value it stands for."""
+    """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
+
+    `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over.
+    """
 
     __slots__ = (
-        "_items", "_messages", "_state", "before", "ended", "inbox", "open", "opened", "pending", "pipeline",
+        "_items", "_messages", "_state", "before", "ended", "going", "inbox", "open", "opened", "pending", "pipeline",
         "session", "slots", "steps", "stored", "turn", "turns",
     )  # fmt: skip
 
@@ -261,6 +264,7 @@ class Fold:
         self.before = _NOTHING
         self.slots = _NO_SLOTS
         self.turn: TurnFold | None = None
+        self.going = False
         self.open: StepFold | None = None
         self.opened: r.SessionOpened | None = None
         self.ended = False
@@ -280,6 +284,7 @@ class Fold:
         fold.slots, fold.opened, fold.ended = state.slots, state.opened, state.ended
         fold.inbox, fold.pipeline, fold.pending = state.inbox, state.pipeline, list(state.pending)
         fold.turn = None if state.turn is None else TurnFold(*astuple(state.turn))
+        fold.going = state.going
         fold.open = None if state.open is None else StepFold.of(state.open)
         fold._items = list(state.messages)
         return fold
@@ -298,14 +303,8 @@ class Fold:
     def acknowledge(self, count: int) -> None:
         """The store has the first `count` of the pending records."""
         self.stored += count
-        self.pending = self.pending[count:]
+        self.pending = self.pending[count:] if len(self.pending) > count else []
         self._state = None
-
-    @property
-    def going(self) -> bool:
-        """Whether the turn goes on with another step."""
-        turn = self.turn
-        return turn is not None and turn.concluded is None and turn.outcome is None
 
     @property
     def messages(self) -> Messages:
@@ -416,6 +415,7 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
     fold.turn = TurnFold(record.turn, record.ref, record.message, len(fold.messages), record.at)
     fold.turns = record.turn
     fold.open = None
+    fold.going = True
 
 
 @_folds(r.MessageAdded)
@@ -562,11 +562,14 @@ def _(fold: Fold, record: r.Suspended) -> None:
     turn = _turn(fold)
     turn.outcome = record
     turn.active += record.active
+    fold.going = False
 
 
 @_folds(r.Resumed)
 def _(fold: Fold, record: r.Resumed) -> None:
-    _turn(fold).outcome = None
+    turn = _turn(fold)
+    turn.outcome = None
+    fold.going = turn.concluded is None
     fold.pipeline = record.pipeline
 
 
@@ -597,6 +600,7 @@ def _(fold: Fold, record: r.Concluded) -> None:
     turn = _turn(fold)
     turn.concluded = record.outcome
     turn.text = record.text
+    fold.going = False
 
 
 @_folds(r.TurnEnded)
@@ -607,6 +611,7 @@ def _(fold: Fold, record: r.TurnEnded) -> None:
     turn.active += record.active
     turn.injected = ()
     fold.open = None
+    fold.going = False
 
 
 def _changes_nothing(fold: Fold, record: r.Record) -> None:

@@ -29,7 +29,7 @@ SaysHook: TypeAlias = Callable[Concatenate[E, ...], Union[Says, D, None, Awaitab
 
 CallModel: TypeAlias = Callable[[ModelRequest], Awaitable[ModelReply]]
 CallTool: TypeAlias = Callable[[ToolCall], Awaitable[ToolResult]]
-RunStep: TypeAlias = Callable[[State], Awaitable[Step]]
+RunStep: TypeAlias = Callable[..., Awaitable[Step]]
 RunTurn: TypeAlias = Callable[["Turn[Any]"], Awaitable[State]]
 
 ModelWrap: TypeAlias = Callable[Concatenate[ModelRequest, CallModel, ...], Union[Awaitable[Replied], Replied]]

@@ -20,7 +20,7 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run."""
 
-    __slots__ = ("costly", "event", "gates", "groups", "name", "rewrites", "says", "shadows")
+    __slots__ = ("costly", "event", "gates", "groups", "judges", "name", "rewrites", "says", "shadows")
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
         self.event = event
@@ -31,6 +31,7 @@ class Point:
         self.gates = tuple(hook for hook in gates if not hook.shadow and not hook.costly)
         self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
         self.shadows = tuple(hook for hook in gates if hook.shadow)
+        self.judges = bool(gates)
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
 
 

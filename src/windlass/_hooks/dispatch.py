@@ -43,17 +43,18 @@ class Site(Host, Protocol):
 
 async def call(hook: Hook, event: Any, site: Site, *, may_write: bool = True) -> Any:
     """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
+    given = event if hook.view is None else hook.view(event)
     if hook.plain:
         if hook.is_async:
-            return await hook.fn(event)
+            return await hook.fn(given)
         started = perf_counter()
-        answer = hook.fn(event)
+        answer = hook.fn(given)
         if perf_counter() - started > BLOCKED_AFTER:
             _blocked(hook, perf_counter() - started, site)
         return await answer if answer is not None and inspect.isawaitable(answer) else answer
     writes = Writes(hook.name) if may_write else None
     supplied = supply(hook, site, writes)
-    answer = await _bounded(hook, lambda: hook.fn(event, **supplied), site)
+    answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
     if writes is not None:
         site.keep(writes)
     return answer
@@ -114,30 +115,45 @@ class Passage:
 
     async def rewrite(self) -> Any:
         """The event with its final payload. A rewrite that fails fails the action."""
-        for hook in self.point.says:
+        point, site = self.point, self.site
+        for hook in point.says:
             if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
-                answer = await self._rewriting(hook)
+                try:
+                    if hook.plain and hook.is_async:
+                        answer = await hook.fn(self.event if hook.view is None else hook.view(self.event))
+                    else:
+                        answer = await call(hook, self.event, site)
+                except Exception as error:
+                    raise self._failing(hook, error) from error
                 if answer is not None:
                     self._say(hook, answer)
-        for hook in self.point.rewrites:
+        for hook in point.rewrites:
             if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
-                answer = await self._rewriting(hook)
+                try:
+                    if hook.plain and hook.is_async:
+                        answer = await hook.fn(self.event if hook.view is None else hook.view(self.event))
+                    else:
+                        answer = await call(hook, self.event, site)
+                except Exception as error:
+                    raise self._failing(hook, error) from error
                 if answer is not None:
                     self._change(hook, answer)
         return self.event
 
-    async def _rewriting(self, hook: Hook) -> Any:
-        try:
-            return await call(hook, self.event, self.site)
-        except HookError as error:
-            if not error.hook:
-                error.hook = hook.name
-            raise
-        except Exception as error:
-            text = f"{hook.kind} {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
-            raise HookError(text, hook=hook.name, event=self.point.name) from error
+    @property
+    def to_judge(self) -> bool:
+        """Whether anybody may have something to decide."""
+        return self.point.judges or bool(self.said)
+
+    def _failing(self, hook: Hook, error: Exception) -> HookError:
+        if isinstance(error, HookError):
+            error.hook = error.hook or hook.name
+            return error
+        text = f"{hook.kind} {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
+        return HookError(text, hook=hook.name, event=self.point.name)
 
     def _say(self, hook: Hook, answer: Any) -> None:
+        answer = answer if hook.answer is None else hook.answer(self.event, answer)
         says = answer if isinstance(answer, Says) else Says(decision=answer)
         if says.rewrite is not None:
             self._change(hook, says.rewrite)
@@ -155,6 +171,7 @@ class Passage:
         name = self.point.event.payload
         if name is None:
             raise illegal(hook, self.point, answer)
+        answer = answer if hook.answer is None or hook.kind == "hook" else hook.answer(self.event, answer)
         old = getattr(self.event, name)
         new = coerced(self.point.event, hook, old, answer)
         fields = changes(old, new)

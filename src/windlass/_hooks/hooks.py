@@ -55,12 +55,16 @@ _LEGAL: dict[str, set[str]] = {
 
 
 class Hook:
-    """A registered hook. Immutable once it is made; names are labels, made unique when the agent is compiled."""
+    """A registered hook. Names are labels, made unique when the agent is compiled.
+
+    `view` says what the function is given of the event, `answer` turns what it returns into an answer to the event; a
+    plain hook has neither.
+    """
 
     __slots__ = (
-        "_hints", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async", "kind",
+        "_hints", "answer", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async", "kind",
         "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain", "priority",
-        "shadow", "thread", "timeout", "tool", "wait", "wants",
+        "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +98,8 @@ class Hook:
         self.parameters = self._check_parameters()
         self._hints: dict[str, Any] | None = None
         self._check_answer()
+        self.view: Callable[[Any], Any] | None = None
+        self.answer: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         if self.timeout is not None and not self.is_async and not self.thread and kind != "observe":

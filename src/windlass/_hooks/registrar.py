@@ -210,13 +210,14 @@ class Registrar:
         def register(fn: Callable[..., Any]) -> Callable[..., Any]:
             if not callable(fn):
                 raise RegistrationError(f"{kind} on {event!r} needs a callable, got {fn!r}")
-            self._open(kind, getattr(fn, "__name__", repr(fn)))
-            self._add(Hook(kind, event, fn, cast(Options, dict(options))))
+            self.add(Hook(kind, event, fn, cast(Options, dict(options))))
             return fn
 
         return register
 
-    def _add(self, hook: Hook) -> None:
+    def add(self, hook: Hook) -> None:
+        """Register a hook that was made elsewhere."""
+        self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
         self._hooks.append(hook)
 
@@ -235,8 +236,8 @@ class Part(Registrar):
         self._capability = capability
         self._band = band
 
-    def _add(self, hook: Hook) -> None:
-        super()._add(hook)
+    def add(self, hook: Hook) -> None:
+        super().add(hook)
         hook.capability = self._capability
         if self._band is not None:
             hook.band = self._band

@@ -8,7 +8,7 @@ from windlass.events import StepEnding
 from windlass.messages import Message, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import Rewound, StepEnded, ToolReturned
-from windlass.states import CallFold, State, Step, step_id
+from windlass.states import CallFold, Fold, Step, step_id
 
 from .segment import Segment, handled
 from .stages import add_message, admit, decide, inject
@@ -20,18 +20,17 @@ class Applier:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 
-    async def apply(self, state: State, step: Step) -> State:
+    async def apply(self, fold: Fold, step: Step) -> None:
         segment = self.segment
-        fold = segment.fold
-        if fold.turn is not None and fold.turn.outcome is None:
-            if segment.program.ends_steps or segment.extra_messages:
-                await end_step(segment)
-            else:
-                segment.record(StepEnded(fold.steps + 1, None, segment.active()))
-            if segment.program.handlers:
-                await handled(segment, segment.program.handlers.get("after_step", ()), segment.state)
-            await segment.commit()
-        return fold.state
+        if fold.turn is None or fold.turn.outcome is not None:
+            return
+        if segment.program.ends_steps or segment.extra_messages:
+            await end_step(segment)
+        else:
+            segment.record(StepEnded(fold.steps + 1, None, segment.active()))
+        if segment.program.handlers:
+            await handled(segment, segment.program.handlers.get("after_step", ()), fold.state)
+        await segment.commit()
 
 
 async def end_step(segment: Segment, error: BaseException | None = None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import compose
@@ -23,31 +21,48 @@ class RequestRefused(ModelError):
 
 
 class ModelCaller:
-    """Makes the model calls of a segment: one at a time, each with its attempts."""
+    """Makes the model calls of a segment: one at a time, each with its attempts.
+
+    Every request leaves through `attempt`. Where there are wraps, `ask` goes through them to it and keeps account of the
+    attempts: only a wrap makes a second one or changes the request.
+    """
 
     __slots__ = (
-        "_unwritten", "attempt", "call", "fingerprint", "halted", "judged", "paid", "reply", "round", "segment",
+        "_onion", "_unwritten", "fingerprint", "halted", "judged", "number", "paid", "reply", "round", "segment",
         "step", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.call: Any = compose(segment.hooks.model_wraps, self._attempt, segment)
         self.wrapped = bool(segment.hooks.model_wraps)
-        self.fingerprint = ""
-
-    def begin(self, request: ModelRequest, step: int, round_: int) -> None:
-        """A new call: `await self.call(request)` goes through the wraps, `accept` takes what leaves the outermost."""
-        self.judged = request
-        self.step = step
-        self.round = round_
-        self.attempt = 0
         self.halted: Halt | None = None
+        self.paid = True
+        self.number = 1
+        if self.wrapped:
+            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment)
+
+    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
+        """One request to one model, and the reply as the transformers leave it."""
+        segment = self.segment
+        if segment.listens:
+            segment.fact(ModelCalled, step, self.number, request)
+        program = segment.program
+        model = program.model if request.model is program.model_name else segment.model(request)
+        reply = await model.reply(request)
+        if type(reply) is not ModelReply:
+            reply = as_reply(reply)
+        return transform_reply(program.hooks.transforms, reply) if program.hooks.transforms else reply
+
+    # ------------------------------------------------------------ inside wraps
+
+    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply:
+        """The reply that leaves the outermost wrap. `paid` says whether it is that of the last attempt."""
+        self.judged, self.step, self.round = request, step, round_
+        self.number = 0
+        self.halted = None
         self.reply: ModelReply | None = None
         self._unwritten: ModelAttempted | None = None
-
-    def accept(self, given: Any) -> ModelReply:
-        """The reply that counts. `paid` says whether it is the reply of the last attempt."""
+        given = await self._onion(request)
         self.paid = given is self.reply
         if self.paid:
             return given  # type: ignore[no-any-return]
@@ -58,34 +73,25 @@ class ModelCaller:
             wrap = self.segment.hooks.model_wraps[0]
             raise BadReply(f"wrap {wrap.name!r} ({wrap.source}): {error}") from None
 
-    async def _attempt(self, request: ModelRequest) -> ModelReply:
-        """One attempt, innermost. Only a wrap makes a second one or changes the request."""
-        segment = self.segment
-        self.attempt += 1
-        if self.wrapped and (settled := await self._before(request)) is not None:
+    async def _innermost(self, request: ModelRequest) -> ModelReply:
+        self.number += 1
+        self.fingerprint = ""
+        if (self.number > 1 or request is not self.judged or self.segment.resumed) and (
+            settled := await self._before(request)
+        ) is not None:
             return settled
-        if segment.listens:
-            segment.fact(ModelCalled, self.step, self.attempt, request)
-        program = segment.program
-        model = program.model if request.model is program.model_name else segment.model(request)
         try:
-            reply = await model.reply(request)
-            if type(reply) is not ModelReply:
-                reply = as_reply(reply)
+            self.reply = reply = await self.attempt(request, self.step)
         except Exception as error:
             self._unwritten = self._attempted(error=error_value(error))
             raise
-        if segment.hooks.transforms:
-            reply = transform_reply(segment.hooks.transforms, reply)
-        self.reply = reply
-        if self.wrapped:
-            self._unwritten = self._attempted(reply=reply)
+        self._unwritten = self._attempted(reply=reply)
         return reply
 
     async def _before(self, request: ModelRequest) -> ModelReply | None:
         """What the log has is served; what the gates have not judged goes to them first."""
         segment = self.segment
-        if self.attempt > 1:
+        if self.number > 1:
             self._write_attempt()
         changed = request is not self.judged
         self.fingerprint = fingerprint_of(self.judged, request) if changed else ""
@@ -96,7 +102,7 @@ class ModelCaller:
         return None
 
     def _attempted(self, reply: ModelReply | None = None, error: ErrorValue | None = None) -> ModelAttempted:
-        return ModelAttempted(self.step, self.round, self.attempt, self.fingerprint, reply, error)
+        return ModelAttempted(self.step, self.round, self.number, self.fingerprint, reply, error)
 
     def _write_attempt(self) -> None:
         """The previous attempt did not stand: it is recorded, with what it cost."""
@@ -109,7 +115,7 @@ class ModelCaller:
         segment = self.segment
         point = segment.hooks.model_calling
         assert point is not None
-        about = f"{step_id(segment.fold.session, self.step)}/attempt.{self.attempt}"
+        about = f"{step_id(segment.fold.session, self.step)}/attempt.{self.number}"
         verdict = await Passage(point, ModelCalling(request, segment.turn), segment, about).judge()
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
@@ -123,7 +129,7 @@ class ModelCaller:
     def _served(self) -> ModelAttempted | None:
         open_step = self.segment.fold.open
         for attempt in open_step.attempts if open_step is not None else ():
-            if (attempt.round, attempt.attempt, attempt.fingerprint) == (self.round, self.attempt, self.fingerprint):
+            if (attempt.round, attempt.attempt, attempt.fingerprint) == (self.round, self.number, self.fingerprint):
                 return attempt
         return None
 

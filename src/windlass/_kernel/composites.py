@@ -1,4 +1,8 @@
-"""The seven composites' contracts, and the set of them that an agent runs on."""
+"""The seven composites' contracts, and the set of them that an agent runs on.
+
+Between composites the state travels as its accumulator: they read what they need of the `Fold` and change it only by
+`segment.record`. Its immutable value, `fold.state`, is made for whoever asks: a hook, a criterion, a phase handler.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from windlass.records import Evaluated
-from windlass.states import State, Step
+from windlass.states import Fold, State, Step
 from windlass.turns import Turn
 
 if TYPE_CHECKING:
@@ -22,45 +26,45 @@ Emit: TypeAlias = Callable[[State], Awaitable[None]]
 class ExecutionLifecycle(Protocol):
     """Opens and closes a turn; `failed` is the way out of a turn that was cancelled or broke down."""
 
-    async def start(self, state: State) -> State: ...
-    async def finish(self, state: State) -> State: ...
-    async def failed(self, state: State, error: BaseException) -> State: ...
+    async def start(self, fold: Fold) -> None: ...
+    async def finish(self, fold: Fold) -> State: ...
+    async def failed(self, fold: Fold, error: BaseException) -> State: ...
 
 
 class StepRunner(Protocol):
     """Runs one step, or goes on with an open one: the model call and the calls it asks for."""
 
-    async def run(self, state: State) -> Step: ...
+    async def run(self, fold: Fold) -> Step: ...
 
 
 class StepApplier(Protocol):
     """Lets the step's messages enter the transcript and ends the step."""
 
-    async def apply(self, state: State, step: Step) -> State: ...
+    async def apply(self, fold: Fold, step: Step) -> None: ...
 
 
 class ContinuationEvaluator(Protocol):
     """Collects the votes on whether the turn goes on."""
 
-    async def evaluate(self, state: State) -> Evaluated: ...
+    async def evaluate(self, fold: Fold) -> Evaluated: ...
 
 
 class StopResolver(Protocol):
     """Turns a vote into going on or stopping; a stop may be vetoed."""
 
-    async def resolve(self, state: State, evaluated: Evaluated) -> State: ...
+    async def resolve(self, fold: Fold, evaluated: Evaluated) -> None: ...
 
 
 class ErrorHandler(Protocol):
     """Answers an error with retry, ignore or halt."""
 
-    async def handle(self, error: Exception, state: State) -> State: ...
+    async def handle(self, error: Exception, fold: Fold) -> None: ...
 
 
 class ToolExecutor(Protocol):
     """Decides all open calls of the step, then runs the allowed ones; their results become records."""
 
-    async def execute(self, state: State) -> None: ...
+    async def execute(self, fold: Fold) -> None: ...
 
 
 class PhaseHandler(Protocol):

@@ -10,7 +10,7 @@ from windlass.decisions import Vote
 from windlass.events import Continuing
 from windlass.outcomes import StopReason
 from windlass.records import Evaluated
-from windlass.states import State
+from windlass.states import Fold, State
 from windlass.types import Criterion
 
 from .segment import Segment
@@ -31,10 +31,11 @@ class Evaluator:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 
-    async def evaluate(self, state: State) -> Evaluated:
+    async def evaluate(self, fold: Fold) -> Evaluated:
         segment = self.segment
-        if segment.program.only_tools_count and (turn := state.turn) is not None and turn.last and turn.last.results:
+        if segment.program.only_tools_count and fold.turn is not None and fold.turn.last and fold.turn.last.results:
             return _GO_ON
+        state = fold.state
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
         votes = [(name, criterion(state)) for name, criterion in segment.program.named_criteria]
@@ -66,7 +67,7 @@ class Evaluator:
         return passage.answers
 
 
-def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State) -> tuple[StopReason, str]:
+def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State | Fold) -> tuple[StopReason, str]:
     """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
     if evaluated.vote is Vote.FORBID:
         detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -17,9 +16,8 @@ from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value
-from windlass.policies import category_of
 from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
-from windlass.states import CallFold, State
+from windlass.states import CallFold, Fold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
@@ -37,16 +35,17 @@ class Executor:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
-        self.call: Any = compose(segment.hooks.tool_wraps, self._innermost, segment)
-        self.wrapped = bool(segment.hooks.tool_wraps) or segment.resumed
+        if segment.hooks.tool_wraps:
+            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment)
+        self.wrapped = bool(segment.hooks.tool_wraps)
         self.judged = segment.program.judges_calls or segment.resumed
         self.halts: list[Halt] = []
         self.finishes: dict[str, Finish] = {}
 
-    async def execute(self, state: State) -> None:
+    async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do. One alone needs no task."""
         segment = self.segment
-        step = segment.fold.open
+        step = fold.open
         assert step is not None
         ready = [call for call in step.calls.values() if call.result is None]
         if self.judged:
@@ -236,43 +235,24 @@ class Executor:
     async def _run(self, state: CallFold) -> None:
         """A decided call to its result: refused, answered for it, in doubt since a crash, or executed."""
         segment = self.segment
-        assert state.decided is not None, f"call {state.proposed.id} was not decided"
-        verdict = state.decided.verdict
-        call = state.call
-        if type(verdict) is not Allow:
-            result = self._not_executed(call, verdict)
+        call, decided = state.call, state.decided
+        assert decided is not None, f"call {call.id} was not decided"
+        if type(decided.verdict) is not Allow:
+            result = self._not_executed(call, decided.verdict)
         elif state.called and self._in_doubt(state):
             result = text_result(_UNKNOWN, "interrupted")
         else:
-            attempts = Attempts(state)
             try:
                 if self.wrapped:
-                    result = await self._wrapped(call, attempts)
+                    result = await self._in_wraps(state, call)
                 else:
-                    result = await self._attempt(call, attempts)
+                    result = await self.attempt(call, 1, "")
             except Exception as error:
-                result = self._failed(call, attempts, error)
-            if attempts.halt is not None:
-                self.halts.append(attempts.halt)
+                result = self._failed(call, state, error)
         if segment.hooks.tool_returning is None:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:
             await self._return(state, result)
-
-    async def _wrapped(self, call: ToolCall, attempts: Attempts) -> ToolResult:
-        """The call inside its wraps: what leaves the outermost is the result."""
-        self.attempts[call.id] = attempts
-        try:
-            result = await self.call(call)
-        finally:
-            del self.attempts[call.id]
-        if result is attempts.result:
-            return attempts.result  # type: ignore[return-value]
-        self._write_attempt(call.id, attempts)
-        return as_result(result)
-
-    def _innermost(self, call: ToolCall) -> Awaitable[ToolResult]:
-        return self._attempt(call, self.attempts[call.id])
 
     def _not_executed(self, call: ToolCall, verdict: Any) -> ToolResult:
         """The result of a call that was answered for the tool, or refused."""
@@ -286,74 +266,37 @@ class Executor:
     def _in_doubt(self, state: CallFold) -> bool:
         """Started by somebody who did not live to tell, and not safe to repeat."""
         tool = self.segment.program.tools.get(state.call.name)
-        started = state.called > len(state.attempts)
-        return started and (tool is None or (tool.effect == "unsafe" and tool.retry != "safe"))
+        return state.called > len(state.attempts) and (tool is None or _unsafe(tool))
 
-    def _failed(self, call: ToolCall, attempts: Attempts, error: Exception) -> ToolResult:
-        """An error as a result the model reads, unless the policy wants it otherwise."""
-        if not isinstance(error, UnsafeRetry):
-            attempts.error = error
-        category = category_of(error)
-        if category in ("unknown", "model", "validation"):
-            category = "tool"
-        if category == "hook":
-            return text_result(f"Error: {error}", "error")
-        if self.segment.program.policy.action(category if category == "timeout" else "tool") == "halt" and (
-            self.segment.program.policy.action("tool") == "halt"
-        ):
+    def _failed(self, call: ToolCall, state: CallFold, error: Exception) -> ToolResult:
+        """An error as a result the model reads, unless the policy wants the turn to end with it."""
+        if not isinstance(error, HookError) and self.segment.program.policy.action("tool") == "halt":
             raise error
-        tool = self.segment.program.tools.get(call.name)
-        unsafe = tool is not None and tool.effect == "unsafe" and tool.retry != "safe"
-        if unsafe and attempts.started and isinstance(attempts.error, TimeoutError):
-            return text_result(f"{_UNKNOWN} ({type(attempts.error).__name__}: {attempts.error})", "interrupted")
+        timed_out = isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
+        if timed_out and state.called and _unsafe(self.segment.program.tools.get(call.name)):
+            return text_result(f"{_UNKNOWN} ({error})", "interrupted")
         return text_result(_error_text(error), "error")
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(self, call: ToolCall, attempts: Attempts) -> ToolResult:
-        """One attempt, innermost. Only a wrap makes a second one or changes the call."""
+    async def attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
+        """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
         segment = self.segment
-        attempts.number += 1
         tool = segment.program.tools.get(call.name)
-        if self.wrapped and (settled := await self._before(tool, call, attempts)) is not None:
-            return settled
         if tool is None:
-            return self._keep(attempts, unknown_tool(call.name, segment))
+            return unknown_tool(call.name, segment)
         try:
             values = tool.prepare(call.json)
         except ToolError as error:
-            return self._keep(attempts, text_result(f"Error: {error}", "error"))
-        segment.record(ToolCalled(call.id, call.name, attempts.number, attempts.fingerprint, segment.clock.now()))
-        if tool.effect != "pure" and segment.program.store.durable:
+            return text_result(f"Error: {error}", "error")
+        segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now()))
+        if segment.durable and tool.effect != "pure":
             await segment.commit()
-        attempts.started = True
-        try:
-            if tool.is_async and not tool.supplied and tool.timeout is None:
-                value = await tool.invoke(values, None)
-            else:
-                value = await self._invoke(tool, call, values)
-        except Exception as error:
-            attempts.error = error
-            raise
-        attempts.result = result = value if type(value) is ToolResult else ToolResult(render(value))
-        return result
-
-    async def _before(self, tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> ToolResult | None:
-        """No unsafe call is made twice; what the log has is served; what the gates have not judged goes to them."""
-        if attempts.number > 1:
-            self._write_attempt(call.id, attempts)
-            _refuse_unsafe(tool, call, attempts)
-        attempts.error = None
-        judged = attempts.state.call
-        changed = call is not judged and (call.json != judged.json or call.name != judged.name)
-        attempts.fingerprint = call.digest if changed else ""
-        if self.segment.resumed and (served := attempts.served()) is not None:
-            return served
-        return await self._judge_changed(call, attempts) if changed else None
-
-    def _keep(self, attempts: Attempts, result: ToolResult) -> ToolResult:
-        attempts.result = result
-        return result
+        if tool.is_async and not tool.supplied and tool.timeout is None:
+            value = await tool.invoke(values, None)
+        else:
+            value = await self._invoke(tool, call, values)
+        return value if type(value) is ToolResult else ToolResult(render(value))
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
         writes = None
@@ -389,6 +332,60 @@ class Executor:
                 supplied[name] = segment.slot(source.removeprefix("slot:")).load(segment.fold.slots)
         return supplied
 
+    # ------------------------------------------------------------ inside wraps
+
+    async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
+        """The call inside its wraps: what leaves the outermost is the result."""
+        attempts = self.attempts[call.id] = Attempts(state)
+        try:
+            result = await self._onion(call)
+        finally:
+            del self.attempts[call.id]
+            if attempts.halt is not None:
+                self.halts.append(attempts.halt)
+        if result is attempts.result:
+            return result  # type: ignore[no-any-return]
+        self._write_attempt(call.id, attempts)
+        return as_result(result)
+
+    async def _innermost(self, call: ToolCall) -> ToolResult:
+        """One attempt of a wrap: no unsafe call is made twice, and what the gates have not judged goes to them first."""
+        attempts = self.attempts[call.id]
+        attempts.number += 1
+        if (attempts.number > 1 or call is not attempts.state.call or self.segment.resumed) and (
+            settled := await self._before(call, attempts)
+        ) is not None:
+            return settled
+        try:
+            attempts.result = result = await self.attempt(call, attempts.number, attempts.fingerprint)
+        except Exception as error:
+            attempts.error = error
+            raise
+        return result
+
+    async def _before(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
+        if attempts.number > 1:
+            self._write_attempt(call.id, attempts)
+            _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
+        attempts.error = attempts.result = None
+        judged = attempts.state.call
+        changed = call.json != judged.json or call.name != judged.name
+        attempts.fingerprint = call.digest if changed else ""
+        if self.segment.resumed and (served := attempts.served()) is not None:
+            return served
+        if changed:
+            attempts.result = await self._judge_changed(call, attempts)
+        return attempts.result
+
+    def _write_attempt(self, call_id: str, attempts: Attempts) -> None:
+        """An attempt that did not stand is recorded, once."""
+        if attempts.result is None and attempts.error is None:
+            return
+        attempts.written += 1
+        error = None if attempts.error is None else error_value(attempts.error)
+        result = attempts.result if error is None else None
+        self.segment.record(ToolAttempted(call_id, attempts.written, attempts.fingerprint, result, error))
+
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
         segment = self.segment
@@ -400,25 +397,12 @@ class Executor:
         if passage.answers:
             segment.record(HookDecided("ToolCalling", passage.about, verdict, tuple(passage.answers)))
         if isinstance(verdict, Answer):
-            return self._keep(attempts, as_result(verdict.value, "answered"))
+            return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
             verdict = Deny(f"nobody can be asked about a call that a wrap changed: {verdict.question}")
         if isinstance(verdict, Halt):
             attempts.halt = verdict
-        if isinstance(verdict, Deny | Halt):
-            return self._keep(attempts, text_result(f"Denied: {verdict.reason}", "denied"))
-        return None
-
-    def _write_attempt(self, call_id: str, attempts: Attempts) -> None:
-        """The previous attempt did not stand: it is recorded."""
-        if attempts.result is None and attempts.error is None:
-            return
-        error = None if attempts.error is None else error_value(attempts.error)
-        result = attempts.result if error is None else None
-        number = attempts.number - 1 if attempts.written < attempts.number - 1 else attempts.number
-        if number > attempts.written:
-            self.segment.record(ToolAttempted(call_id, number, attempts.fingerprint, result, error))
-            attempts.written = number
+        return text_result(f"Denied: {verdict.reason}", "denied") if isinstance(verdict, Deny | Halt) else None
 
     # ------------------------------------------------------------ the result
 
@@ -454,13 +438,12 @@ class Executor:
 
 
 class Attempts(Struct):
-    """The attempts at one call in this process."""
+    """The attempts at one call that wraps made in this process."""
 
     state: CallFold
     number: int = 0
     written: int = 0
     fingerprint: str = ""
-    started: bool = False
     result: ToolResult | None = None
     error: Exception | None = None
     halt: Halt | None = None
@@ -482,16 +465,18 @@ class Attempts(Struct):
 
 
 def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> None:
-    """A second attempt at an unsafe call that was started, and that did not say that nothing happened."""
-    if tool is None or tool.effect != "unsafe" or tool.retry == "safe" or not attempts.started:
+    """A second attempt at an unsafe call that was started, unless the tool said that nothing happened."""
+    if not _unsafe(tool) or not attempts.state.called or isinstance(attempts.error, NotDone):
         return
-    if isinstance(attempts.error, NotDone):
-        return
+    outcome = "known" if attempts.error is None else "unknown"
     raise UnsafeRetry(
-        f"tool {call.name!r} is unsafe and was started: it is not called again, its outcome is "
-        f"{'unknown' if attempts.error is not None else 'known'}. Raise NotDone in the tool if nothing happened, or declare "
-        'it with retry="safe" or effect="idempotent"'
-    )
+        f"tool {call.name!r} is unsafe and was started: it is not called again, its outcome is {outcome}. Raise NotDone in "
+        'the tool if nothing happened, or declare it with retry="safe" or effect="idempotent"'
+    ) from attempts.error
+
+
+def _unsafe(tool: Tool[..., Any] | None) -> bool:
+    return tool is not None and tool.effect == "unsafe" and tool.retry != "safe"
 
 
 def unknown_tool(name: str, segment: Segment) -> ToolResult:

@@ -8,21 +8,21 @@ from .composites import Emit
 from .segment import Segment
 
 
-async def drive(segment: Segment, state: State, emit: Emit | None = None) -> State:
-    """Take a state to the end of its turn, or to where it has to wait. Every state is a fold of the log."""
-    lifecycle, runner, applier = segment.lifecycle, segment.runner, segment.applier
+async def drive(segment: Segment, emit: Emit | None = None) -> State:
+    """Take a turn to its end, or to where it has to wait. The fold is the log so far; its state is made on demand."""
+    fold, lifecycle, runner, applier = segment.fold, segment.lifecycle, segment.runner, segment.applier
     try:
-        state = await lifecycle.start(state)
-        while state.going:
+        await lifecycle.start(fold)
+        while fold.going:
             try:
-                step = await runner.run(state)
-                state = await applier.apply(state, step)
-                if state.going:
-                    state = await segment.resolver.resolve(state, await segment.evaluator.evaluate(state))
+                step = await runner.run(fold)
+                await applier.apply(fold, step)
+                if fold.going:
+                    await segment.resolver.resolve(fold, await segment.evaluator.evaluate(fold))
             except Exception as error:
-                state = await segment.errors.handle(error, segment.state)
-            if emit is not None and state.going:
-                await emit(state)
-        return await lifecycle.finish(state)
+                await segment.errors.handle(error, fold)
+            if emit is not None and fold.going:
+                await emit(fold.state)
+        return await lifecycle.finish(fold)
     except BaseException as error:
-        return await lifecycle.failed(segment.state, error)
+        return await lifecycle.failed(fold, error)

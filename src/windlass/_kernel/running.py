@@ -11,7 +11,7 @@ from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarti
 from windlass.messages import Message, ModelReply, ModelRequest, Part, ToolCallPart, as_reply, digest
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
-from windlass.states import State, Step, StepFold, step_id
+from windlass.states import Fold, Step, StepFold, step_id
 
 from .calling import ModelCaller
 from .inbox import take_inbox
@@ -29,23 +29,21 @@ class Runner:
         self.begins = segment.program.begins_steps
         self._passage: Passage | None = None
 
-    async def run(self, state: State) -> Step:
-        segment, fold = self.segment, self.fold
+    async def run(self, fold: Fold) -> Step:
+        segment = self.segment
         if segment.inbox:
             await take_inbox(segment)
         number = fold.steps + 1
         if self.begins and fold.open is None:
             await self._begin(number)
-        turn = fold.turn
-        assert turn is not None
-        while turn.concluded is None and turn.outcome is None:
+        while fold.going:
             step = fold.open
             if step is None or step.reply is None:
                 await self._ask(number, 1 if step is None else step.round)
-            elif segment.hooks.model_replying is None or await self._judge_reply():
+            elif segment.hooks.model_replying is None or await self._judge_reply(step):
                 step = fold.open
-                if step is not None and step.calls:
-                    await segment.executor.execute(state)
+                if step is not None and step.calls and fold.going:
+                    await segment.executor.execute(fold)
                 break
         step = fold.open
         return Step(number, None) if step is None else step.step()
@@ -80,27 +78,31 @@ class Runner:
                 await self._take(judged, number, round_, 0, False)
                 return
             request = judged
-        caller.begin(request, number, round_)
-        try:
-            reply = caller.accept(await caller.call(request))
-        except Exception:
-            if caller.halted is None:
-                raise
-        if caller.halted is not None:
-            segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
-        elif segment.hooks.model_replying is None:
-            self._record(reply, number, round_, caller.attempt, caller.paid)
+        if not caller.wrapped:
+            reply = await caller.attempt(request, number)
         else:
-            await self._take(reply, number, round_, caller.attempt, caller.paid)
+            try:
+                reply = await caller.ask(request, number, round_)
+            except Exception:
+                if caller.halted is None:
+                    raise
+            if caller.halted is not None:
+                segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
+                return
+        if segment.hooks.model_replying is None:
+            self._record(reply, number, round_, caller.number, caller.paid)
+        else:
+            await self._take(reply, number, round_, caller.number, caller.paid)
 
     async def _judge_request(self, request: ModelRequest, number: int, round_: int) -> ModelRequest | ModelReply | None:
         """The request that may leave, or the answer that makes it needless, or None: the turn waits or is over."""
         segment = self.segment
         point = segment.hooks.model_calling
         assert point is not None
-        about = _about(segment, number, "request", round_)
-        passage = Passage(point, ModelCalling(request, segment.turn), segment, about)
+        passage = Passage(point, ModelCalling(request, segment.turn), segment, _about(segment, number, "request", round_))
         final: ModelRequest = (await passage.rewrite()).request
+        if not passage.to_judge:
+            return final
         verdict = await decide(segment, passage, lambda: request_digest(final))
         if verdict is WAITING:
             segment.suspend()
@@ -126,15 +128,17 @@ class Runner:
         reply = _with_ids(reply, f"{self.fold.session}/{number}")
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 
-    async def _judge_reply(self) -> bool:
+    async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person, or all is over."""
         segment = self.segment
         point = segment.hooks.model_replying
-        step = segment.fold.open
-        if point is None or step is None or step.reply is None or any([c.decided for c in step.calls.values()]):
+        assert point is not None and step.reply is not None
+        passage, self._passage = self._passage, None
+        if passage is not None and not passage.to_judge:
+            return True
+        if any([c.decided for c in step.calls.values()]):
             return True
         await segment.commit()
-        passage, self._passage = self._passage, None
         if passage is None:
             about = _about(segment, step.number, "reply", step.round)
             passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, about)
@@ -149,8 +153,7 @@ class Runner:
             self._reject(step, verdict, _speakers(passage, Regenerate))
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
-            await self._take(as_reply(verdict.value), step.number, step.round + 1, 0, False)
-            self._passage = None
+            self._record(as_reply(verdict.value), step.number, step.round + 1, 0, False)
             return True
         else:
             return True

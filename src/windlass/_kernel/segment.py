@@ -47,7 +47,7 @@ class Segment:
 
     __slots__ = (
         "_active_since", "_append", "_awaited", "_durable", "_listeners", "_parallel", "_side_calls", "_tasks", "_writer", "answers",
-        "applier", "backlog", "clock", "ephemeral", "evaluator", "executor", "extra_messages",
+        "applier", "backlog", "clock", "durable", "ephemeral", "evaluator", "executor", "extra_messages",
         "failure", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens", "message", "program", "reserve", "record", "resolver",
         "resumed", "runner", "scope", "turn", "unrecorded", "unreviewed",
     )  # fmt: skip
@@ -81,6 +81,7 @@ class Segment:
         self.unreviewed: list[str] = []
         self.extra_messages: list[tuple[Message, str]] = []
         self._append = program.store.append
+        self.durable = program.store.durable
         self._listeners = program.hooks.listeners
         self.listens = bool(self._listeners)
         self.backlog = Backlog() if self.listens else _NO_BACKLOG

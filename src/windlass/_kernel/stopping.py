@@ -8,7 +8,7 @@ from windlass.events import Stopping
 from windlass.messages import user
 from windlass.outcomes import Completed, Stopped, StopReason
 from windlass.records import Evaluated, StopVetoed
-from windlass.states import State, step_id
+from windlass.states import Fold, step_id
 
 from .continuing import reason_of
 from .segment import Segment
@@ -24,25 +24,24 @@ class Resolver:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 
-    async def resolve(self, state: State, evaluated: Evaluated) -> State:
+    async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
         segment = self.segment
         if evaluated.vote is Vote.REQUEST or evaluated.vote is Vote.ALLOW:
-            return segment.fold.state
-        reason, detail = reason_of(evaluated, segment.program.criteria, state)
-        if segment.hooks.stopping is not None and not reason.hard and await self._vetoed(state, reason):
+            return
+        reason, detail = reason_of(evaluated, segment.program.criteria, fold)
+        if segment.hooks.stopping is not None and not reason.hard and await self._vetoed(fold, reason):
             await segment.commit()
         elif reason is StopReason.COMPLETED:
             segment.conclude(_COMPLETED)
         else:
             segment.conclude(Stopped(reason, detail))
-        return segment.fold.state
 
-    async def _vetoed(self, state: State, reason: StopReason) -> bool:
+    async def _vetoed(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
         segment = self.segment
-        point, turn = segment.hooks.stopping, state.turn
+        point, turn = segment.hooks.stopping, fold.turn
         assert point is not None and turn is not None
-        about = f"{step_id(state.session, state.steps)}/stop"
+        about = f"{step_id(fold.session, fold.steps)}/stop"
         passage = Passage(point, Stopping(reason, turn.vetoes > 0, segment.turn), segment, about)
         await passage.rewrite()
         verdict = await decide(segment, passage)

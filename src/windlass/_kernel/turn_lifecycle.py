@@ -27,7 +27,7 @@ from windlass.records import (
     TurnEnded,
     TurnStarted,
 )
-from windlass.states import State
+from windlass.states import Fold, State
 from windlass.turns import Writes
 
 from .applying import abandon, close_calls
@@ -45,12 +45,12 @@ class TurnLifecycle:
 
     # ------------------------------------------------------------ start
 
-    async def start(self, state: State) -> State:
+    async def start(self, fold: Fold) -> None:
         segment = self.segment
         if segment.message is None:
             await self._resume()
         else:
-            if not state.over:
+            if fold.turn is not None and not fold.state.over:
                 await self._supersede()
             halt = await self._open_session()
             if halt is None:
@@ -60,7 +60,6 @@ class TurnLifecycle:
                 segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
-        return segment.fold.state
 
     async def _open_session(self) -> Halt | None:
         """Record that the session is opened, if it is new or goes on under another pipeline."""
@@ -254,9 +253,9 @@ class TurnLifecycle:
 
     # ------------------------------------------------------------ finish
 
-    async def finish(self, state: State) -> State:
+    async def finish(self, fold: Fold) -> State:
         segment = self.segment
-        turn = state.turn
+        turn = fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
             await self._end(turn.concluded)
         return await segment.settle()
@@ -311,7 +310,7 @@ class TurnLifecycle:
 
     # ------------------------------------------------------------ the way out when all else fails
 
-    async def failed(self, state: State, error: BaseException) -> State:
+    async def failed(self, fold: Fold, error: BaseException) -> State:
         """Close the turn after a cancel or a breakdown: every call gets a result, the ending hooks run, then it is over.
 
         A cancel is raised on; a conflict or a stale answer is the caller's to know; anything else is the outcome.
