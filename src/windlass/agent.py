@@ -7,14 +7,14 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
 
 from ._hooks.compiled import CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
-from ._hooks.registrar import Part, Registrar, refuse_compiled
+from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
 from ._hooks.wraps import surround
 from ._kernel.handover import Handover
 from ._kernel.loop import drive
@@ -40,11 +40,14 @@ from .types import Criterion
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    T = TypeVar("T")
+
     ScopeT = TypeVar("ScopeT", default=Any)
     OutputT = TypeVar("OutputT", default=str)
 else:
     from typing import TypeVar
 
+    T = TypeVar("T")
     ScopeT = TypeVar("ScopeT")
     OutputT = TypeVar("OutputT")
 
@@ -97,7 +100,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._store = open_store(store)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._capabilities: list[str] = []
-        self._criteria.extend(criteria)
+        self.registered.criteria.extend(criteria)
         self._given: dict[str, Any] = {
             "models": {other.name: other for other in models},
             "settings": settings or {},
@@ -117,7 +120,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name."""
-        return toolset([*self._toolset.values(), *self._tools])
+        return toolset([*self._toolset.values(), *self.registered.tools])
 
     @property
     def store(self) -> Store:
@@ -132,7 +135,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._open("capability", label)
         part = Part(label, band)
         capability.install(part)
-        self._merge(part)
+        self._merge(part.registered)
         self._capabilities.append(label)
         return self
 
@@ -142,14 +145,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         install_lifecycle(self, lifecycle)
         return self
 
-    def _merge(self, part: Registrar) -> None:
-        self._hooks += part._hooks
-        self._transforms += part._transforms
-        self._tools += part._tools
-        for slot in part._slots:
+    def _merge(self, part: Registered) -> None:
+        mine = self.registered
+        mine.hooks += part.hooks
+        mine.transforms += part.transforms
+        mine.tools += part.tools
+        mine.criteria += part.criteria
+        mine.instructions += part.instructions
+        for slot in part.slots:
             self.slot(slot)
-        self._criteria += part._criteria
-        self._instructions += part._instructions
 
     def _open(self, kind: str, name: str) -> None:
         if self._program is not None:
@@ -160,17 +164,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if self._program is not None:
             return self._program
         for registrar in self._pipeline.registrars:
-            self._merge_without_hooks(registrar)
-        hooks = [*self._hooks, *self._pipeline.hooks()]
+            self._merge(registrar.registered)
+        hooks = [*self.registered.hooks, *self._pipeline.observing()]
         if self._output.schema is not None:
             hooks.append(Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"}))
-        compiled = CompiledHooks(hooks, self._transforms, self._slots)
+        compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
         tools = {name: tool.bound(compiled.slots_by_type) for name, tool in self.tools.items()}
-        criteria = [*self._pipeline.criteria, *self._criteria]
+        criteria = [*self._pipeline.criteria, *self.registered.criteria]
         self._program = Program(
             name=self.name,
             model=self.model,
-            system="\n\n".join(filter(None, [self.system, *self._instructions])),
+            system="\n\n".join(filter(None, [self.system, *self.registered.instructions])),
             tools=tools,
             output_schema=self._output.schema,
             hooks=compiled,
@@ -183,14 +187,6 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             **self._given,
         )
         return self._program
-
-    def _merge_without_hooks(self, registrar: Registrar) -> None:
-        self._transforms += registrar._transforms
-        self._tools += registrar._tools
-        for slot in registrar._slots:
-            self.slot(slot)
-        self._criteria += registrar._criteria
-        self._instructions += registrar._instructions
 
     # ------------------------------------------------------------ running
 
@@ -216,7 +212,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
-        self._refuse_busy(session)
+        self.refuse_busy(session)
         segment = await self._enter(session, None, answers, scope, None)
         try:
             return await self._finish(segment)
@@ -237,7 +233,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if given is None and session is None:
             raise ConfigError("iterate needs a message, or a session to resume")
         if session is not None:
-            self._refuse_busy(session)
+            self.refuse_busy(session)
         segment = await self._enter(session, given, answers, scope, slots)
         handover: Handover[State] = Handover()
         states = handover.read(lambda: _drive(segment, handover.put))
@@ -266,7 +262,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return _sync(lambda: self.resume(session, answers=answers, scope=scope))
 
     @asynccontextmanager
-    async def session(self, session: str) -> AsyncIterator[Session[ScopeT, OutputT]]:
+    async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
         """A session that is closed at the end of the block."""
         opened = Session(self, session)
         try:
@@ -322,7 +318,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
         if self.busy == "refuse":
-            self._refuse_busy(session)
+            self.refuse_busy(session)
         if self.busy == "queue":
             while (running := self._running.get(session)) is not None:
                 await running.ended()
@@ -335,10 +331,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return cast("Result[OutputT]", running.result)
         return await self.run(message, session=session, scope=scope, slots=slots)
 
-    def _refuse_busy(self, session: str) -> None:
+    def refuse_busy(self, session: str) -> None:
+        """Raise if a turn is running in the session."""
         if session in self._running:
             raise SessionBusy(
-                f"a turn is running in session {session!r}; wait for it, or make the agent with busy='queue' or 'steer'",
+                f"a turn is running in session {session!r}; wait, or make the agent with busy='queue' or 'steer'",
                 session=session,
             )
 
@@ -366,7 +363,7 @@ class Session(Generic[ScopeT, OutputT]):
 
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
-        self.agent._refuse_busy(self.id)
+        self.agent.refuse_busy(self.id)
         records = await self.agent.store.read(self.id)
         if records and not isinstance(records[-1], SessionEnded):
             state = fold(self.id, records)
@@ -425,26 +422,26 @@ def _user_message(message: str | Message) -> Message:
     return given
 
 
-def _sync(run: Callable[[], Any]) -> Any:
+def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run())
-    outcome: list[Any] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            outcome.append((asyncio.run(run()), None))
+            results.append(asyncio.run(run()))
         except BaseException as error:
-            outcome.append((None, error))
+            errors.append(error)
 
     thread = threading.Thread(target=work, name="windlass-run-sync")
     thread.start()
     thread.join()
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 _prefix = secrets.token_hex(5)

@@ -154,8 +154,6 @@ class FinishedBecause(Struct, frozen=True):
         return None
 
 
-
-
 def name_of(criterion: object) -> str:
     """What a criterion is called where it is shown."""
     return getattr(criterion, "__name__", None) or type(criterion).__name__

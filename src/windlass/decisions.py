@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal, TypeAlias, Union, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -108,7 +108,7 @@ class Vote(enum.Enum):
     ALLOW = "allow"
 
 
-AnyDecision: TypeAlias = Union[Allow, Deny, Answer, Ask, Regenerate, Veto, Finish, Rewind, Halt, Retry, Ignore]
+AnyDecision: TypeAlias = Allow | Deny | Answer | Ask | Regenerate | Veto | Finish | Rewind | Halt | Retry | Ignore
 
 
 class Resolution(Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
@@ -142,7 +142,7 @@ class Respond(Resolution, frozen=True):
     by: str | None = None
 
 
-AnyResolution: TypeAlias = Union[Approve, Edit, Reject, Respond]
+AnyResolution: TypeAlias = Approve | Edit | Reject | Respond
 
 
 class Says(Struct, frozen=True):

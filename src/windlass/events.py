@@ -7,7 +7,7 @@ holds when nobody answers, when a gate fails and when a person rejects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -80,7 +80,7 @@ class SessionStarting(Event["SessionStarting", "Halt | Allow", Setup], frozen=Tr
     """A new session is about to write its first record."""
 
     setup: Setup
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "setup"
     injects: ClassVar[Placement | None] = "prefix"
@@ -90,7 +90,7 @@ class TurnStarting(Event["TurnStarting", "Halt | Ask | Answer | Allow", Message]
     """A user message is about to open a turn."""
 
     message: Message
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "message"
     injects: ClassVar[Placement | None] = "turn"
@@ -102,7 +102,7 @@ class StepStarting(Event["StepStarting", "Halt | Allow", None], frozen=True):
     """A step is about to begin."""
 
     step: int
-    turn: Turn
+    turn: Turn[Any]
 
     injects: ClassVar[Placement | None] = "step"
 
@@ -111,7 +111,7 @@ class Compacting(Event["Compacting", "Deny | Allow", "tuple[int, int]"], frozen=
     """A range of the history is about to be replaced by something shorter."""
 
     range: tuple[int, int]
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "range"
     ranks = (Deny, Allow)
@@ -122,7 +122,7 @@ class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelReq
     """A request is about to leave for a model: the last look at all that leaves."""
 
     request: ModelRequest
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "request"
     ranks = (Halt, Ask, Answer, Allow)
@@ -133,7 +133,7 @@ class ModelReplying(Event["ModelReplying", "Halt | Regenerate | Ask | Allow", Mo
     """A model has replied and nothing has been done with it yet."""
 
     reply: ModelReply
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "reply"
     ranks = (Halt, Regenerate, Ask, Allow)
@@ -144,7 +144,7 @@ class ToolCalling(Event["ToolCalling", "Halt | Deny | Ask | Answer | Allow", Too
     """A tool call is about to be decided."""
 
     call: ToolCall
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "call"
     injects: ClassVar[Placement | None] = "result"
@@ -158,7 +158,7 @@ class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], f
     """A task is about to be handed to a child agent."""
 
     task: Delegation
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "task"
     injects: ClassVar[Placement | None] = "child"
@@ -172,7 +172,7 @@ class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolR
 
     call: ToolCall
     result: ToolResult
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "result"
     injects: ClassVar[Placement | None] = "result"
@@ -185,7 +185,7 @@ class MessageAdding(Event["MessageAdding", "Halt | Deny | Allow", Message], froz
     """A message is about to enter the transcript, whoever made it."""
 
     message: Message
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "message"
     ranks = (Halt, Deny, Allow)
@@ -195,7 +195,7 @@ class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True
     """A step is over; `error` is set if it ended by one."""
 
     step: Step
-    turn: Turn
+    turn: Turn[Any]
     error: BaseException | None = None
 
     injects: ClassVar[Placement | None] = "step"
@@ -206,7 +206,7 @@ class Continuing(Event["Continuing", Vote, None], frozen=True):
     """Does the turn go on? Criteria and hooks vote."""
 
     state: State
-    turn: Turn
+    turn: Turn[Any]
 
     ranks = (Vote.FORBID, Vote.REQUEST, Vote.ALLOW_STOP, Vote.ALLOW)
     raised = Vote.FORBID
@@ -217,7 +217,7 @@ class Stopping(Event["Stopping", "Halt | Veto | Allow", None], frozen=True):
 
     reason: StopReason
     stop_active: bool
-    turn: Turn
+    turn: Turn[Any]
 
     ranks = (Halt, Veto, Allow)
     raised = None
@@ -228,7 +228,7 @@ class SubagentStopping(Event["SubagentStopping", "Halt | Veto | Allow", None], f
 
     reason: StopReason
     stop_active: bool
-    turn: Turn
+    turn: Turn[Any]
 
     ranks = (Halt, Veto, Allow)
     raised = None
@@ -238,7 +238,7 @@ class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
     """A suspended turn is about to go on."""
 
     state: State
-    turn: Turn
+    turn: Turn[Any]
 
     injects: ClassVar[Placement | None] = "step"
     ranks = (Halt, Ask, Allow)
@@ -252,7 +252,7 @@ class Erring(Event["Erring", "Halt | Ignore | Retry", None], frozen=True):
     error: BaseException
     category: str
     attempt: int
-    turn: Turn
+    turn: Turn[Any]
 
     ranks = (Halt, Ignore, Retry)
 
@@ -262,7 +262,7 @@ class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):
 
     outcome: Outcome
     text: str
-    turn: Turn
+    turn: Turn[Any]
 
     payload: ClassVar[str | None] = "text"
     ranks = (Deny, Ask, Allow)
@@ -308,4 +308,4 @@ class LateResult(Fact, frozen=True, gc=True):
 
 LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult)
 FACTS: tuple[type[Fact], ...] = (*records.KINDS.values(), *LIVE_FACTS)
-Decidable: TypeAlias = Union[AnyDecision, Vote]
+Decidable: TypeAlias = AnyDecision | Vote

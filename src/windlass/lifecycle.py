@@ -1,4 +1,4 @@
-"""Two ready-made shapes over the verbs: `Lifecycle`, six points that may change things, and `LifecycleHook`, six that look."""
+"""Two shapes over the verbs: `Lifecycle`, six points that may change things, and `LifecycleHook`, six that look on."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ class Lifecycle:
     Every method may be plain or async, may return None for "unchanged", and may ask for `turn` as a further parameter.
     """
 
-    def before_agent(self, text: str) -> str | None | Awaitable[str | None]:
+    def before_agent(self, text: str) -> str | Awaitable[str | None] | None:
         """The user's text before the turn begins."""
         raise NotImplementedError
 
-    def before_model(self, messages: Sequence[Message]) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+    def before_model(
+        self, messages: Sequence[Message]
+    ) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """The messages of a request before it leaves."""
         raise NotImplementedError
 
@@ -66,7 +68,7 @@ class Lifecycle:
         """Around each tool call."""
         raise NotImplementedError
 
-    def after_agent(self, text: str) -> str | None | Awaitable[str | None]:
+    def after_agent(self, text: str) -> str | Awaitable[str | None] | None:
         """The final text before it is handed out."""
         raise NotImplementedError
 

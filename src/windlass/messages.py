@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, Self, TypeAlias, Union, overload
+from typing import Any, Literal, Self, TypeAlias, overload
 
 import msgspec
 from msgspec import Struct
@@ -78,7 +78,7 @@ class OpaquePart(Value, frozen=True, gc=True, tag="opaque", tag_field="type"):
     mediated: bool = True
 
 
-ContentPart: TypeAlias = Union[TextPart, ImagePart, OpaquePart]
+ContentPart: TypeAlias = TextPart | ImagePart | OpaquePart
 
 
 class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
@@ -95,7 +95,7 @@ class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
         return "".join([p.text for p in self.content if type(p) is TextPart])
 
 
-Part: TypeAlias = Union[TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart]
+Part: TypeAlias = TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart | OpaquePart
 _PARTS = (TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart)
 PART_TAGS = frozenset(str(part.__struct_config__.tag) for part in _PARTS)
 
@@ -366,7 +366,11 @@ def render(value: object) -> tuple[ContentPart, ...]:
         return (TextPart(str(value)),)
     if isinstance(value, TextPart | ImagePart | OpaquePart):
         return (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(p, TextPart | ImagePart | OpaquePart) for p in value):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(p, TextPart | ImagePart | OpaquePart) for p in value)
+    ):
         return tuple(value)
     return (TextPart(_encode_text(value)),)
 

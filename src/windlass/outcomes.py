@@ -9,7 +9,7 @@ from .errors import HookError, ModelError
 from .messages import Value
 
 
-class StopReason(str, enum.Enum):
+class StopReason(enum.StrEnum):
     """Why a turn ended, strongest first: when several hold, the first one is the reason."""
 
     ERROR = "error"

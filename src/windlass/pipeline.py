@@ -84,10 +84,9 @@ class Pipeline(Struct, frozen=True):
         """The finished pipeline. It is immutable all along; this names the moment."""
         return self
 
-    def hooks(self) -> list[Hook]:
-        """The hooks and observers it brings."""
-        observers = [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
-        return [*[hook for registrar in self.registrars for hook in registrar._hooks], *observers]
+    def observing(self) -> list[Hook]:
+        """The observers it brings, as hooks."""
+        return [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
 
 
 def describe(hooks: Iterable[Hook], tools: Iterable[str], criteria: Iterable[str]) -> bytes:

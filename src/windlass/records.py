@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, Union
+from typing import Any, Literal, TypeAlias, Union, get_args
 
 import msgspec
 
@@ -294,14 +294,14 @@ class InboxTaken(Record, frozen=True):
 class Concluded(Record, frozen=True):
     """It is settled how the turn will end; its ending hooks have not run yet."""
 
-    outcome: Union[Completed, Stopped, Failed, Cancelled]
+    outcome: Completed | Stopped | Failed | Cancelled
     text: str | None = None
 
 
 class TurnEnded(Record, frozen=True):
     """The turn ended. `text` is set if a hook changed what was concluded."""
 
-    outcome: Union[Completed, Stopped, Failed, Cancelled]
+    outcome: Completed | Stopped | Failed | Cancelled
     text: str | None = None
     active: float = 0.0
     at: float = 0.0
@@ -314,16 +314,16 @@ class Unknown(Record, frozen=True, gc=True):
     data: dict[str, Any]
 
 
-Outcome: TypeAlias = Union[Completed, Stopped, Failed, Cancelled, Suspended]
+Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 
-AnyRecord: TypeAlias = Union[
+AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, Injected, Rewritten, HookDecided, HookFailed,
     ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted, ToolReturned, StepEnded,
     Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered, Suspended, Resumed, SlotSet, SideReplied,
     CancelRequested, InboxTaken, Concluded, TurnEnded,
 ]  # fmt: skip
 
-KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in AnyRecord.__args__}  # type: ignore[attr-defined]
+KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 UPCASTERS: dict[str, Upcaster] = {}
@@ -331,7 +331,7 @@ UPCASTERS: dict[str, Upcaster] = {}
 `Name.2`, so the kind is the version."""
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(AnyRecord)  # type: ignore[arg-type]
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(AnyRecord)
 _plain: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 

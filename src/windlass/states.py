@@ -15,14 +15,17 @@ from msgspec.structs import astuple, replace
 from . import records as r
 from .decisions import Ask
 from .messages import Message, Messages, ModelReply, ToolCall, ToolCallPart, ToolResult, ToolResultPart, Usage, Value
-from .outcomes import StopReason
+from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
 
 
-class CallState(Value, frozen=True):
-    """One tool call: proposed, then decided, called, returned. `call` is what would be executed."""
+class CallFold(Struct, omit_defaults=True, gc=False):
+    """One tool call as the records tell it so far: proposed, then decided, called, returned.
+
+    `call` is what would be executed.
+    """
 
     proposed: ToolCall
     call: ToolCall
@@ -30,6 +33,15 @@ class CallState(Value, frozen=True):
     called: int = 0
     attempts: tuple[r.ToolAttempted, ...] = ()
     result: ToolResult | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a person."""
+        return self.decided is not None and type(self.decided.verdict) is Ask
+
+
+class CallState(CallFold, frozen=True):  # type: ignore[misc]
+    """One tool call, as a value."""
 
 
 class OpenStep(Value, frozen=True):
@@ -53,10 +65,11 @@ class Step(Value, frozen=True):
     results: tuple[ToolResult, ...] = ()
 
 
-class TurnState(Value, frozen=True):
-    """One turn: counters, transient context, open questions, outcome. `start` is the index of its first message.
+class TurnFold(Struct, omit_defaults=True, gc=False):
+    """One turn as the records tell it so far: counters, transient context, open questions, outcome.
 
-    `concluded` says how it will end, `outcome` how it ended, or that it is suspended.
+    `start` is the index of its first message; `concluded` says how it will end, `outcome` how it ended, or that it
+    is suspended.
     """
 
     number: int
@@ -83,6 +96,10 @@ class TurnState(Value, frozen=True):
     concluded: r.Outcome | None = None
     outcome: r.Outcome | None = None
     text: str | None = None
+
+
+class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
+    """One turn, as a value."""
 
 
 class State(Value, frozen=True):
@@ -159,13 +176,13 @@ class State(Value, frozen=True):
 def stop_reason(outcome: r.Outcome | None) -> StopReason | None:
     """The one reason behind an outcome."""
     match outcome:
-        case r.Completed():
+        case Completed():
             return StopReason.COMPLETED
-        case r.Stopped(reason=reason):
+        case Stopped(reason=reason):
             return reason
-        case r.Failed():
+        case Failed():
             return StopReason.ERROR
-        case r.Cancelled():
+        case Cancelled():
             return StopReason.CANCELLED
         case r.Suspended():
             return StopReason.SUSPENDED
@@ -179,19 +196,6 @@ def step_id(session: str, step: int) -> str:
 
 
 # ---------------------------------------------------------------- the accumulator
-
-
-class CallFold(CallState, frozen=False):  # type: ignore[misc]
-    """One call, as the records tell it so far."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for a person."""
-        return self.decided is not None and type(self.decided.verdict) is Ask
-
-
-class TurnFold(TurnState, frozen=False):  # type: ignore[misc]
-    """The latest turn, as the records tell it so far."""
 
 
 class StepFold(Struct):
@@ -340,9 +344,9 @@ class Fold:
             )
         return state
 
-    def say(self, *messages: Message) -> None:
+    def say(self, messages: tuple[Message, ...]) -> None:
         """Messages enter the transcript."""
-        self._items.extend(messages)
+        self._items += messages
         self._messages = None
 
     def cut(self, length: int) -> None:
@@ -421,11 +425,11 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
 @_folds(r.MessageAdded)
 def _(fold: Fold, record: r.MessageAdded) -> None:
     if record.message is not None:
-        fold.say(record.message)
+        fold.say((record.message,))
     else:
         turn = _turn(fold)
         turn.admitted = True
-        fold.say(turn.message)
+        fold.say((turn.message,))
 
 
 @_folds(r.Injected)
@@ -508,8 +512,7 @@ def _(fold: Fold, record: r.StepEnded) -> None:
     assert turn is not None
     if step is None:
         step = StepFold(record.step)
-    fold._items += step.messages() if record.messages is None else record.messages
-    fold._messages = None
+    fold.say(step.messages() if record.messages is None else record.messages)
     fold.steps = record.step
     fold.open = None
     turn.steps += 1
@@ -618,5 +621,6 @@ def _changes_nothing(fold: Fold, record: r.Record) -> None:
     """A record for those who read the log."""
 
 
-for _kind in (*r.KINDS.values(), r.Unknown):
+_FOLDS[r.Unknown] = _changes_nothing
+for _kind in r.KINDS.values():
     _FOLDS.setdefault(_kind, _changes_nothing)

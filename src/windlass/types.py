@@ -18,21 +18,21 @@ P = TypeVar("P")
 FactT = TypeVar("FactT", bound=Fact)
 
 AnyEvent: TypeAlias = Event[Any, Any, Any]
-Injection: TypeAlias = Union[str, ContentPart, Sequence[Union[str, ContentPart]], Injected, None]
-Replied: TypeAlias = Union[ModelReply, Message, str]
+Injection: TypeAlias = str | ContentPart | Sequence[str | ContentPart] | Injected | None
+Replied: TypeAlias = ModelReply | Message | str
 
 ObserveHook: TypeAlias = Callable[Concatenate[FactT, ...], object]
-InjectHook: TypeAlias = Callable[Concatenate[E, ...], Union[Injection, Awaitable[Injection]]]
-RewriteHook: TypeAlias = Callable[Concatenate[E, ...], Union[P, None, Awaitable[Union[P, None]]]]
-GateHook: TypeAlias = Callable[Concatenate[E, ...], Union[D, None, Awaitable[Union[D, None]]]]
-SaysHook: TypeAlias = Callable[Concatenate[E, ...], Union[Says, D, None, Awaitable[Union[Says, D, None]]]]
+InjectHook: TypeAlias = Callable[Concatenate[E, ...], Injection | Awaitable[Injection]]
+RewriteHook: TypeAlias = Callable[Concatenate[E, ...], P | Awaitable[P | None] | None]
+GateHook: TypeAlias = Callable[Concatenate[E, ...], D | Awaitable[D | None] | None]
+SaysHook: TypeAlias = Callable[Concatenate[E, ...], Says | D | Awaitable[Says | D | None] | None]
 
 CallModel: TypeAlias = Callable[[ModelRequest], Awaitable[ModelReply]]
 CallTool: TypeAlias = Callable[[ToolCall], Awaitable[ToolResult]]
 RunStep: TypeAlias = Callable[..., Awaitable[Step]]
 RunTurn: TypeAlias = Callable[["Turn[Any]"], Awaitable[State]]
 
-ModelWrap: TypeAlias = Callable[Concatenate[ModelRequest, CallModel, ...], Union[Awaitable[Replied], Replied]]
+ModelWrap: TypeAlias = Callable[Concatenate[ModelRequest, CallModel, ...], Awaitable[Replied] | Replied]
 ToolWrap: TypeAlias = Callable[Concatenate[ToolCall, CallTool, ...], object]
 StepWrap: TypeAlias = Callable[Concatenate[State, RunStep, ...], object]
 TurnWrap: TypeAlias = Callable[Concatenate["Turn[Any]", RunTurn, ...], object]

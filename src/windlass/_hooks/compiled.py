@@ -39,10 +39,10 @@ class CompiledHooks:
     """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made."""
 
     __slots__ = (
-        "all", "compacting", "continuing", "delegating", "durable", "erring", "listeners", "message_adding", "model_calling",
-        "model_replying", "model_wraps", "resuming", "session_starting", "slots", "slots_by_type", "step_ending",
-        "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling", "tool_returning",
-        "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
+        "all", "compacting", "continuing", "delegating", "durable", "erring", "listeners", "message_adding",
+        "model_calling", "model_replying", "model_wraps", "resuming", "session_starting", "slots", "slots_by_type",
+        "step_ending", "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling",
+        "tool_returning", "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
     )  # fmt: skip
 
     compacting: Point | None

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from windlass.decisions import Allow, Answer, Ask, Deny, Halt, Ignore, Retry, Says, Vote
 from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow
+from windlass.messages import as_parts
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
-from windlass.states import State
 from windlass.turns import Host, Turn, Writes
 from windlass.types import AnyEvent
 
@@ -22,10 +22,15 @@ from .compiled import Point
 from .hooks import Hook, legal_answers
 from .merging import rank_of, strictest
 from .payloads import changes, coerced
-from windlass.messages import as_parts
 
 BLOCKED_AFTER = 0.05
 """A plain function that holds the loop for longer than this is named."""
+
+
+class Recorder(Protocol):
+    """Puts a record into the log."""
+
+    def __call__(self, record: Record, /) -> None: ...
 
 
 class Site(Host, Protocol):
@@ -34,7 +39,8 @@ class Site(Host, Protocol):
     reserve: int
     clock: Any
 
-    def record(self, record: Record) -> State: ...
+    @property
+    def record(self) -> Recorder: ...
     def keep(self, writes: Writes) -> None: ...
     def beside(self, coroutine: Any) -> None: ...
     def injected_tokens(self) -> int: ...
@@ -92,8 +98,8 @@ async def _run(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
 
 
 def _blocked(hook: Hook, seconds: float, site: Site) -> None:
-    text = f"{hook.kind} {hook.name!r} blocked the event loop for {seconds * 1000:.0f} ms; make it async or add thread=True"
-    error = HookError(text, hook=hook.name)
+    blocked = f"{hook.kind} {hook.name!r} blocked the event loop for {seconds * 1000:.0f} ms"
+    error = HookError(f"{blocked}; make it async or add thread=True", hook=hook.name)
     site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
 
 
@@ -235,7 +241,8 @@ class Passage:
     def _refused(self) -> bool:
         going_on = (Allow, Ask, Answer, Ignore, Retry)
         return any(
-            not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP) for _, d in self.answers
+            not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP)
+            for _, d in self.answers
         )
 
     async def _shadow(self, hook: Hook) -> None:
@@ -246,9 +253,7 @@ class Passage:
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="shadow"))
             return
         if answer is not None:
-            self.site.record(
-                HookDecided(self.point.name, self.about, answer, ((hook.name, answer),), shadow=True)
-            )
+            self.site.record(HookDecided(self.point.name, self.about, answer, ((hook.name, answer),), shadow=True))
 
     # ------------------------------------------------------------ inject
 
@@ -299,10 +304,11 @@ class Passage:
 
     def _within_reserve(self, hook: Hook, made: Injected, spent: int) -> int:
         size = tokens(made.parts)
-        if spent + size > self.site.reserve:
+        left = max(self.site.reserve - spent, 0)
+        if size > left:
             raise InjectionOverflow(
-                f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, but only "
-                f"{max(self.site.reserve - spent, 0)} of the reserve of {self.site.reserve} are left; nothing was truncated",
+                f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, but only {left} of the reserve "
+                f"of {self.site.reserve} are left; nothing was truncated",
                 hook=hook.name,
                 event=self.point.name,
                 size=size,
@@ -320,7 +326,8 @@ def illegal(hook: Hook, point: Point, answer: Any) -> IllegalAnswer:
     """The error of an answer that the event does not take."""
     got = f"Vote.{answer.name}" if isinstance(answer, Vote) else type(answer).__name__
     return IllegalAnswer(
-        f"{hook.kind} {hook.name!r} ({hook.source}) answered {got} on {point.name}; it may answer {legal_answers(point.event)}",
+        f"{hook.kind} {hook.name!r} ({hook.source}) answered {got} on {point.name}; "
+        f"it may answer {legal_answers(point.event)}",
         hook=hook.name,
         event=point.name,
     )

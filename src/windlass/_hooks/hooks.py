@@ -62,16 +62,16 @@ class Hook:
     """
 
     __slots__ = (
-        "_hints", "answer", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async", "kind",
-        "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain", "priority",
-        "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
+        "_hints", "answer", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async",
+        "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain",
+        "priority", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
         self, kind: Kind, event: type, fn: Callable[..., Any], options: Options, capability: str | None = None
     ) -> None:
         self.kind = kind
-        self.event = event
+        self.event: Any = event
         self.fn = fn
         self.options = options
         self.capability = capability
@@ -159,7 +159,8 @@ class Hook:
         legal = {type(rank) if isinstance(rank, Vote) else rank for rank in ranks}
         if illegal := [kind for kind in declared if kind not in legal and kind is not Says]:
             raise self._wrong(
-                f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; it may answer {legal_answers(self.event)}"
+                f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; "
+                f"it may answer {legal_answers(self.event)}"
             )
 
     # ------------------------------------------------------------ what it wants to be given
@@ -168,7 +169,7 @@ class Hook:
     def hints(self) -> dict[str, Any]:
         """The resolved annotations; empty if they cannot be resolved."""
         if self._hints is None:
-            fn = self.fn if inspect.isroutine(self.fn) else getattr(self.fn, "__call__", self.fn)  # noqa: B004
+            fn = self.fn if inspect.isroutine(self.fn) else type(self.fn).__call__
             try:
                 self._hints = typing.get_type_hints(fn)
             except Exception:  # an annotation for type checkers only
@@ -218,7 +219,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
     while hasattr(fn, "func") and not inspect.isfunction(fn):
         fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def source_of(fn: Callable[..., Any]) -> str:
@@ -226,9 +227,8 @@ def source_of(fn: Callable[..., Any]) -> str:
     target = inspect.unwrap(fn)
     while hasattr(target, "func") and not inspect.isroutine(target):
         target = target.func
-    code = getattr(getattr(target, "__func__", target), "__code__", None) or getattr(
-        getattr(type(target), "__call__", None), "__code__", None
-    )
+    function = getattr(target, "__func__", target)
+    code = getattr(function, "__code__", None) or getattr(type(target).__call__, "__code__", None)
     return "unknown" if code is None else f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
 
 

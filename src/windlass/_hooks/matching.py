@@ -24,7 +24,7 @@ def compile_matcher(matcher: Matcher, hook: str) -> Matches:
         return lambda call: matcher.search(call.name) is not None
     if callable(matcher):
         return matcher
-    if isinstance(matcher, Sequence) and matcher:
+    if matcher and isinstance(matcher, list | tuple):
         members = [compile_matcher(member, hook) for member in matcher]
         return lambda call: any(matches(call) for matches in members)
     raise RegistrationError(

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from windlass.decisions import ANSWER_KINDS, Answer, AnyDecision, Ask, Deny, Finish, Halt, Regenerate, Retry, Rewind, Veto
+from windlass.decisions import (
+    ANSWER_KINDS,
+    Answer,
+    AnyDecision,
+    Ask,
+    Deny,
+    Finish,
+    Halt,
+    Regenerate,
+    Retry,
+    Rewind,
+    Veto,
+)
 from windlass.events import Decidable, Event
 
 Answers: TypeAlias = Sequence[tuple[str, Any]]

@@ -153,7 +153,9 @@ class Observers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
 
-    def tell(self, hooks: Iterable[Hook], fact: Fact, teller: Teller, state: State) -> list[tuple[Hook, Fact, Turn[Any]]]:
+    def tell(
+        self, hooks: Iterable[Hook], fact: Fact, teller: Teller, state: State
+    ) -> list[tuple[Hook, Fact, Turn[Any]]]:
         """Queue a fact for those who look on; returns those who must be awaited before the next point."""
         awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         turn: Turn[Any] = Turn(teller, state=state)

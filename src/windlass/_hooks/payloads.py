@@ -9,7 +9,19 @@ import msgspec
 
 from windlass.errors import IllegalAnswer
 from windlass.events import Delegation, Setup
-from windlass.messages import Message, Messages, ModelReply, ModelRequest, TextPart, ThinkingPart, ToolCall, ToolResult, render
+from windlass.messages import (
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    render,
+)
 from windlass.types import AnyEvent
 
 from .hooks import Hook
@@ -20,7 +32,9 @@ def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
     try:
         return _COERCIONS[type(old)](old, new)
     except (TypeError, ValueError) as error:
-        text = f"{hook.kind} {hook.name!r} ({hook.source}) cannot change the {event.payload} of {event.__name__}: {error}"
+        text = (
+            f"{hook.kind} {hook.name!r} ({hook.source}) cannot change the {event.payload} of {event.__name__}: {error}"
+        )
         raise IllegalAnswer(text, hook=hook.name, event=event.__name__) from error
 
 
@@ -37,7 +51,11 @@ def _message(old: Message, new: Any) -> Message:
 
 
 def _calls(message: Message) -> list[str]:
-    return [getattr(p, "call_id", None) or getattr(p, "id", "") for p in message.parts if hasattr(p, "name")]
+    return [
+        part.id if isinstance(part, ToolCallPart) else part.call_id
+        for part in message.parts
+        if isinstance(part, ToolCallPart | ToolResultPart)
+    ]
 
 
 def _request(old: ModelRequest, new: Any) -> ModelRequest:

@@ -85,16 +85,25 @@ class GateOptions(_Timed, total=False):
     live: bool
 
 
+class Registered:
+    """What a registrar has collected."""
+
+    __slots__ = ("criteria", "hooks", "instructions", "slots", "tools", "transforms")
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.transforms: list[Transform] = []
+        self.tools: list[Tool[..., Any]] = []
+        self.slots: list[Slot[Any]] = []
+        self.criteria: list[Criterion] = []
+        self.instructions: list[str] = []
+
+
 class Registrar:
     """Collects hooks, tools, slots, criteria and instructions until it is compiled; later is a clear error."""
 
     def __init__(self) -> None:
-        self._hooks: list[Hook] = []
-        self._transforms: list[Transform] = []
-        self._tools: list[Tool[..., Any]] = []
-        self._slots: list[Slot[Any]] = []
-        self._criteria: list[Criterion] = []
-        self._instructions: list[str] = []
+        self.registered = Registered()
 
     # ------------------------------------------------------------ the six verbs, and the one that combines them
 
@@ -102,25 +111,25 @@ class Registrar:
         self, fact: type[FactT], **options: Unpack[ObserveOptions]
     ) -> Callable[[ObserveHook[FactT]], ObserveHook[FactT]]:
         """Look at a fact. Runs off the hot path; whatever it does, the turn does not notice."""
-        return cast(Any, self._verb("observe", fact, options))
+        return self._verb("observe", fact, options)
 
     def inject(
         self, event: type[Event[E, D, P]], **options: Unpack[InjectOptions]
     ) -> Callable[[InjectHook[E]], InjectHook[E]]:
         """Add context: text, parts, or `Injected(parts, durable=True)`."""
-        return cast(Any, self._verb("inject", event, options))
+        return self._verb("inject", event, options)
 
     def rewrite(
         self, event: type[Event[E, D, P]], **options: Unpack[RewriteOptions]
     ) -> Callable[[RewriteHook[E, P]], RewriteHook[E, P]]:
         """Change the payload: return a new one, or None to leave it."""
-        return cast(Any, self._verb("rewrite", event, options))
+        return self._verb("rewrite", event, options)
 
     def gate(
         self, event: type[Event[E, D, P]], **options: Unpack[GateOptions]
     ) -> Callable[[GateHook[E, D]], GateHook[E, D]]:
         """Decide: return a decision that the event takes, or None to stay silent. The strictest answer wins."""
-        return cast(Any, self._verb("gate", event, options))
+        return self._verb("gate", event, options)
 
     @overload
     def wrap(self, effect: type[ModelCall], **options: Unpack[_Options]) -> Callable[[ModelWrap], ModelWrap]: ...
@@ -138,7 +147,7 @@ class Registrar:
         self, event: type[Event[E, D, P]], **options: Unpack[RewriteOptions]
     ) -> Callable[[SaysHook[E, D]], SaysHook[E, D]]:
         """Answer in several verbs at once: runs before the rewrites and returns `Says(rewrite, decision, inject)`."""
-        return cast(Any, self._verb("hook", event, options))
+        return self._verb("hook", event, options)
 
     @overload
     def transform(self, transformer: TransformerT, /) -> TransformerT: ...
@@ -169,8 +178,8 @@ class Registrar:
         def register(factory: TransformerT) -> TransformerT:
             self._open("transform", getattr(factory, "__name__", "transform"))
             self._check_band(band, getattr(factory, "__name__", "transform"))
-            if not any(known.factory is factory for known in self._transforms):
-                self._transforms.append(Transform(factory, channels, name, priority, band, inherit))
+            if not any(known.factory is factory for known in self.registered.transforms):
+                self.registered.transforms.append(Transform(factory, channels, name, priority, band, inherit))
             return factory
 
         return register if transformer is None else register(transformer)
@@ -181,28 +190,28 @@ class Registrar:
         """Add a tool: one made by `@tool`, or a plain function."""
         made = fn if isinstance(fn, Tool) else tool(fn)
         self._open("tool", made.name)
-        self._tools.append(made)
+        self.registered.tools.append(made)
         return made
 
     def slot(self, slot: Slot[T]) -> Slot[T]:
         """Declare a slot. Two slots of one name or one type are refused."""
         self._open("slot", slot.name)
-        for known in self._slots:
+        for known in self.registered.slots:
             if known.name == slot.name or known.type is slot.type:
                 raise ConfigError(f"slot {slot!r} clashes with {known!r}: names and types must be unique")
-        self._slots.append(slot)
+        self.registered.slots.append(slot)
         return slot
 
     def criterion(self, criterion: Criterion) -> Criterion:
         """Let a callable vote on whether the turn goes on."""
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
-        self._criteria.append(criterion)
+        self.registered.criteria.append(criterion)
         return criterion
 
     def instruct(self, text: str) -> None:
         """Add a section to the system text."""
         self._open("instructions", text[:40])
-        self._instructions.append(text)
+        self.registered.instructions.append(text)
 
     # ------------------------------------------------------------ what a subclass may restrict
 
@@ -219,7 +228,7 @@ class Registrar:
         """Register a hook that was made elsewhere."""
         self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
-        self._hooks.append(hook)
+        self.registered.hooks.append(hook)
 
     def _open(self, kind: str, name: str) -> None:
         """Raise if nothing can be registered any more."""
@@ -255,5 +264,5 @@ class Part(Registrar):
 def refuse_compiled(kind: str, name: str) -> CompiledError:
     """The error of registering too late."""
     return CompiledError(
-        f"{kind} {name!r} was registered after the agent's first run had compiled it; register before, or make a new agent"
+        f"{kind} {name!r} was registered after the first run had compiled the agent; register before, or make a new one"
     )

@@ -29,12 +29,14 @@ class Transform:
     ) -> None:
         self.factory = factory
         self.channels = tuple(channels)
-        self.name = name or getattr(factory, "__name__", type(factory).__name__)
+        self.name: str = name or str(getattr(factory, "__name__", type(factory).__name__))
         self.priority = priority
         self.band = band
         self.inherit = inherit or band == "guard"
         if unknown := [c for c in self.channels if c not in CHANNELS]:
-            raise HookError(f"transform {self.name!r} names unknown channels {unknown}; known: {CHANNELS}", hook=self.name)
+            raise HookError(
+                f"transform {self.name!r} names unknown channels {unknown}; known: {CHANNELS}", hook=self.name
+            )
 
 
 def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> ModelReply:

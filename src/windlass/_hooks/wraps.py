@@ -172,5 +172,5 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
 
 def _not_once(hook: Hook, how: str) -> HookError:
     event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next {how}; a wrap of a {event.lower()} calls it once"
-    return HookError(text, hook=hook.name, event=event)
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next {how}"
+    return HookError(f"{text}; a wrap of a {event.lower()} calls it once", hook=hook.name, event=event)

@@ -98,7 +98,9 @@ async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None
             if rewind.note:
                 await add_message(segment, user(rewind.note, origin=", ".join(by)), ", ".join(by))
             return
-    segment.conclude(Stopped(StopReason.HALTED, f"{by} wanted to rewind to step {rewind.to}, which is not in this turn"))
+    segment.conclude(
+        Stopped(StopReason.HALTED, f"{by} wanted to rewind to step {rewind.to}, which is not in this turn")
+    )
 
 
 async def abandon(segment: Segment, error: BaseException) -> None:
@@ -114,7 +116,9 @@ def close_calls(segment: Segment, reason: str) -> None:
     step = segment.fold.open
     for call in step.calls.values() if step is not None else ():
         if call.result is None:
-            segment.record(ToolReturned(call.proposed.id, call.proposed.name, closed(call, reason), segment.clock.now()))
+            segment.record(
+                ToolReturned(call.proposed.id, call.proposed.name, closed(call, reason), segment.clock.now())
+            )
 
 
 def closed(call: CallFold, reason: str) -> ToolResult:

@@ -23,8 +23,8 @@ class RequestRefused(ModelError):
 class ModelCaller:
     """Makes the model calls of a segment: one at a time, each with its attempts.
 
-    Every request leaves through `attempt`. Where there are wraps, `ask` goes through them to it and keeps account of the
-    attempts: only a wrap makes a second one or changes the request.
+    Every request leaves through `attempt`. Where there are wraps, `ask` goes through them to it and keeps account of
+    the attempts: only a wrap makes a second one or changes the request.
     """
 
     __slots__ = (
@@ -143,10 +143,9 @@ class ModelCaller:
 
 def fingerprint_of(judged: ModelRequest, request: ModelRequest) -> str:
     """What tells a changed request from the judged one: only the fields that a wrap changed."""
-    texts: list[str] = []
-    for field in ("system", "model", "tools", "settings", "output"):
-        if getattr(request, field) is not getattr(judged, field):
-            texts.append(f"{field}={getattr(request, field)!r}")
+    fields = ("system", "model", "tools", "settings", "output")
+    changed = [field for field in fields if getattr(request, field) is not getattr(judged, field)]
+    texts = [f"{field}={getattr(request, field)!r}" for field in changed]
     if request.messages is not judged.messages:
         texts.append(f"messages={list(request.messages)!r}")
     return digest(*texts) if texts else ""

@@ -43,7 +43,7 @@ class Evaluator:
             votes += await self._hooks(state)
         for name, cast in votes:
             if cast is not None:
-                vote, why = cast if type(cast) is tuple else (cast, "")
+                vote, why = cast if isinstance(cast, tuple) else (cast, "")
                 if vote is best:
                     reasons.append((name, why))
                 elif best is None or _RANK[vote] < _RANK[best]:

@@ -45,9 +45,7 @@ class Handler:
                 segment.conclude(Failed(error_value(error)))
         await segment.commit()
 
-    async def _decide(
-        self, error: Exception, category: Category, fold: Fold
-    ) -> tuple[Action, str, float, Halt | None]:
+    async def _decide(self, error: Exception, category: Category, fold: Fold) -> tuple[Action, str, float, Halt | None]:
         """The action, who chose it, the delay of a retry, and the Halt if a hook gave one."""
         policy = self.segment.program.policy
         action, by, delay, halt = policy.action(category), "policy", policy.delay, None
@@ -71,7 +69,8 @@ class Handler:
 
     async def _ask(self, error: Exception, category: Category, fold: Fold) -> tuple[object, str]:
         point, turn = self.segment.hooks.erring, fold.turn
-        assert point is not None and turn is not None
+        assert point is not None
+        assert turn is not None
         event = Erring(error, category, turn.errors_in_a_row + 1, self.segment.turn)
         passage = Passage(point, event, self.segment, step_id(fold.session, fold.steps + 1) + "/error")
         verdict = await passage.judge()

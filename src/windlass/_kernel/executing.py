@@ -343,13 +343,13 @@ class Executor:
             del self.attempts[call.id]
             if attempts.halt is not None:
                 self.halts.append(attempts.halt)
-        if result is attempts.result:
-            return result  # type: ignore[no-any-return]
+        if attempts.result is not None and result is attempts.result:
+            return attempts.result
         self._write_attempt(call.id, attempts)
         return as_result(result)
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
-        """One attempt of a wrap: no unsafe call is made twice, and what the gates have not judged goes to them first."""
+        """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
         attempts = self.attempts[call.id]
         attempts.number += 1
         if (attempts.number > 1 or call is not attempts.state.call or self.segment.resumed) and (
@@ -411,7 +411,9 @@ class Executor:
         segment = self.segment
         call = state.call
         if (point := segment.hooks.tool_returning) is not None:
-            result = await self._returning(Passage(point, ToolReturning(call, result, segment.turn), segment, call.id), result)
+            result = await self._returning(
+                Passage(point, ToolReturning(call, result, segment.turn), segment, call.id), result
+            )
         segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
 
     async def _returning(self, passage: Passage, result: ToolResult) -> ToolResult:
@@ -470,8 +472,8 @@ def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attemp
         return
     outcome = "known" if attempts.error is None else "unknown"
     raise UnsafeRetry(
-        f"tool {call.name!r} is unsafe and was started: it is not called again, its outcome is {outcome}. Raise NotDone in "
-        'the tool if nothing happened, or declare it with retry="safe" or effect="idempotent"'
+        f"tool {call.name!r} is unsafe and was started: it is not called again, its outcome is {outcome}. Raise "
+        'NotDone in the tool if nothing happened, or declare it with retry="safe" or effect="idempotent"'
     ) from attempts.error
 
 
@@ -501,5 +503,3 @@ def _error_text(error: Exception) -> str:
     if isinstance(error, ToolError):
         return f"Error: {error}"
     return f"Error: {type(error).__name__}: {error}"
-
-

@@ -74,32 +74,44 @@ class Runner:
             judged = await self._judge_request(request, number, round_)
             if judged is None:
                 return
-            if type(judged) is ModelReply:
+            if isinstance(judged, ModelReply):
                 await self._take(judged, number, round_, 0, False)
                 return
             request = judged
         if not caller.wrapped:
             reply = await caller.attempt(request, number)
         else:
-            try:
-                reply = await caller.ask(request, number, round_)
-            except Exception:
-                if caller.halted is None:
-                    raise
-            if caller.halted is not None:
-                segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
+            asked = await self._ask_in_wraps(request, number, round_)
+            if asked is None:
                 return
+            reply = asked
         if segment.hooks.model_replying is None:
             self._record(reply, number, round_, caller.number, caller.paid)
         else:
             await self._take(reply, number, round_, caller.number, caller.paid)
+
+    async def _ask_in_wraps(self, request: ModelRequest, number: int, round_: int) -> ModelReply | None:
+        """The reply, or None if the gates halted the turn over a request that a wrap had changed."""
+        caller = self.caller
+        try:
+            reply = await caller.ask(request, number, round_)
+        except Exception:
+            if caller.halted is None:
+                raise
+        else:
+            if caller.halted is None:
+                return reply
+        self.segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
+        return None
 
     async def _judge_request(self, request: ModelRequest, number: int, round_: int) -> ModelRequest | ModelReply | None:
         """The request that may leave, or the answer that makes it needless, or None: the turn waits or is over."""
         segment = self.segment
         point = segment.hooks.model_calling
         assert point is not None
-        passage = Passage(point, ModelCalling(request, segment.turn), segment, _about(segment, number, "request", round_))
+        passage = Passage(
+            point, ModelCalling(request, segment.turn), segment, _about(segment, number, "request", round_)
+        )
         final: ModelRequest = (await passage.rewrite()).request
         if not passage.to_judge:
             return final
@@ -129,14 +141,15 @@ class Runner:
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 
     async def _judge_reply(self, step: StepFold) -> bool:
-        """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person, or all is over."""
+        """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
         segment = self.segment
         point = segment.hooks.model_replying
-        assert point is not None and step.reply is not None
+        assert point is not None
+        assert step.reply is not None
         passage, self._passage = self._passage, None
         if passage is not None and not passage.to_judge:
             return True
-        if any([c.decided for c in step.calls.values()]):
+        if any(call.decided for call in step.calls.values()):
             return True
         await segment.commit()
         if passage is None:

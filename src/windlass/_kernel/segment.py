@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from windlass._hooks.dispatch import Passage, tokens
+from windlass._hooks.dispatch import Passage, Recorder, tokens
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
@@ -34,7 +34,6 @@ from windlass.turns import Turn, Writes
 from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .program import Program
 
-
 _NO_BACKLOG = NoBacklog()
 
 
@@ -46,10 +45,42 @@ class Segment:
     """
 
     __slots__ = (
-        "_active_since", "_append", "_awaited", "_durable", "_listeners", "_parallel", "_side_calls", "_tasks", "_writer", "answers",
-        "applier", "backlog", "clock", "durable", "ephemeral", "evaluator", "executor", "extra_messages",
-        "failure", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens", "message", "program", "reserve", "record", "resolver",
-        "resumed", "runner", "scope", "turn", "unrecorded", "unreviewed",
+        "_active_since",
+        "_append",
+        "_awaited",
+        "_durable",
+        "_listeners",
+        "_parallel",
+        "_side_calls",
+        "_tasks",
+        "_writer",
+        "answers",
+        "applier",
+        "backlog",
+        "clock",
+        "durable",
+        "ephemeral",
+        "evaluator",
+        "executor",
+        "extra_messages",
+        "failure",
+        "fold",
+        "given_slots",
+        "hooks",
+        "inbox",
+        "lifecycle",
+        "listens",
+        "message",
+        "program",
+        "record",
+        "reserve",
+        "resolver",
+        "resumed",
+        "runner",
+        "scope",
+        "turn",
+        "unrecorded",
+        "unreviewed",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +116,7 @@ class Segment:
         self._listeners = program.hooks.listeners
         self.listens = bool(self._listeners)
         self.backlog = Backlog() if self.listens else _NO_BACKLOG
-        self.record: Callable[[Record], None] = self._record if self.listens else fold.add
+        self.record: Recorder = self._record if self.listens else fold.add
         self._durable = program.hooks.durable
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -240,7 +271,9 @@ class Segment:
         assert self._parallel is not None
         first = self._parallel.setdefault(slot.name, by)
         if first != by and slot.merge is None:
-            raise SlotConflict(f"{first!r} and {by!r} set slot {slot.name!r} at the same time; give it a merge rule", hook=by)
+            raise SlotConflict(
+                f"{first!r} and {by!r} set slot {slot.name!r} at the same time; give it a merge rule", hook=by
+            )
 
     def parallel(self, on: bool) -> None:
         """Whether several calls run at once: then two writers of one slot are a conflict."""
@@ -294,8 +327,8 @@ class Segment:
 
     async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
         """A side call: recorded, charged, judged by the guard gates, served from the log on resume."""
-        asked: Model = self.program.models.get(model, model) if isinstance(model, str) else model
-        if isinstance(asked, str) or not hasattr(asked, "reply"):
+        asked: Any = self.program.models.get(model) if isinstance(model, str) else model
+        if not hasattr(asked, "reply"):
             raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
         request = _side_request(asked, messages, options)
         fingerprint = request_digest(request)
@@ -354,11 +387,9 @@ async def handled(segment: Segment, handlers: Sequence[PhaseHandler], state: Sta
     """Let phase handlers go on from the state."""
     for handler in handlers:
         answer = handler.handle(state, segment.turn)
-        made = await answer if inspect.isawaitable(answer) else answer
+        made: object = await answer if inspect.isawaitable(answer) else answer
         if not isinstance(made, State):
             name = type(handler).__name__
             raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
         segment.adopt(made)
         state = segment.state
-
-

@@ -77,9 +77,7 @@ def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
     return next((d for d in reversed(decided) if d.event == event and d.about == about), None)
 
 
-def question(
-    segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None
-) -> Asked:
+def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None) -> Asked:
     """The question that an `Ask` puts, bound to the digest of what is asked about."""
     by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
     allow = ask.allow if call is not None else tuple(kind for kind in ask.allow if kind != "edit")
@@ -144,4 +142,3 @@ async def admit(segment: Segment, message: Any, about: str) -> Any:
     if isinstance(verdict, Halt):
         segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
     return verdict if isinstance(verdict, Deny | Halt) else message
-

@@ -14,7 +14,6 @@ from .continuing import reason_of
 from .segment import Segment
 from .stages import add_message, decide
 
-
 _COMPLETED = Completed()
 
 
@@ -40,7 +39,8 @@ class Resolver:
         """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
         segment = self.segment
         point, turn = segment.hooks.stopping, fold.turn
-        assert point is not None and turn is not None
+        assert point is not None
+        assert turn is not None
         about = f"{step_id(fold.session, fold.steps)}/stop"
         passage = Passage(point, Stopping(reason, turn.vetoes > 0, segment.turn), segment, about)
         await passage.rewrite()

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
-from windlass.decisions import Answer, Approve, AnyResolution, Ask, Deny, Edit, Halt, Reject, Respond
+from windlass.decisions import Answer, AnyResolution, Approve, Ask, Deny, Edit, Halt, Reject, Respond
 from windlass.errors import SessionError, StaleAnswer, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
 from windlass.messages import Message, assistant, digest, render
@@ -182,7 +182,7 @@ class TurnLifecycle:
             await self._go_on_starting()
 
     async def _go_on_starting(self) -> None:
-        """The turn was suspended, or died, before its message was let in: the log holds what the rewrites made of it."""
+        """The turn was suspended, or died, before its message was let in; the log holds what rewrites made of it."""
         segment = self.segment
         turn = segment.fold.turn
         assert turn is not None
@@ -283,7 +283,8 @@ class TurnLifecycle:
         segment = self.segment
         turn = segment.fold.turn
         point = segment.hooks.turn_ending
-        assert turn is not None and point is not None
+        assert turn is not None
+        assert point is not None
         before = segment.state.text
         about = f"{segment.fold.session}/t{turn.number}/end"
         passage = Passage(point, TurnEnding(outcome, before, segment.turn), segment, about)
@@ -311,7 +312,7 @@ class TurnLifecycle:
     # ------------------------------------------------------------ the way out when all else fails
 
     async def failed(self, fold: Fold, error: BaseException) -> State:
-        """Close the turn after a cancel or a breakdown: every call gets a result, the ending hooks run, then it is over.
+        """Close the turn after a cancel or a breakdown: every call gets a result, ending hooks run, then it is over.
 
         A cancel is raised on; a conflict or a stale answer is the caller's to know; anything else is the outcome.
         """

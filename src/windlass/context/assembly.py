@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from windlass.messages import ContentPart, Message, Messages, ModelRequest, Part, ToolResultPart, ToolSpec, user
 from windlass.records import Injected
-from windlass.states import Fold, OpenStep, State, StepFold, TurnState, step_id
+from windlass.states import Fold, OpenStep, State, StepFold, TurnFold, step_id
 
 REJECTED = "Your previous reply was rejected: {feedback}\nGive another reply."
 
@@ -44,7 +44,7 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema)
 
 
-def _overlay(state: State | Fold, turn: TurnState, injected: tuple[Injected, ...]) -> dict[int, Message]:
+def _overlay(state: State | Fold, turn: TurnFold, injected: tuple[Injected, ...]) -> dict[int, Message]:
     """The messages that carry injected parts, by their index."""
     overlay: dict[int, Message] = {}
     this_step = step_id(state.session, state.steps + 1)
@@ -60,7 +60,11 @@ def _overlay(state: State | Fold, turn: TurnState, injected: tuple[Injected, ...
 
 
 def _attach(
-    state: State | Fold, overlay: dict[int, Message], index: int, parts: tuple[ContentPart, ...], call: str | None = None
+    state: State | Fold,
+    overlay: dict[int, Message],
+    index: int,
+    parts: tuple[ContentPart, ...],
+    call: str | None = None,
 ) -> None:
     """Put parts beside a user message, or into the content of a tool result: never as text after one."""
     if not 0 <= index < len(state.messages):
@@ -78,7 +82,7 @@ def _attach(
     overlay[index] = message.replace(parts=tuple(changed))
 
 
-def _index_of_result(state: State | Fold, turn: TurnState, call: str) -> int | None:
+def _index_of_result(state: State | Fold, turn: TurnFold, call: str) -> int | None:
     for index in range(len(state.messages) - 1, turn.start, -1):
         message = state.messages[index]
         if message.role == "tool" and any(getattr(part, "call_id", None) == call for part in message.parts):

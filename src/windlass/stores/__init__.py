@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windlass.errors import ConfigError
+
 from .memory import MemoryStore
 
 if TYPE_CHECKING:
