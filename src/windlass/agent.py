@@ -423,9 +423,7 @@ def _user_message(message: str | Message) -> Message:
 
 
 def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if asyncio._get_running_loop() is None:  # unlike get_running_loop, it does not raise
         return asyncio.run(run())
     results: list[T] = []
     errors: list[BaseException] = []

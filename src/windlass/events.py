@@ -42,7 +42,7 @@ P = TypeVar("P")
 Placement = Literal["prefix", "turn", "step", "result", "child"]
 
 
-class Event(Struct, Generic[E, D, P], frozen=True):
+class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
     """A point of the lifecycle. `E` is the event itself, `D` what its gates may answer, `P` what a rewrite returns.
 
     - `payload`: the field a rewrite may replace, or None

@@ -123,10 +123,11 @@ def _on_event(
     kind: Literal["rewrite", "hook"], event: type[AnyEvent], view: str, answer: Callable[[Any, Any], Any] | None = None
 ) -> _Install:
     """A hook whose method sees one value of the event, not the event."""
+    seen = attrgetter(view)
 
     def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
         hook = Hook(kind, event, method, {"name": name})
-        hook.view, hook.answer = attrgetter(view), answer
+        hook.view, hook.answer = seen, answer
         registrar.add(hook)
 
     return install

@@ -20,14 +20,14 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run."""
 
-    __slots__ = ("costly", "event", "gates", "groups", "judges", "name", "rewrites", "says", "shadows")
+    __slots__ = ("changing", "costly", "event", "gates", "groups", "judges", "name", "shadows")
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
         self.event = event
         self.name = event.__name__
         gates = [hook for hook in hooks if hook.kind == "gate"]
-        self.says = tuple(hook for hook in hooks if hook.kind == "hook")
-        self.rewrites = tuple(hook for hook in hooks if hook.kind == "rewrite")
+        says = [hook for hook in hooks if hook.kind == "hook"]
+        self.changing = (*says, *[hook for hook in hooks if hook.kind == "rewrite"])
         self.gates = tuple(hook for hook in gates if not hook.shadow and not hook.costly)
         self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
         self.shadows = tuple(hook for hook in gates if hook.shadow)

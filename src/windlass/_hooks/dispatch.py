@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.decisions import Allow, Answer, Ask, Deny, Halt, Ignore, Retry, Says, Vote
@@ -16,7 +17,6 @@ from windlass.messages import as_parts
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
 from windlass.turns import Host, Turn, Writes
-from windlass.types import AnyEvent
 
 from .compiled import Point
 from .hooks import Hook, legal_answers
@@ -77,8 +77,9 @@ def supply(hook: Hook, site: Site, writes: Writes | None) -> dict[str, Any]:
 async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
     if hook.timeout is None:
         return await _run(hook, run, site)
+    limit = asyncio.timeout(hook.timeout)
     try:
-        async with asyncio.timeout(hook.timeout) as limit:
+        async with limit:
             return await _run(hook, run, site)
     except TimeoutError as error:
         if not limit.expired():
@@ -103,53 +104,44 @@ def _blocked(hook: Hook, seconds: float, site: Site) -> None:
     site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
 
 
-class Passage:
+class Passage(Struct, gc=False):
     """One event on its way through one point. `about` is the id of what the event is about."""
 
-    __slots__ = ("about", "answers", "event", "point", "said", "site", "unreviewed")
-
-    def __init__(self, point: Point, event: AnyEvent, site: Site, about: str) -> None:
-        self.point = point
-        self.event = event
-        self.site = site
-        self.about = about
-        self.answers: list[tuple[str, Any]] = []
-        self.said: list[tuple[Hook, Says, Any]] = []
-        self.unreviewed: list[str] = []
+    point: Point
+    event: Any
+    site: Site
+    about: str
+    answers: tuple[tuple[str, Any], ...] = ()
+    said: tuple[tuple[Hook, Says, Any], ...] = ()
+    unreviewed: tuple[str, ...] = ()
 
     # ------------------------------------------------------------ rewrite
 
     async def rewrite(self) -> Any:
         """The event with its final payload. A rewrite that fails fails the action."""
-        point, site = self.point, self.site
-        for hook in point.says:
-            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
-                try:
-                    if hook.plain and hook.is_async:
-                        answer = await hook.fn(self.event if hook.view is None else hook.view(self.event))
-                    else:
-                        answer = await call(hook, self.event, site)
-                except Exception as error:
-                    raise self._failing(hook, error) from error
-                if answer is not None:
+        event = given = self.event
+        view = None
+        for hook in self.point.changing:
+            if hook.view is not view:
+                view = hook.view
+                given = event if view is None else view(event)
+            try:
+                if hook.quick:
+                    answer = await hook.fn(given)
+                elif hook.matches is None or hook.matches(event.call):
+                    answer = await call(hook, event, self.site)
+                else:
+                    continue
+            except Exception as error:
+                raise self._failing(hook, error) from error
+            if answer is not None:
+                if hook.kind == "hook":
                     self._say(hook, answer)
-        for hook in point.rewrites:
-            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
-                try:
-                    if hook.plain and hook.is_async:
-                        answer = await hook.fn(self.event if hook.view is None else hook.view(self.event))
-                    else:
-                        answer = await call(hook, self.event, site)
-                except Exception as error:
-                    raise self._failing(hook, error) from error
-                if answer is not None:
+                else:
                     self._change(hook, answer)
-        return self.event
-
-    @property
-    def to_judge(self) -> bool:
-        """Whether anybody may have something to decide."""
-        return self.point.judges or bool(self.said)
+                event = given = self.event
+                view = None
+        return event
 
     def _failing(self, hook: Hook, error: Exception) -> HookError:
         if isinstance(error, HookError):
@@ -171,7 +163,7 @@ class Passage:
                 hook=hook.name,
                 event=self.point.name,
             )
-        self.said.append((hook, says, self._payload()))
+        self.said = (*self.said, (hook, says, self._payload()))
 
     def _change(self, hook: Hook, answer: Any) -> None:
         name = self.point.event.payload
@@ -195,19 +187,19 @@ class Passage:
         """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
         for hook, says, payload in self.said:
             if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
-                self.answers.append((hook.name, says.decision))
+                self.answers = (*self.answers, (hook.name, says.decision))
         for hook in self.point.gates:
             await self._ask(hook, only)
         if self.point.costly and not self._refused():
             for hook in self.point.costly:
                 await self._ask(hook, only)
         for hook in self.point.shadows:
-            if hook.matches is None or hook.matches(self.event.call):  # type: ignore[attr-defined]
+            if hook.matches is None or hook.matches(self.event.call):
                 self.site.beside(self._shadow(hook))
         return strictest(self.point.event, self.answers)
 
     async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
-        if hook.matches is not None and not hook.matches(self.event.call):  # type: ignore[attr-defined]
+        if hook.matches is not None and not hook.matches(self.event.call):
             return
         if only is not None and not only(hook):
             return
@@ -220,13 +212,13 @@ class Passage:
         except Exception as error:
             answer = self._failed(hook, error)
         if answer is not None:
-            self.answers.append((hook.name, answer))
+            self.answers = (*self.answers, (hook.name, answer))
 
     def _failed(self, hook: Hook, error: Exception) -> Any:
         """What a gate that raised or timed out counts as: the matrix says, and it is closed."""
         raised = self.point.event.raised
         if raised is None or hook.on_error == "unreviewed":
-            self.unreviewed.append(hook.name)
+            self.unreviewed = (*self.unreviewed, hook.name)
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="unreviewed"))
             return None
         reason = f"gate {hook.name!r} failed: {type(error).__name__}: {error}"
@@ -273,7 +265,7 @@ class Passage:
     async def _injections(self) -> list[tuple[Hook, Any]]:
         answers = [(hook, says.inject) for hook, says, _ in self.said]
         for group in self.point.groups:
-            mine = [h for h in group if h.matches is None or h.matches(self.event.call)]  # type: ignore[attr-defined]
+            mine = [h for h in group if h.matches is None or h.matches(self.event.call)]
             if len(group) == 1 or len(mine) < 2:
                 answers.extend([(hook, await self._injecting(hook, may_write=hook.group is None)) for hook in mine])
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -64,7 +65,7 @@ class Hook:
     __slots__ = (
         "_hints", "answer", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async",
         "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain",
-        "priority", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
+        "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,7 @@ class Hook:
         self.answer: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
+        self.quick = False
         if self.timeout is not None and not self.is_async and not self.thread and kind != "observe":
             raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
 
@@ -191,6 +193,7 @@ class Hook:
                 )
         self.wants = tuple(wants)
         self.plain = not wants and self.timeout is None and not self.thread
+        self.quick = self.plain and self.is_async and self.matches is None
 
     # ------------------------------------------------------------ how it is shown
 
@@ -217,7 +220,7 @@ def legal_answers(event: type[Event[Any, Any, Any]]) -> str:
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
-    while hasattr(fn, "func") and not inspect.isfunction(fn):
+    while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
@@ -225,7 +228,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 def source_of(fn: Callable[..., Any]) -> str:
     """`file:line` of a function, as far as it is known."""
     target = inspect.unwrap(fn)
-    while hasattr(target, "func") and not inspect.isroutine(target):
+    while isinstance(target, functools.partial):
         target = target.func
     function = getattr(target, "__func__", target)
     code = getattr(function, "__code__", None) or getattr(type(target).__call__, "__code__", None)
@@ -236,7 +239,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
     owner = getattr(fn, "__self__", None)
     name = getattr(fn, "__name__", None)
     if name is None:
-        return type(fn).__name__ if not hasattr(fn, "func") else _name_of(fn.func)
+        return _name_of(fn.func) if isinstance(fn, functools.partial) else type(fn).__name__
     return f"{type(owner).__name__}.{name}" if owner is not None and not inspect.ismodule(owner) else str(name)
 
 

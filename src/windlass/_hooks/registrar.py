@@ -243,7 +243,7 @@ class Part(Registrar):
     def __init__(self, capability: str, band: Band | None) -> None:
         super().__init__()
         self._capability = capability
-        self._band = band
+        self._band: Band | None = band
 
     def add(self, hook: Hook) -> None:
         super().add(hook)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import compose
@@ -28,14 +30,16 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_onion", "_unwritten", "fingerprint", "halted", "judged", "number", "paid", "reply", "round", "segment",
-        "step", "wrapped",
+        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "number", "paid", "reply", "round",
+        "segment", "step", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.wrapped = bool(segment.hooks.model_wraps)
         self.halted: Halt | None = None
+        self.reply: ModelReply | None = None
+        self.error: Exception | None = None
         self.paid = True
         self.number = 1
         if self.wrapped:
@@ -55,17 +59,30 @@ class ModelCaller:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply:
-        """The reply that leaves the outermost wrap. `paid` says whether it is that of the last attempt."""
-        self.judged, self.step, self.round = request, step, round_
-        self.number = 0
-        self.halted = None
-        self.reply: ModelReply | None = None
-        self._unwritten: ModelAttempted | None = None
-        given = await self._onion(request)
+    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply | None:
+        """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
+
+        None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
+        """
+        self._begin(request, step, round_)
+        try:
+            given = await self._onion(request)
+        except Exception:
+            if self.halted is None:
+                raise
+            return None
+        if self.halted is not None:
+            return None
         self.paid = given is self.reply
-        if self.paid:
-            return given  # type: ignore[no-any-return]
+        return self.reply if self.paid else self._foreign(given)
+
+    def _begin(self, request: ModelRequest, step: int, round_: int) -> None:
+        self.judged, self.step, self.round = request, step, round_
+        self.number = self._attempted = 0
+        self.halted = self.reply = self.error = None
+
+    def _foreign(self, given: Any) -> ModelReply:
+        """A reply that a wrap made itself; what the model said, if it was asked, is recorded as an attempt."""
         self._write_attempt()
         try:
             return as_reply(given)
@@ -83,9 +100,8 @@ class ModelCaller:
         try:
             self.reply = reply = await self.attempt(request, self.step)
         except Exception as error:
-            self._unwritten = self._attempted(error=error_value(error))
+            self.error = error
             raise
-        self._unwritten = self._attempted(reply=reply)
         return reply
 
     async def _before(self, request: ModelRequest) -> ModelReply | None:
@@ -101,14 +117,13 @@ class ModelCaller:
             return await self._judge(request)
         return None
 
-    def _attempted(self, reply: ModelReply | None = None, error: ErrorValue | None = None) -> ModelAttempted:
-        return ModelAttempted(self.step, self.round, self.number, self.fingerprint, reply, error)
-
     def _write_attempt(self) -> None:
-        """The previous attempt did not stand: it is recorded, with what it cost."""
-        if self._unwritten is not None:
-            self.segment.record(self._unwritten)
-            self._unwritten = None
+        """The last attempt did not stand: it is recorded, with what it cost."""
+        if self.reply is not None or self.error is not None:
+            error = None if self.error is None else error_value(self.error)
+            number = self._attempted = self._attempted + 1
+            self.segment.record(ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error))
+            self.reply = self.error = None
 
     async def _judge(self, request: ModelRequest) -> ModelReply | None:
         """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""
@@ -134,10 +149,10 @@ class ModelCaller:
         return None
 
     def _serve(self, served: ModelAttempted) -> ModelReply:
+        self._attempted = served.attempt
         if served.reply is None:
             assert served.error is not None
             raise recorded_error(served.error)
-        self.reply = served.reply
         return served.reply
 
 

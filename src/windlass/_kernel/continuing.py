@@ -64,7 +64,7 @@ class Evaluator:
         passage = Passage(point, Continuing(state, self.segment.turn), self.segment, str(state.steps))
         await passage.rewrite()
         await passage.judge()
-        return passage.answers
+        return list(passage.answers)
 
 
 def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State | Fold) -> tuple[StopReason, str]:

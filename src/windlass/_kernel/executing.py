@@ -131,7 +131,7 @@ class Executor:
         verdict = await passage.judge(only)
         if verdict is None:
             verdict = self._unmatched(call)
-        segment.record(ToolDecided(call.id, verdict, call.digest, tuple(passage.answers), json))
+        segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
         if type(verdict) is Ask:
             segment.ask_person(question(segment, passage, verdict, call.digest, call=call))
         elif not isinstance(verdict, Halt | Deny):
@@ -151,11 +151,11 @@ class Executor:
         point = self.segment.hooks.tool_calling
         assert point is not None
         passage = Passage(point, ToolCalling(state.call, self.segment.turn), self.segment, state.call.id)
-        passage.answers = [*decided.answers]
+        passage.answers = decided.answers
         before = len(passage.answers)
         verdict = await passage.judge(asks_again)
         if len(passage.answers) > before and verdict != decided.verdict:
-            self.segment.record(decided.replace(verdict=verdict, answers=tuple(passage.answers)))
+            self.segment.record(decided.replace(verdict=verdict, answers=passage.answers))
             if type(verdict) is Ask:
                 asked = question(self.segment, passage, verdict, state.call.digest, call=state.call)
                 self.segment.ask_person(asked)
@@ -172,14 +172,14 @@ class Executor:
                 return
             asked = {name for name, decision in decided.answers if isinstance(decision, Ask)}
             passage = Passage(point, ToolCalling(edited, segment.turn), segment, call.id)
-            passage.answers = [("person", _ALLOW)]
+            passage.answers = (("person", _ALLOW),)
             await self._judge(passage, edited, edited.json, only=lambda hook: hook.name not in asked)
             return
         verdict = after_answer(ToolCalling, decided.answers, answered)
         verdict = _ALLOW if verdict is None else verdict
         if point is not None and _may_rerun(segment) and isinstance(verdict, Allow | Answer):
             passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id)
-            passage.answers = [("person", verdict)]
+            passage.answers = (("person", verdict),)
             verdict = await passage.judge(asks_again)
             if isinstance(verdict, Ask):
                 verdict = after_answer(ToolCalling, passage.answers, answered)
@@ -395,7 +395,7 @@ class Executor:
         passage = Passage(point, ToolCalling(call, segment.turn), segment, f"{call.id}/attempt.{attempts.number}")
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided("ToolCalling", passage.about, verdict, tuple(passage.answers)))
+            segment.record(HookDecided("ToolCalling", passage.about, verdict, passage.answers))
         if isinstance(verdict, Answer):
             return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
@@ -424,7 +424,7 @@ class Executor:
             return text_result(f"Error: the result is withheld: {error}", "error")
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided("ToolReturning", passage.about, verdict, tuple(passage.answers)))
+            segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
         if isinstance(verdict, Deny):
             return text_result(f"Withheld: {verdict.reason}", "denied")
         if isinstance(verdict, Halt):

@@ -81,28 +81,17 @@ class Runner:
         if not caller.wrapped:
             reply = await caller.attempt(request, number)
         else:
-            asked = await self._ask_in_wraps(request, number, round_)
+            asked = await caller.ask(request, number, round_)
             if asked is None:
+                halt = caller.halted
+                assert halt is not None
+                segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
                 return
             reply = asked
         if segment.hooks.model_replying is None:
             self._record(reply, number, round_, caller.number, caller.paid)
         else:
             await self._take(reply, number, round_, caller.number, caller.paid)
-
-    async def _ask_in_wraps(self, request: ModelRequest, number: int, round_: int) -> ModelReply | None:
-        """The reply, or None if the gates halted the turn over a request that a wrap had changed."""
-        caller = self.caller
-        try:
-            reply = await caller.ask(request, number, round_)
-        except Exception:
-            if caller.halted is None:
-                raise
-        else:
-            if caller.halted is None:
-                return reply
-        self.segment.conclude(Stopped(StopReason.HALTED, caller.halted.reason), caller.halted.reply)
-        return None
 
     async def _judge_request(self, request: ModelRequest, number: int, round_: int) -> ModelRequest | ModelReply | None:
         """The request that may leave, or the answer that makes it needless, or None: the turn waits or is over."""
@@ -113,7 +102,7 @@ class Runner:
             point, ModelCalling(request, segment.turn), segment, _about(segment, number, "request", round_)
         )
         final: ModelRequest = (await passage.rewrite()).request
-        if not passage.to_judge:
+        if not point.judges and not passage.said:
             return final
         verdict = await decide(segment, passage, lambda: request_digest(final))
         if verdict is WAITING:
@@ -147,7 +136,7 @@ class Runner:
         assert point is not None
         assert step.reply is not None
         passage, self._passage = self._passage, None
-        if passage is not None and not passage.to_judge:
+        if passage is not None and not point.judges and not passage.said:
             return True
         if any(call.decided for call in step.calls.values()):
             return True
@@ -183,7 +172,8 @@ class Runner:
 
 def _about(segment: Segment, step: int, what: str, round_: int) -> str:
     """The id of a request or reply: the step's, with the round if there was more than one."""
-    return f"{segment.fold.session}/{step}/{what}" + (f".{round_}" if round_ > 1 else "")
+    about = f"{segment.fold.session}/{step}/{what}"
+    return about if round_ == 1 else f"{about}.{round_}"
 
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
@@ -193,11 +183,18 @@ def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
 def _with_ids(reply: ModelReply, step: str) -> ModelReply:
     """The reply with our ids: the step's on the message, `step/position` on its calls."""
     message = reply.message
-    parts: list[Part] = []
+    parts = message.parts
+    if len(parts) > 1 or (parts and type(parts[0]) is ToolCallPart):
+        parts = _numbered(parts, step)
+    return replace(reply, message=Message("assistant", parts, message.origin, step, message.partial))
+
+
+def _numbered(parts: tuple[Part, ...], step: str) -> tuple[Part, ...]:
+    numbered: list[Part] = []
     position = 0
-    for part in message.parts:
+    for part in parts:
         if type(part) is ToolCallPart:
             position += 1
             part = ToolCallPart(part.name, part.json, f"{step}/{position}", part.vendor_id)
-        parts.append(part)
-    return replace(reply, message=Message("assistant", tuple(parts), message.origin, step, message.partial))
+        numbered.append(part)
+    return tuple(numbered)

@@ -51,9 +51,9 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
     if recorded is None:
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided(event.__name__, about, verdict, tuple(passage.answers)))
+            segment.record(HookDecided(event.__name__, about, verdict, passage.answers))
     else:
-        passage.answers = [*recorded.answers]
+        passage.answers = recorded.answers
         verdict = await passage.judge(only=asks_again)
     segment.unreviewed += passage.unreviewed
     if not isinstance(verdict, Ask):

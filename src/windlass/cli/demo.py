@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from windlass import (
-    Agent,
-    Allow,
-    Answered,
-    Approve,
-    Ask,
-    Asked,
-    Deny,
-    Edit,
-    Evaluated,
-    Hooks,
-    Injected,
-    Message,
-    ModelReplied,
-    Pipeline,
-    Resumed,
-    Suspended,
-    ToolCall,
-    ToolCalling,
-    ToolDecided,
-    ToolReturned,
-    TurnEnded,
-    TurnStarted,
-    TurnStarting,
-    tool,
-)
-from windlass.records import Record, Rewritten
+from windlass import Agent, Allow, Approve, Ask, Deny, Edit, Hooks, Pipeline, ToolCall, ToolCalling, TurnStarting, tool
+from windlass import records as r
 from windlass.testing import ScriptedModel, calls, says
 
 SESSION = "demo"
-REQUEST = "Tidy up the reports, then tell the team and the customers."
-STYLES = {"deny": "bold red", "ask": "bold yellow", "wait": "bold yellow", "rewrite": "magenta", "inject": "cyan"}
-STYLES |= {"allow": "green", "answer": "green", "end": "bold green", "user": "bold", "model": "bold blue"}
+STYLES = {"deny": "red", "ask": "yellow", "wait": "yellow", "model": "bold", "allow": "green", "answer": "cyan"}
 READ_NEXT = {
     "README.md": "the first ten lines to write yourself",
     "docs/guides/which-verb.md": "which of the six verbs to use for what",
@@ -74,20 +46,19 @@ def send_mail(to: str, text: str) -> str:
 
 @hooks.inject(TurnStarting)
 def calendar(event: TurnStarting) -> str:
-    """adds what the model should know in this turn"""
+    """adds what the model should know"""
     return "Today is Friday. The office is closed on Monday."
 
 
 @hooks.rewrite(ToolCalling, tool="list_files")
 def tidy_path(event: ToolCalling) -> ToolCall:
-    """changes the arguments of a call before anybody judges it"""
-    folder = str(event.call.arguments["folder"]).strip("./")
-    return event.call.replace(arguments={"folder": folder})
+    """changes a call before anybody judges it"""
+    return event.call.replace(arguments={"folder": event.call.arguments["folder"].strip("./")})
 
 
 @hooks.gate(ToolCalling, tool="delete_*")
 def keep_files(event: ToolCalling) -> Deny:
-    """denies the call; the model reads why and goes on"""
+    """denies a call; the model reads why and goes on"""
     return Deny("Reports are kept for ten years.")
 
 
@@ -104,86 +75,74 @@ def make_agent(delay: float) -> Agent[Any, str]:
         calls("list_files", folder="./reports/", _delay=delay),
         calls("delete_file", path="reports/2019.csv", _delay=delay),
         calls(mails, _delay=delay),
-        says("The reports are tidy, none was deleted, and two mails are out.", delay=delay),
+        says("All reports are still there, and two mails are out.", delay=delay),
     )
     return Agent(model, tools=[list_files, delete_file, send_mail], pipeline=Pipeline.minimal().with_hooks(hooks))
 
 
-def lines_of(record: Record) -> list[tuple[str, str]]:
+def lines_of(record: r.Record) -> list[tuple[str, str]]:
     """What a record tells: a word for what happened, and a sentence."""
     match record:
-        case TurnStarted(message=message):
+        case r.TurnStarted(message=message):
             return [("user", message.text)]
-        case Injected(hook=hook, parts=parts):
-            return [("inject", f"{hook}: {Message('user', parts).text if not isinstance(parts, str) else parts}")]
-        case ModelReplied(reply=reply):
-            called = [("model", f"calls {part.name}({part.json})") for part in reply.tool_calls]
-            return called or [("model", reply.text)]
-        case Rewritten(hook=hook, fields=fields):
+        case r.Injected(hook=hook, parts=parts):
+            return [("inject", f"{hook}: {' '.join(getattr(part, 'text', '…') for part in parts)}")]
+        case r.ModelReplied(reply=reply):
+            return [("model", f"calls {part.name} {part.json}") for part in reply.tool_calls] or [("model", reply.text)]
+        case r.Rewritten(hook=hook, fields=fields):
             return [("rewrite", f"{hook}: {', '.join(str(value) for value in fields.values())}")]
-        case ToolDecided(verdict=Deny(reason=reason), answers=answers):
+        case r.ToolDecided(verdict=Deny(reason=reason), answers=answers):
             return [("deny", f"{', '.join(name for name, _ in answers)}: {reason}")]
-        case ToolDecided(verdict=Allow(), answers=answers):
-            return [("allow", ", ".join(name for name, _ in answers) or "nobody objects")]
-        case Asked(by=by, question=question):
+        case r.ToolDecided(verdict=Allow(), answers=answers):
+            return [("allow", "as answered" if answers else "nobody objects")]
+        case r.Asked(by=by, question=question):
             return [("ask", f"{', '.join(by)}: {question}")]
-        case Suspended(waiting_for=waiting):
-            return [("wait", f"{len(waiting)} questions are open. All is in the log; the process could end here.")]
-        case Resumed():
+        case r.Suspended(waiting_for=waiting):
+            return [("wait", f"{len(waiting)} questions are open. The process could end here.")]
+        case r.Resumed():
             return [("resume", "The same loop goes on where it stood.")]
-        case Answered(answer=Edit(arguments=arguments), by=by):
+        case r.Answered(answer=Edit(arguments=arguments), by=by):
             return [("answer", f"{by} edits: to={arguments['to']!r}")]
-        case Answered(by=by):
+        case r.Answered(by=by):
             return [("answer", f"{by} approves")]
-        case ToolReturned(result=result, name=name):
-            return [("result", f"{name}: {result.text}")]
-        case Evaluated(vote=vote, reasons=reasons) if vote is not None:
-            return [("vote", f"{vote.value}: {'; '.join(why for _, why in reasons)}")]
-        case TurnEnded(outcome=outcome):
+        case r.ToolReturned(result=result):
+            return [("result", result.text)]
+        case r.TurnEnded(outcome=outcome):
             return [("end", type(outcome).__name__)]
         case _:
             return []
 
 
-def show(console: Console, label: str, what: str, text: str) -> None:
-    """One line of the trace, its sentence wrapped beside its column."""
-    margin = f"{label:<9}{what:<9}"
-    wrapped = textwrap.wrap(text, min(console.width, 100) - len(margin) - 1, break_on_hyphens=False)
-    body = ("\n" + " " * len(margin)).join(wrapped)
-    console.print(Text.assemble((f"{label:<9}", "dim"), (f"{what:<9}", STYLES.get(what, "")), body))
-
-
 async def tell(console: Console, delay: float) -> None:
-    """The story: a turn, the answers of a person, the rest of the turn."""
-    agent = make_agent(delay)
-    seen = 0
+    """The story: a turn, the answers of a person, the rest of the turn. After every step the log is read on."""
+    agent, told = make_agent(delay), 0
 
-    async def tell_new() -> None:
-        nonlocal seen
-        for record in await agent.store.read(SESSION, seen):
-            seen += 1
-            step = f"step {record.step}" if isinstance(record, ModelReplied) else ""
-            for number, (what, text) in enumerate(lines_of(record)):
-                show(console, "" if number else step or ("turn" if what == "user" else ""), what, text)
+    async def go_on(message: str | None = None, answers: dict[str, Approve | Edit] | None = None) -> None:
+        nonlocal told
+        async for _ in agent.iterate(message, session=SESSION, answers=answers):
+            for record in await agent.store.read(SESSION, told):
+                told += 1
+                label = f"step {record.step}" if isinstance(record, r.ModelReplied) else ""
+                for what, text in lines_of(record):
+                    console.print(Text.assemble((f"{label:<9}", "dim"), (f"{what:<9}", STYLES.get(what, "")), text))
+                    label = ""
 
-    async for _ in agent.iterate(REQUEST, session=SESSION):
-        await tell_new()
+    await go_on("Tidy up the reports, then mail the team and the customers.")
     first, second = (await agent.state(SESSION)).waiting
-    edited = Edit({"to": "customers", "text": "Reports are tidy."}, by="ann")
     await asyncio.sleep(delay)
-    async for _ in agent.iterate(session=SESSION, answers={first.id: Approve(by="ann"), second.id: edited}):
-        await tell_new()
-    console.print(f"\n{seen} records tell all of this. Fold them, and you have the state; there is no other truth.")
+    edited = Edit({"to": "customers", "text": "Reports are tidy."}, by="ann")
+    await go_on(answers={first.id: Approve(by="ann"), second.id: edited})
+    console.print(f"\nAll of this was read from the log: {told} records, and nothing beside them.")
 
 
 @click.command()
 def demo() -> None:
     """Watch an agent work, without a key or a network."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print("An agent with a scripted model, three tools and four hooks:\n", style="bold")
-    for verb, hook in {"inject": calendar, "rewrite": tidy_path, "gate": keep_files, "gate ": ask_first}.items():
-        show(console, f"  {verb}", "", f"{hook.__name__:<12}{hook.__doc__}")
-    console.print("\nOne turn, as its log tells it:\n", style="bold")
+    console.print("An agent with a scripted model, three tools and four hooks\n", style="bold")
+    for verb, hook in (("inject", calendar), ("rewrite", tidy_path), ("gate", keep_files), ("gate", ask_first)):
+        console.print(f"  {verb:<9}{hook.__name__:<12}{hook.__doc__}")
+    console.print("\nOne turn, as its log tells it\n", style="bold")
     asyncio.run(tell(console, delay=0.2 if console.is_terminal else 0.0))
     console.print("\nWhat to read next\n", style="bold")
     for page, why in READ_NEXT.items():
