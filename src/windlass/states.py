@@ -230,11 +230,10 @@ class StepFold(Struct):
             return ()
         if not self.calls:
             return (self.reply.message,)
-        parts = [
-            ToolResultPart(call.proposed.id, call.proposed.name, call.result.content, call.result.status)
-            for call in self.calls.values()
-            if call.result is not None
-        ]
+        parts = []
+        for call in self.calls.values():
+            if (result := call.result) is not None:
+                parts.append(ToolResultPart(call.proposed.id, call.proposed.name, result.content, result.status))
         return (self.reply.message, Message("tool", tuple(parts)))
 
     def state(self) -> OpenStep:
@@ -296,7 +295,6 @@ class Fold:
     def add(self, record: r.Record) -> None:
         """Fold one record. It is pending until the store has it."""
         self.pending.append(record)
-        self._state = None
         _FOLDS[type(record)](self, record)
 
     @property
@@ -308,7 +306,6 @@ class Fold:
         """The store has the first `count` of the pending records."""
         self.stored += count
         self.pending = self.pending[count:] if len(self.pending) > count else []
-        self._state = None
 
     @property
     def messages(self) -> Messages:
@@ -321,14 +318,12 @@ class Fold:
     @property
     def state(self) -> State:
         """The value it stands for, made when it is asked for."""
-        state = self._state
-        if state is None:
-            turn, pending = self.turn, self.pending
-            if not pending and not self.stored:
-                return State(self.session)
+        state, turn, pending = self._state, self.turn, self.pending
+        seq = self.stored + len(pending)
+        if state is None or state.seq != seq or len(state.pending) != len(pending):
             state = self._state = State(
                 self.session,
-                self.stored + len(pending),
+                seq,
                 self.messages,
                 self.steps,
                 self.turns,

@@ -18,7 +18,7 @@ from windlass.events import StepStarted
 from windlass.messages import ToolSpec
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Evaluated
+from windlass.records import Evaluated, Record
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -40,7 +40,7 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "begins_steps", "clock", "composites", "criteria", "description", "digest", "ending_timeout",
+        "_pool", "append_now", "begins_steps", "clock", "composites", "criteria", "description", "digest", "ending_timeout",
         "ends_steps", "handlers", "hooks", "judges_calls", "max_parallel", "max_regenerations", "max_vetoes", "model",
         "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema", "patience",
         "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
@@ -89,6 +89,7 @@ class Program:
         self.composites = composites
         self.handlers = handlers
         self.store = store
+        self.append_now: Callable[[str, Sequence[Record], int], bool] | None = getattr(store, "append_now", None)
         self.clock = clock
         self.observers = observers
         self.description = description

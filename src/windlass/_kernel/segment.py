@@ -47,6 +47,7 @@ class Segment:
     __slots__ = (
         "_active_since",
         "_append",
+        "_append_now",
         "_awaited",
         "_durable",
         "_listeners",
@@ -112,6 +113,7 @@ class Segment:
         self.unreviewed: list[str] = []
         self.extra_messages: list[tuple[Message, str]] = []
         self._append = program.store.append
+        self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
         self.listens = bool(self._listeners)
@@ -161,7 +163,11 @@ class Segment:
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""
         fold = self.fold
-        if pending := fold.pending:
+        if (now := self._append_now) is not None:
+            if pending := fold.pending:
+                self.inbox = now(fold.session, pending, fold.stored)
+                fold.acknowledge(len(pending))
+        elif pending := fold.pending:
             if self._writer is None:
                 count = len(pending)
                 self.inbox = await self._append(fold.session, pending, fold.stored)

@@ -18,7 +18,7 @@ STYLES = {"deny": "red", "ask": "yellow", "wait": "yellow", "model": "bold", "al
 READ_NEXT = {
     "README.md": "the first ten lines to write yourself",
     "docs/guides/which-verb.md": "which of the six verbs to use for what",
-    "docs/guides/approvals.md": "questions, answers, and resuming days later",
+    "docs/guides/approvals.md": "questions, answers, and how a turn goes on",
     "docs/design.md": "how it works; the loop fits on one screen",
     "examples/": "small complete programs",
 }
@@ -64,7 +64,7 @@ def keep_files(event: ToolCalling) -> Deny:
 
 @hooks.gate(ToolCalling, tool="send_mail")
 def ask_first(event: ToolCalling) -> Ask:
-    """asks a person; the turn waits, for days if need be"""
+    """asks a person; the turn waits for the answer"""
     return Ask(f"Send this mail to {event.call.arguments['to']}?")
 
 
@@ -98,7 +98,7 @@ def lines_of(record: r.Record) -> list[tuple[str, str]]:
         case r.Asked(by=by, question=question):
             return [("ask", f"{', '.join(by)}: {question}")]
         case r.Suspended(waiting_for=waiting):
-            return [("wait", f"{len(waiting)} questions are open. The process could end here.")]
+            return [("wait", f"{len(waiting)} questions are open. What is needed to go on is in the log.")]
         case r.Resumed():
             return [("resume", "The same loop goes on where it stood.")]
         case r.Answered(answer=Edit(arguments=arguments), by=by):

@@ -31,11 +31,11 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
     stand at the tail, for this attempt only. The history itself is shared, never copied.
     """
-    system, tools, opened = shown.system, shown.specs, state.opened
-    if opened is not None:
+    system, tools, messages = shown.system, shown.specs, state.messages
+    opened, turn, step = state.opened, state.turn, state.open
+    if opened is not None and (opened.system is not None or opened.tools is not None):
         system = system if opened.system is None else opened.system
         tools = tools if opened.tools is None else opened.tools
-    messages, turn, step = state.messages, state.turn, state.open
     if turn is not None and (turn.injected or unrecorded):
         overlay = _overlay(state, turn, (*turn.injected, *unrecorded))
         messages = Messages(messages, overlay=overlay)

@@ -14,7 +14,7 @@ class MemoryStore:
 
     durable = False
 
-    def __init__(self, *, keep_ended: int = 16) -> None:
+    def __init__(self, *, keep_ended: int = 100) -> None:
         self._logs: dict[str, list[Record]] = {}
         self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
         self._cursors: dict[str, dict[str, int]] = {}
@@ -23,6 +23,10 @@ class MemoryStore:
         self._keep_ended = keep_ended
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        return self.append_now(session, records, expected)
+
+    def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        """`append` for those who need not wait."""
         log = self._logs.get(session)
         if log is None:
             log = self._logs[session] = []

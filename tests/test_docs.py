@@ -1,0 +1,82 @@
+"""The documentation says what the code says: the quoted loop, the generated pages, the links."""
+
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from windlass._kernel.loop import drive
+from windlass.events import EVENTS, FACTS
+
+PROJECT = Path(__file__).resolve().parent.parent
+DOCS = PROJECT / "docs"
+PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.glob("**/*.md")])
+LINK = re.compile(r"\[[^\]\n]+\]\((?!https?:)(?P<target>[^)\s#]+)(?:#[^)\s]*)?\)")
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_design_page_quotes_the_loop_whole():
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
+    quoted = re.search(
+        r"^```python\nfrom __future__ import annotations\n\n\n(async def drive.*?)^```$", page, re.M | re.S
+    )
+    assert quoted is not None
+    assert quoted[1] == inspect.getsource(drive)
+
+
+def test_the_generated_pages_are_up_to_date(generate):
+    assert generate.stale() == [], "run `python docs/generate.py`"
+
+
+def test_the_generator_can_be_run_as_a_check(generate):
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == (1 if generate.stale() else 0), done.stderr
+
+
+def test_a_page_that_is_out_of_date_is_named(generate, monkeypatch, capsys):
+    monkeypatch.setitem(generate.PAGES, "reference/errors.md", lambda: "something else")
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
+    assert generate.main() == 1
+    assert "docs/reference/errors.md is out of date" in capsys.readouterr().err
+
+
+def test_every_event_and_every_fact_is_on_the_reference_page():
+    page = (DOCS / "reference" / "events.md").read_text(encoding="utf-8")
+    missing = [kind.__name__ for kind in (*EVENTS, *FACTS) if f"`{kind.__name__}`" not in page]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "cases"),
+    [
+        ("Behaviour 7: a reply is paid for once.", ["7"]),
+        ("Behaviour 83a: nothing is lost.", ["83a"]),
+        ("Behaviours 1, 2b and 30: in order.", ["1", "2b", "30"]),
+        ("Something else. Behaviour 7: no.", []),
+    ],
+)
+def test_the_cases_of_a_test_are_read_from_its_docstring(generate, monkeypatch, tmp_path, docstring, cases):
+    (tmp_path / "test_some.py").write_text(f'async def test_it():\n    """{docstring}"""\n', encoding="utf-8")
+    monkeypatch.setattr(generate, "TESTS", tmp_path)
+    assert list(generate.behaviours()) == [(case, "test_some.py::test_it") for case in cases]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_the_links_of_the_page_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    broken = [match["target"] for match in LINK.finditer(text) if not (page.parent / match["target"]).exists()]
+    assert broken == []

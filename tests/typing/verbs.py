@@ -1,0 +1,213 @@
+"""What type checkers know of hooks. Checked by mypy and pyright, never run: an ignored line must be an error."""
+
+# pyright: enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_type
+
+from windlass import (
+    Agent,
+    Allow,
+    Answer,
+    Ask,
+    Continuing,
+    Deny,
+    Finish,
+    Halt,
+    Hooks,
+    Injected,
+    Message,
+    ModelCall,
+    ModelCalling,
+    ModelReply,
+    ModelReplying,
+    ModelRequest,
+    Regenerate,
+    Result,
+    Says,
+    Slot,
+    State,
+    Step,
+    StepEnding,
+    Stopping,
+    ToolCall,
+    ToolCalling,
+    ToolResult,
+    ToolReturned,
+    ToolReturning,
+    Turn,
+    TurnStarting,
+    Usage,
+    Veto,
+    Vote,
+    tool,
+)
+from windlass.testing import ScriptedModel, says
+from windlass.types import CallModel, CallTool
+
+agent = Agent(ScriptedModel(says("hi")))
+
+
+# ---------------------------------------------------------------- gates: the event is known, the answer is checked
+
+
+@agent.gate(ToolCalling, tool="add", priority=50, band="guard")
+def decide(event: ToolCalling) -> Deny | Ask | Answer | Allow | Halt | None:
+    assert_type(event.call, ToolCall)
+    return Deny("no")
+
+
+@agent.gate(ToolCalling)
+async def decide_later(event: ToolCalling, turn: Turn[None]) -> Deny | None:
+    assert_type(turn.usage, Usage)
+    return None
+
+
+@agent.gate(Stopping)
+def keep_going(event: Stopping) -> Veto | None:
+    assert_type(event.stop_active, bool)
+    return Veto("not yet")
+
+
+@agent.gate(Continuing)
+def vote(event: Continuing) -> Vote | None:
+    assert_type(event.state, State)
+    return Vote.FORBID
+
+
+@agent.gate(ToolReturning)
+def finish(event: ToolReturning) -> Finish | None:
+    assert_type(event.result, ToolResult)
+    return Finish("done")
+
+
+@agent.gate(ToolCalling)  # type: ignore[arg-type]  # pyright: ignore
+def regenerates_a_call(event: ToolCalling) -> Regenerate:
+    return Regenerate("again")
+
+
+@agent.gate(Continuing)  # type: ignore[arg-type]  # pyright: ignore
+def halts_a_vote(event: Continuing) -> Halt:
+    return Halt("now")
+
+
+@agent.gate(ModelReplying)  # type: ignore[arg-type]  # pyright: ignore
+def takes_another_event(event: ToolCalling) -> None:
+    return None
+
+
+agent.gate(ToolCalling, colour="red")  # type: ignore[call-arg]  # pyright: ignore
+
+
+# ---------------------------------------------------------------- rewrites: a new value of the payload
+
+
+@agent.rewrite(ModelCalling)
+def be_brief(event: ModelCalling) -> ModelRequest:
+    assert_type(event.request.messages[0], Message)
+    return event.request.replace(system=event.request.system + " Be brief.")
+
+
+@agent.rewrite(ModelReplying)
+async def shorten(event: ModelReplying) -> ModelReply | None:
+    return None
+
+
+@agent.rewrite(TurnStarting)  # type: ignore[arg-type]  # pyright: ignore
+def rewrites_with_a_number(event: TurnStarting) -> int:
+    return 1
+
+
+# ---------------------------------------------------------------- the other verbs
+
+
+@agent.inject(TurnStarting, group="retrieval")
+async def remember(event: TurnStarting) -> str:
+    return "The user likes round numbers."
+
+
+@agent.inject(StepEnding)
+def summarise(event: StepEnding) -> Injected:
+    assert_type(event.step, Step)
+    return Injected("a summary", durable=True)
+
+
+@agent.observe(ToolReturned)
+def count(fact: ToolReturned) -> None:
+    assert_type(fact.result, ToolResult)
+
+
+@agent.wrap(ModelCall)
+async def twice(request: ModelRequest, call_next: CallModel) -> ModelReply:
+    try:
+        return await call_next(request)
+    except TimeoutError:
+        return await call_next(request)
+
+
+@agent.wrap(ToolCall, tool="add")
+async def around_a_tool(call: ToolCall, call_next: CallTool) -> ToolResult:
+    return await call_next(call)
+
+
+@agent.wrap(ModelCall)  # type: ignore[arg-type]  # pyright: ignore
+async def takes_a_call(call: ToolCall, call_next: CallTool) -> ToolResult:
+    return await call_next(call)
+
+
+@agent.hook(ToolCalling)
+def bridge(event: ToolCalling) -> Says | None:
+    return Says(decision=Deny("no"))
+
+
+@agent.transform
+class Upper:
+    def feed(self, text: str) -> Sequence[str]:
+        return [text.upper()]
+
+    def flush(self) -> Sequence[str]:
+        return ()
+
+
+hooks = Hooks()
+hooks.gate(ToolCalling)(decide)
+
+
+# ---------------------------------------------------------------- tools, slots, scope and output
+
+
+@tool(effect="pure", inline=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+assert_type(add(1, 2), int)
+add("1", 2)  # type: ignore[arg-type]  # pyright: ignore
+
+
+class Invoice:
+    total: float
+
+
+class User:
+    name: str
+
+
+typed = Agent[User, Invoice](ScriptedModel(says("{}")), output=Invoice)
+untyped = Agent(ScriptedModel(says("hi")))
+plan = Slot("plan", list)
+
+
+async def use() -> None:
+    assert_type(await typed.run("pay", scope=User()), Result[Invoice])
+    assert_type((await typed.run("pay")).output, Invoice)
+    assert_type((await untyped.run("hi")).text, str)
+    await typed.run("pay", scope="ann")  # type: ignore[arg-type]  # pyright: ignore
+
+
+@typed.gate(ToolCalling)
+def knows_the_scope(event: ToolCalling, turn: Turn[User]) -> None:
+    assert_type(turn.scope, User)
