@@ -1,6 +1,6 @@
 """What type checkers know of hooks. Checked by mypy and pyright, never run: an ignored line must be an error."""
 
-# pyright: enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
+# pyright: reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
 
 from __future__ import annotations
 
@@ -83,22 +83,22 @@ def finish(event: ToolReturning) -> Finish | None:
     return Finish("done")
 
 
-@agent.gate(ToolCalling)  # type: ignore[arg-type]  # pyright: ignore
+@agent.gate(ToolCalling)  # type: ignore[arg-type]
 def regenerates_a_call(event: ToolCalling) -> Regenerate:
     return Regenerate("again")
 
 
-@agent.gate(Continuing)  # type: ignore[arg-type]  # pyright: ignore
+@agent.gate(Continuing)  # type: ignore[arg-type]
 def halts_a_vote(event: Continuing) -> Halt:
     return Halt("now")
 
 
-@agent.gate(ModelReplying)  # type: ignore[arg-type]  # pyright: ignore
+@agent.gate(ModelReplying)  # type: ignore[arg-type]
 def takes_another_event(event: ToolCalling) -> None:
     return None
 
 
-agent.gate(ToolCalling, colour="red")  # type: ignore[call-arg]  # pyright: ignore
+agent.gate(ToolCalling, colour="red")  # type: ignore[call-arg]
 
 
 # ---------------------------------------------------------------- rewrites: a new value of the payload
@@ -115,7 +115,7 @@ async def shorten(event: ModelReplying) -> ModelReply | None:
     return None
 
 
-@agent.rewrite(TurnStarting)  # type: ignore[arg-type]  # pyright: ignore
+@agent.rewrite(TurnStarting)  # type: ignore[arg-type]
 def rewrites_with_a_number(event: TurnStarting) -> int:
     return 1
 
@@ -152,7 +152,7 @@ async def around_a_tool(call: ToolCall, call_next: CallTool) -> ToolResult:
     return await call_next(call)
 
 
-@agent.wrap(ModelCall)  # type: ignore[arg-type]  # pyright: ignore
+@agent.wrap(ModelCall)  # type: ignore[arg-type]
 async def takes_a_call(call: ToolCall, call_next: CallTool) -> ToolResult:
     return await call_next(call)
 
@@ -185,7 +185,7 @@ def add(a: int, b: int) -> int:
 
 
 assert_type(add(1, 2), int)
-add("1", 2)  # type: ignore[arg-type]  # pyright: ignore
+add("1", 2)  # type: ignore[arg-type]
 
 
 class Invoice:
@@ -205,7 +205,7 @@ async def use() -> None:
     assert_type(await typed.run("pay", scope=User()), Result[Invoice])
     assert_type((await typed.run("pay")).output, Invoice)
     assert_type((await untyped.run("hi")).text, str)
-    await typed.run("pay", scope="ann")  # type: ignore[arg-type]  # pyright: ignore
+    await typed.run("pay", scope="ann")  # type: ignore[arg-type]
 
 
 @typed.gate(ToolCalling)
