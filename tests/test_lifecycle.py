@@ -737,13 +737,24 @@ async def test_observers_can_neither_change_nor_block_the_turn(watch):
         def pre_llm_call(self, request):
             raise ValueError("broken")
 
-    agent = looking().with_lifecycle(Meddling())
-    result = await agent.run("go", session="s")
+    result = await looking().with_lifecycle(Meddling()).run("go")
 
     assert result.outcome == Completed()
     assert result.messages[2].parts[0].text == "saw sea"
-    failed = HookTrace(await agent.store.read("s")).of("ModelCalled")
-    assert failed == [("ModelCalled", "Meddling.pre_llm_call", "failed: failed")] * 2
+
+
+@pytest.mark.parametrize(("method", "fact"), [("post_llm_call", "ModelReplied"), ("on_session_end", "SessionEnded")])
+async def test_an_observer_that_raises_is_a_fact_in_the_log_even_at_the_very_end(method, fact):
+    def fail(self, *_: Any) -> None:
+        raise ValueError("broken")
+
+    agent = looking(says("done")).with_lifecycle(type("Broken", (LifecycleHook,), {method: fail})())
+    result = await agent.run("go")
+
+    assert result.outcome == Completed()
+    assert HookTrace(await agent.store.read(result.session_id)).of(fact) == [
+        (fact, f"Broken.{method}", "failed: failed")
+    ]
 
 
 async def test_only_overridden_observers_are_registered():

@@ -280,7 +280,7 @@ async def test_a_handler_cannot_bring_a_state_from_elsewhere():
 
 
 def test_an_unknown_phase_is_refused_with_those_that_exist():
-    with pytest.raises(ConfigError, match="'during'.*before_turn"):
+    with pytest.raises(ConfigError, match=r"'during'.*before_turn"):
         Pipeline.minimal().with_handler("during", Counting([]))  # type: ignore[arg-type]
 
 
@@ -293,7 +293,7 @@ def test_a_handler_that_cannot_handle_is_refused_when_it_is_added():
 
 
 def test_an_unknown_composite_is_refused_with_those_that_exist():
-    with pytest.raises(ConfigError, match="'planner'.*executor"):
+    with pytest.raises(ConfigError, match=r"'planner'.*executor"):
         Pipeline.minimal().with_composite("planner", DEFAULT.executor)
 
 

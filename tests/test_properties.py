@@ -35,6 +35,7 @@ from windlass import (
     State,
     StepEnding,
     StepLimit,
+    Stopping,
     Suspended,
     TokenLimit,
     ToolCalling,
@@ -49,7 +50,7 @@ from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
 from windlass.decisions import Allow, Retry
 from windlass.events import EVENTS, Erring, Resuming, StepStarting, TurnStarting
-from windlass.records import ErrorHandled, Evaluated, HookDecided, ToolCalled, ToolDecided, ToolReturned
+from windlass.records import ErrorHandled, Evaluated, HookDecided, Rewound, ToolCalled, ToolDecided, ToolReturned
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 from .checks import FrozenClock, check_log, only_this_task, unpaired
@@ -182,6 +183,20 @@ def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event)
         assert asyncio.run(told(named)) == asyncio.run(told(data.draw(st.permutations(named))))
 
     holds()
+
+
+@pytest.mark.parametrize("event", [StepEnding, Stopping])
+async def test_gates_that_answer_alike_are_named_in_one_order(event):
+    async def told(names: Sequence[str]) -> Any:
+        agent = Agent(ScriptedModel(says("a"), says("b"), says("c")), clock=FrozenClock(), criteria=[StepLimit(3)])
+        for name in names:
+            answer = RuntimeError("broken") if event is Stopping else Rewind(1)
+            agent.gate(event, name=name)(gate_that(answer))
+        result = await agent.run("go", session="s")
+        rewound = [record.by for record in await agent.store.read("s") if isinstance(record, Rewound)]
+        return result.outcome, rewound
+
+    assert await told(["x", "y"]) == await told(["y", "x"])
 
 
 # ---------------------------------------------------------------- any speed of tools

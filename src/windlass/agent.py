@@ -119,8 +119,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
-        """The tools by name."""
-        return toolset([*self._toolset.values(), *self.registered.tools])
+        """The tools by name, as a model is told of them."""
+        if self._program is not None:
+            return self._program.tools
+        slots = {slot.type: slot.name for slot in self.registered.slots if slot.supplied}
+        mine = toolset([*self._toolset.values(), *self.registered.tools])
+        return {name: made.bound(slots) for name, made in mine.items()}
 
     @property
     def store(self) -> Store:
@@ -169,7 +173,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if self._output.schema is not None:
             hooks.append(Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"}))
         compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
-        tools = {name: tool.bound(compiled.slots_by_type) for name, tool in self.tools.items()}
+        tools = self.tools
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
         self._program = Program(
             name=self.name,
@@ -364,12 +368,12 @@ class Session(Generic[ScopeT, OutputT]):
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
         self.agent.refuse_busy(self.id)
-        records = await self.agent.store.read(self.id)
-        if records and not isinstance(records[-1], SessionEnded):
-            state = fold(self.id, records)
-            if state.over:
-                clock: Clock = self.agent.compile().clock
-                await self.agent.store.append(self.id, [SessionEnded(clock.now())], len(records))
+        log = fold_log(self.id, await self.agent.store.read(self.id))
+        state = log.state
+        if state.seq and state.over and not state.ended:
+            segment = Segment(self.agent.compile(), log, resumed=True)
+            segment.record(SessionEnded(segment.clock.now()))
+            await segment.settle()
 
 
 class _Running:

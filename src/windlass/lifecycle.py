@@ -163,12 +163,17 @@ def _observing(fact: type[Fact], look: Callable[[Callable[..., Any], Any, Turn[A
     return install
 
 
+def _pre_tool(method: Callable[..., Any], fact: ToolCalled, turn: Turn[Any]) -> Any:
+    call = turn.call(fact.call)
+    return method(fact.name, call.arguments if fact.json is None else call.replace(json=fact.json).arguments)
+
+
 def _post_tool(method: Callable[..., Any], fact: ToolReturned, turn: Turn[Any]) -> Any:
     return method(fact.name, fact.result) if fact.result.status == "ok" else None
 
 
 _OBSERVERS: dict[str, _Install] = {
-    "pre_tool_call": _observing(ToolCalled, lambda see, fact, turn: see(fact.name, turn.call(fact.call).arguments)),
+    "pre_tool_call": _observing(ToolCalled, _pre_tool),
     "post_tool_call": _observing(ToolReturned, _post_tool),
     "pre_llm_call": _observing(ModelCalled, lambda see, fact, turn: see(fact.request)),
     "post_llm_call": _observing(ModelReplied, lambda see, fact, turn: see(fact.reply)),

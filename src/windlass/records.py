@@ -65,6 +65,19 @@ class MessageAdded(Record, frozen=True):
     by: str = ""
 
 
+class MessageHeld(Record, frozen=True):
+    """A hook or tool added a message; it enters the transcript after those of the step."""
+
+    message: Message
+    by: str = ""
+
+
+class HeldReleased(Record, frozen=True):
+    """The messages held so far have been let in, or kept out."""
+
+    count: int
+
+
 class Injected(Record, frozen=True):
     """Context that a hook added. A hook may return one, with `parts` and flags; the kernel fills in the rest.
 
@@ -150,13 +163,14 @@ class ToolDecided(Record, frozen=True):
 
 
 class ToolCalled(Record, frozen=True):
-    """An attempt at a call was started."""
+    """An attempt at a call was started. `json` is set if a wrap changed the arguments."""
 
     call: str
     name: str
     attempt: int = 1
     fingerprint: str = ""
     at: float = 0.0
+    json: str | None = None
 
 
 class ToolAttempted(Record, frozen=True):
@@ -317,7 +331,8 @@ class Unknown(Record, frozen=True, gc=True):
 Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 
 AnyRecord: TypeAlias = Union[  # noqa: UP007
-    SessionOpened, SessionEnded, TurnStarted, MessageAdded, Injected, Rewritten, HookDecided, HookFailed,
+    SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
+    HookDecided, HookFailed,
     ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted, ToolReturned, StepEnded,
     Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered, Suspended, Resumed, SlotSet, SideReplied,
     CancelRequested, InboxTaken, Concluded, TurnEnded,

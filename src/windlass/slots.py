@@ -17,7 +17,8 @@ class Slot(Generic[T]):
 
     `merge(current, new)` is needed if parallel calls may write it; without one, two writers at once are an error that
     names both. `input=False` drops values given by a caller of `run`, `output=False` keeps the slot out of the result.
-    A hook or tool parameter annotated with `type` gets the current value.
+    A hook or tool parameter annotated with `type` gets the current value, unless that is a builtin such as `int`: too
+    many parameters are annotated with those. They are read and written through `turn`.
     """
 
     __slots__ = ("default", "input", "merge", "name", "output", "type")
@@ -38,6 +39,11 @@ class Slot(Generic[T]):
         self.merge = merge
         self.input = input
         self.output = output
+
+    @property
+    def supplied(self) -> bool:
+        """Whether parameters are supplied by this slot's type."""
+        return self.type.__module__ != "builtins"
 
     def __repr__(self) -> str:
         return f"Slot({self.name!r}, {self.type.__name__})"

@@ -81,6 +81,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     usage: Usage = _NOTHING
     active: float = 0.0
     injected: tuple[r.Injected, ...] = ()
+    held: tuple[r.MessageHeld, ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
     sides: tuple[r.SideReplied, ...] = ()
     waiting: tuple[r.Asked, ...] = ()
@@ -230,10 +231,11 @@ class StepFold(Struct):
             return ()
         if not self.calls:
             return (self.reply.message,)
-        parts = []
-        for call in self.calls.values():
-            if (result := call.result) is not None:
-                parts.append(ToolResultPart(call.proposed.id, call.proposed.name, result.content, result.status))
+        parts = [
+            ToolResultPart(call.proposed.id, call.proposed.name, call.result.content, call.result.status)
+            for call in self.calls.values()
+            if call.result is not None
+        ]
         return (self.reply.message, Message("tool", tuple(parts)))
 
     def state(self) -> OpenStep:
@@ -425,6 +427,18 @@ def _(fold: Fold, record: r.MessageAdded) -> None:
         turn = _turn(fold)
         turn.admitted = True
         fold.say((turn.message,))
+
+
+@_folds(r.MessageHeld)
+def _(fold: Fold, record: r.MessageHeld) -> None:
+    turn = _turn(fold)
+    turn.held = (*turn.held, record)
+
+
+@_folds(r.HeldReleased)
+def _(fold: Fold, record: r.HeldReleased) -> None:
+    turn = _turn(fold)
+    turn.held = turn.held[record.count :]
 
 
 @_folds(r.Injected)

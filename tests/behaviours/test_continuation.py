@@ -86,7 +86,7 @@ async def find(agent: Agent[Any, Any], kind: type) -> list[Any]:
 
 def forever(**usage: Any) -> FunctionModel:
     """A model that never stops calling a tool."""
-    return FunctionModel(lambda request: calls("add", a=1, b=2, _usage_=Usage(**usage) if usage else None))
+    return FunctionModel(lambda request: calls("add", a=1, b=2, _usage=Usage(**usage) if usage else None))
 
 
 def steps(result: Any) -> int:
@@ -387,7 +387,7 @@ async def test_a_token_limit_counts_input_and_output():
 async def test_a_token_limit_counts_rejected_replies():
     """Behaviours 92, 94: what a rejected attempt cost is spent."""
     model = ScriptedModel(
-        says("rude", usage=Usage(60, 0)), calls("add", a=1, b=2, _usage_=Usage(60, 0)), says("never said")
+        says("rude", usage=Usage(60, 0)), calls("add", a=1, b=2, _usage=Usage(60, 0)), says("never said")
     )
     agent = Agent(model, tools=[add], criteria=[TokenLimit(100)])
     agent.gate(ModelReplying)(lambda event: Regenerate("no") if event.reply.text == "rude" else None)

@@ -654,6 +654,14 @@ def test_a_verb_that_its_event_cannot_take_is_refused_at_registration(verb: str,
         getattr(Agent(ScriptedModel()), verb)(event)(misplaced)
 
 
+@pytest.mark.parametrize("event", [e for e in EVENTS if e is not ModelReplying], ids=lambda event: event.__name__)
+def test_only_a_critic_of_replies_may_fail_open(event: Any):
+    """Behaviours 87, 105: `on_error="unreviewed"` on any other event would undo the matrix; registration refuses it."""
+    agent = Agent(ScriptedModel())
+    with pytest.raises(RegistrationError, match=event.__name__):
+        agent.gate(event, on_error="unreviewed")(lambda event: None)
+
+
 def test_legal_declared_decisions_are_taken():
     """Behaviour 105: what the event can take registers without a word."""
     agent = Agent(ScriptedModel())
@@ -842,6 +850,36 @@ async def test_nobody_can_be_asked_about_a_request_that_a_wrap_changed():
     assert isinstance(result.outcome, Stopped)
     assert "Rude?" in result.outcome.detail
     assert model.requests == []
+
+
+async def test_who_refused_a_changed_request_is_in_the_log():
+    """Behaviour 106: the second judgement of a request is recorded like the first."""
+    agent = Agent(ScriptedModel(says("hello")), system="Be kind.")
+    agent.gate(ModelCalling, name="kind")(lambda event: Halt("no") if event.request.system == "Be rude." else None)
+
+    @agent.wrap(ModelCall)
+    async def change(request: Any, call_next: Any) -> Any:
+        return await call_next(request.replace(system="Be rude."))
+
+    await agent.run("go", session=SESSION)
+    (decided,) = await find(agent, HookDecided)
+    assert (decided.event, decided.answers) == ("ModelCalling", (("kind", Halt("no")),))
+
+
+@pytest.mark.parametrize("answer", [Ask("May it?"), Halt("no")], ids=repr)
+async def test_a_side_call_that_a_guard_does_not_let_through_is_not_made(answer: Any):
+    """Behaviour 106: a hook's own model call passes the guard gates; nobody can be asked there, so an Ask refuses."""
+    other = ScriptedModel(says("secret"), name="other")
+    agent = Agent(ScriptedModel(says("hello")), models=[other])
+    agent.gate(ModelCalling, band="guard")(lambda event: answer if event.request.model == "other" else None)
+
+    @agent.gate(TurnEnding)
+    async def critic(event: Any, turn: Any) -> None:
+        await turn.ask("other", "Is it good?")
+
+    result = await agent.run("go")
+    assert other.requests == []
+    assert result.stop_reason is StopReason.WITHHELD
 
 
 async def test_a_wrap_that_swallows_the_refusal_does_not_get_round_it():

@@ -181,6 +181,30 @@ async def test_rewrites_of_an_after_event_see_what_the_earlier_ones_made():
     assert (await agent.run("go")).text == "x12"
 
 
+async def test_bands_and_priorities_come_before_the_order_of_registration():
+    """Behaviour 2: the order is band, then priority (high first), then registration; the first wrap is outermost."""
+    log: Log = []
+    agent = Agent(ScriptedModel(says("done")))
+    for name, options in {
+        "guard": {"band": "guard", "priority": 9},
+        "low": {"priority": -1},
+        "plain1": {},
+        "high": {"priority": 5},
+        "plain2": {},
+        "early": {"band": "early", "priority": -9},
+    }.items():
+        agent.rewrite(ModelReplying, name=name, **options)(lambda event, name=name: log.append(name))
+
+        @agent.wrap(ModelCall, name=name, **options)
+        async def wrap(request, call_next, name=name):
+            log.append(name)
+            return await call_next(request)
+
+    await agent.run("go")
+
+    assert log == ["early", "high", "plain1", "plain2", "low", "guard"] * 2
+
+
 async def test_hooks_of_the_turn_run_once_and_hooks_of_the_model_at_every_call():
     """Behaviour 3: three model calls in a turn: turn hooks once, model hooks three times."""
     log: Log = []

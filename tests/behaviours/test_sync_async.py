@@ -203,13 +203,14 @@ def test_a_plain_wrap_writes_like_an_async_one(run: Run):
     @agent.wrap(ModelCall)
     def count(request, call_next, turn, so_far: Count):
         turn.set(COUNT, Count(so_far.value + 1))
-        turn.add("counted")
-        return call_next(request)
+        reply = call_next(request)
+        turn.add(f"counted {reply.text}")
+        return reply
 
     result = run(agent)
 
     assert result.slots == {"count": Count(1)}
-    assert [message.text for message in result.messages] == ["go", "x", "counted"]
+    assert [message.text for message in result.messages] == ["go", "x", "counted x"]
 
 
 @ways

@@ -65,7 +65,7 @@ class CompiledHooks:
 
     def __init__(self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]) -> None:
         self.slots = {slot.name: slot for slot in slots}
-        self.slots_by_type: dict[type, str] = {slot.type: slot.name for slot in self.slots.values()}
+        self.slots_by_type: dict[type, str] = {s.type: s.name for s in self.slots.values() if s.supplied}
         self.all = _ordered(hooks)
         self.transforms = tuple(sorted(transforms, key=lambda t: (BANDS[t.band], -t.priority)))
         _name_apart(self.all)

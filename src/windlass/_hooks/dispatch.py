@@ -151,7 +151,7 @@ class Passage(Struct, gc=False):
         return HookError(text, hook=hook.name, event=self.point.name)
 
     def _say(self, hook: Hook, answer: Any) -> None:
-        answer = answer if hook.answer is None else hook.answer(self.event, answer)
+        answer = self._answer(hook, answer)
         says = answer if isinstance(answer, Says) else Says(decision=answer)
         if says.rewrite is not None:
             self._change(hook, says.rewrite)
@@ -169,13 +169,24 @@ class Passage(Struct, gc=False):
         name = self.point.event.payload
         if name is None:
             raise illegal(hook, self.point, answer)
-        answer = answer if hook.answer is None or hook.kind == "hook" else hook.answer(self.event, answer)
+        if hook.kind != "hook":
+            answer = self._answer(hook, answer)
         old = getattr(self.event, name)
         new = coerced(self.point.event, hook, old, answer)
         fields = changes(old, new)
         if fields:
             self.event = replace(self.event, **{name: new})
             self.site.record(Rewritten(self.point.name, hook.name, self.about, fields))
+
+    def _answer(self, hook: Hook, answer: Any) -> Any:
+        """What a method of a lifecycle answered, as an answer to the event."""
+        if hook.answer is None:
+            return answer
+        try:
+            return hook.answer(self.event, answer)
+        except (TypeError, ValueError) as error:
+            text = f"{hook.kind} {hook.name!r} ({hook.source}) gave something else than it should: {error}"
+            raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
 
     def _payload(self) -> Any:
         name = self.point.event.payload

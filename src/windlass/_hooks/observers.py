@@ -35,7 +35,7 @@ class Teller(Host, Protocol):
 class Backlog:
     """What one segment has told and nobody has dealt with yet, and the failures that came of it."""
 
-    __slots__ = ("_idle", "_lock", "_loop", "count", "failures")
+    __slots__ = ("_idle", "_lock", "_loop", "count", "failures", "lanes")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,6 +43,7 @@ class Backlog:
         self._idle: asyncio.Event | None = None
         self.count = 0
         self.failures: deque[HookFailed] = deque()
+        self.lanes: dict[int, _Lane] = {}
 
     def add(self) -> None:
         with self._lock:
@@ -80,22 +81,23 @@ class NoBacklog(Backlog):
     def __init__(self) -> None:
         self.count = 0
         self.failures = deque()
+        self.lanes = {}
 
 
 class _Item:
-    __slots__ = ("backlog", "fact", "turn")
+    __slots__ = ("backlog", "fact", "hook", "turn")
 
-    def __init__(self, fact: Fact, turn: Turn[Any], backlog: Backlog) -> None:
+    def __init__(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog) -> None:
+        self.hook = hook
         self.fact = fact
         self.turn = turn
         self.backlog = backlog
 
 
 class _Lane:
-    """The queue of one observer. It has a worker only while there is something in it."""
+    """The queue of one function, whatever facts it looks at. It has a worker only while there is something in it."""
 
-    def __init__(self, hook: Hook) -> None:
-        self.hook = hook
+    def __init__(self) -> None:
         self.queue: deque[_Item] = deque()
         self.busy = False
         self.dropped = 0
@@ -107,8 +109,8 @@ class _Lane:
             if len(self.queue) >= QUEUE_LIMIT:
                 self.dropped += 1
                 if self.dropped == 1:
-                    text = f"observer {self.hook.name!r} is too slow: facts are dropped"
-                    _failed(self.hook, item, HookError(text, hook=self.hook.name), "overflow")
+                    text = f"observer {item.hook.name!r} is too slow: facts are dropped"
+                    _failed(item, HookError(text, hook=item.hook.name), "overflow")
                 return False
             item.backlog.add()
             self.queue.append(item)
@@ -128,9 +130,9 @@ class _Lane:
         """Deal with all that waits, in a thread."""
         while (item := self.take()) is not None:
             try:
-                self.hook.fn(item.fact, **_supply(self.hook, item.turn))
+                item.hook.fn(item.fact, **_supply(item.hook, item.turn))
             except Exception as error:
-                _failed(self.hook, item, error, "failed")
+                _failed(item, error, "failed")
             finally:
                 item.backlog.done()
 
@@ -138,9 +140,9 @@ class _Lane:
         """Deal with all that waits, in a task."""
         while (item := self.take()) is not None:
             try:
-                await tell(self.hook, item.fact, item.turn)
+                await tell(item.hook, item.fact, item.turn)
             except Exception as error:
-                _failed(self.hook, item, error, "failed")
+                _failed(item, error, "failed")
             finally:
                 item.backlog.done()
 
@@ -149,7 +151,7 @@ class Observers:
     """The observers of an agent."""
 
     def __init__(self) -> None:
-        self._lanes: dict[object, _Lane] = {}
+        self._lanes: dict[int, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -165,14 +167,14 @@ class Observers:
             if hook.wait:
                 awaited.append((hook, fact, turn))
             else:
-                self._queue(hook, _Item(fact, turn, teller.backlog))
+                self._queue(hook, _Item(hook, fact, turn, teller.backlog))
         return awaited
 
     def _queue(self, hook: Hook, item: _Item) -> None:
-        key = (hook, asyncio.get_running_loop()) if hook.is_async else hook
-        lane = self._lanes.get(key)
+        lanes = item.backlog.lanes if hook.is_async else self._lanes
+        lane = lanes.get(id(hook.fn))
         if lane is None:
-            lane = self._lanes[key] = _Lane(hook)
+            lane = lanes[id(hook.fn)] = _Lane()
         if not lane.put(item):
             return
         if hook.is_async:
@@ -194,7 +196,7 @@ class Observers:
                     try:
                         await tell(hook, record, Turn(teller))
                     except Exception as error:
-                        _failed(hook, _Item(record, Turn(teller), teller.backlog), error, "will be told again")
+                        _failed(_Item(hook, record, Turn(teller), teller.backlog), error, "will be told again")
                         return
                 await store.advance(session, hook.name, seq)
 
@@ -215,14 +217,14 @@ async def tell(hook: Hook, fact: Fact, turn: Turn[Any]) -> None:
 
 def note_failure(hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog, error: Exception) -> None:
     """Log, count and report that an observer failed."""
-    _failed(hook, _Item(fact, turn, backlog), error, "failed")
+    _failed(_Item(hook, fact, turn, backlog), error, "failed")
 
 
 def _supply(hook: Hook, turn: Turn[Any]) -> dict[str, Any]:
     return {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
 
 
-def _failed(hook: Hook, item: _Item, error: Exception, effect: str) -> None:
-    log.warning("observer %r failed on %s: %s", hook.name, type(item.fact).__name__, error)
+def _failed(item: _Item, error: Exception, effect: str) -> None:
+    log.warning("observer %r failed on %s: %s", item.hook.name, type(item.fact).__name__, error)
     if not isinstance(item.fact, HookFailed):
-        item.backlog.failures.append(HookFailed(hook.name, type(item.fact).__name__, error_value(error), effect))
+        item.backlog.failures.append(HookFailed(item.hook.name, type(item.fact).__name__, error_value(error), effect))

@@ -40,7 +40,8 @@ def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
 
 def _message(old: Message, new: Any) -> Message:
     if type(new) is str:
-        return old.replace(parts=(TextPart(new),))
+        kept = tuple(part for part in old.parts if not isinstance(part, TextPart))
+        return old.replace(parts=(TextPart(new), *kept))
     if type(new) is not Message:
         raise TypeError(f"expected a Message or a str, got {type(new).__name__}")
     if new.role != old.role:

@@ -197,7 +197,7 @@ class Registrar:
         """Declare a slot. Two slots of one name or one type are refused."""
         self._open("slot", slot.name)
         for known in self.registered.slots:
-            if known.name == slot.name or known.type is slot.type:
+            if known.name == slot.name or (known.type is slot.type and slot.supplied):
                 raise ConfigError(f"slot {slot!r} clashes with {known!r}: names and types must be unique")
         self.registered.slots.append(slot)
         return slot

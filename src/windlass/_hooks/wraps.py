@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from windlass.errors import HookError, SlotConflict
+from msgspec import Struct
+
+from windlass.decisions import Decision, Says
+from windlass.errors import HookError, SlotConflict, WindlassError
 from windlass.turns import Writes
 
 from .dispatch import Site, supply
@@ -18,25 +22,67 @@ from .hooks import Hook
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-def compose(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
-    """The effect inside its wraps. No wraps: the effect itself. It is composed once per segment."""
-    if not wraps:
-        return effect
+class Kind(Struct, frozen=True):
+    """Of an effect: what it gives, how other values become that, what is raised if they cannot.
+
+    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen.
+    """
+
+    type: type
+    coerce: Callable[[Any], Any]
+    error: Callable[[str], Exception]
+    guarded: Callable[[Any, Any], Any]
+
+
+def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> Effect:
+    """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name."""
     if any(hook.wants for hook in wraps):
-        return _writing(wraps, effect, site)
+        return _writing(wraps, effect, site, kind)
     layer = effect
-    for hook in reversed(wraps):
-        layer = _layer(hook, layer)
+    for hook, outside in _inside_out(wraps):
+        layer = _layer(hook, layer, kind)
+        if outside:
+            layer = _boundary(layer, kind)
     return layer
 
 
-def _layer(hook: Hook, inner: Effect) -> Effect:
-    fn, matches = hook.fn, hook.matches
+def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:
+    """The wraps from the innermost, with whether one is the last of the guard band."""
+    order = list(reversed(wraps))
+    last = max((at for at, hook in enumerate(order) if hook.band == "guard"), default=-1)
+    return [(hook, at == last) for at, hook in enumerate(order)]
+
+
+def _boundary(inner: Effect, kind: Kind) -> Effect:
+    async def layer(value: Any) -> Any:
+        return kind.guarded(value, await inner(value))
+
+    return layer
+
+
+def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
+    fn, matches, proper = hook.fn, hook.matches, kind.type
     if not hook.is_async:
         fn = partial(_in_thread, fn)
-    if matches is None:
-        return lambda value: fn(value, inner)
-    return lambda value: fn(value, inner) if matches(value) else inner(value)
+
+    async def layer(value: Any) -> Any:
+        if matches is not None and not matches(value):
+            return await inner(value)
+        result = await fn(value, inner)
+        return result if type(result) is proper else checked(hook, kind, result)
+
+    return layer
+
+
+def checked(hook: Hook, kind: Kind, result: Any) -> Any:
+    """What a wrap returned, in its proper type; a decision, nothing at all or anything else names the wrap."""
+    try:
+        if result is None or isinstance(result, Decision | Says):
+            raise TypeError(f"it returned {type(result).__name__}")
+        return kind.coerce(result)
+    except (TypeError, WindlassError) as error:
+        text = f"wrap {hook.name!r} ({hook.source}) must return a {kind.type.__name__}: {error}"
+        raise kind.error(text) from None
 
 
 # ---------------------------------------------------------------- wraps that write
@@ -54,12 +100,16 @@ class _Ledger:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
 
 
-def _writing(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
+def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> Effect:
+    inside_out = _inside_out(wraps)
+
     async def run(value: Any) -> Any:
         ledger = _Ledger()
         layer = effect
-        for depth in range(len(wraps), 0, -1):
-            layer = _writing_layer(wraps[depth - 1], layer, site, ledger, depth)
+        for at, (hook, outside) in enumerate(inside_out):
+            layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind)
+            if outside:
+                layer = _boundary(layer, kind)
         result = await layer(value)
         _refuse_conflicts(ledger.entries)
         for writes in ledger.entries:
@@ -69,7 +119,7 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
     return run
 
 
-def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int) -> Effect:
+def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind) -> Effect:
     fn = hook.fn if hook.is_async else partial(_in_thread, hook.fn)
 
     async def call_next(value: Any) -> Any:
@@ -82,7 +132,7 @@ def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth
         writes = Writes(hook.name, depth)
         result = await fn(value, call_next, **supply(hook, site, writes))
         ledger.entries.append(writes)
-        return result
+        return result if type(result) is kind.type else checked(hook, kind, result)
 
     return layer
 
@@ -128,7 +178,8 @@ async def _in_thread(fn: Callable[..., Any], value: Any, inner: Effect, **suppli
             loop.call_soon_threadsafe(finish, result, error)
 
     threading.Thread(target=work, name="windlass-wrap", daemon=True).start()
-    return await done
+    result = await done
+    return await result if inspect.isawaitable(result) else result
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:

@@ -7,7 +7,7 @@ from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
 from windlass.messages import Message, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import Rewound, StepEnded, ToolReturned
+from windlass.records import HeldReleased, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, step_id
 
 from .segment import Segment, handled
@@ -24,7 +24,7 @@ class Applier:
         segment = self.segment
         if fold.turn is None or fold.turn.outcome is not None:
             return
-        if segment.program.ends_steps or segment.extra_messages:
+        if segment.program.ends_steps or fold.turn.held or not fold.going:
             await end_step(segment)
         else:
             segment.record(StepEnded(fold.steps + 1, None, segment.active()))
@@ -38,15 +38,22 @@ async def end_step(segment: Segment, error: BaseException | None = None) -> None
     step = segment.fold.open
     number = segment.fold.steps + 1
     messages = None
+    close_calls(segment, "The turn ended before this call.")
     if step is not None and segment.hooks.message_adding is not None:
         messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
     segment.record(StepEnded(number, messages, segment.active()))
-    if segment.extra_messages:
-        extra, segment.extra_messages = segment.extra_messages, []
-        for message, by in extra:
-            await add_message(segment, message, by)
+    await release(segment)
     if segment.hooks.step_ending is not None:
         await _ending(segment, Step(number, None) if step is None else step.step(), error)
+
+
+async def release(segment: Segment) -> None:
+    """Let in the messages that hooks and tools have added."""
+    held = segment.fold.turn.held if segment.fold.turn is not None else ()
+    for item in held:
+        await add_message(segment, item.message, item.by)
+    if held:
+        segment.record(HeldReleased(len(held)))
 
 
 async def _admitted(segment: Segment, messages: tuple[Message, ...], about: str) -> tuple[Message, ...] | None:
@@ -103,12 +110,11 @@ async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None
     )
 
 
-async def abandon(segment: Segment, error: BaseException) -> None:
+async def abandon(segment: Segment, reason: str, error: BaseException | None = None) -> None:
     """End an open step that cannot go on: its calls are closed and StepEnding runs with the error."""
-    if segment.fold.open is None:
-        return
-    close_calls(segment, f"The turn ended before this call: {error}")
-    await end_step(segment, error)
+    if segment.fold.open is not None:
+        close_calls(segment, reason)
+        await end_step(segment, error)
 
 
 def close_calls(segment: Segment, reason: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
-from windlass._hooks.wraps import compose
+from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import BadReply, ModelError, WindlassError
 from windlass.events import ModelCalled, ModelCalling
@@ -43,7 +41,8 @@ class ModelCaller:
         self.paid = True
         self.number = 1
         if self.wrapped:
-            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment)
+            kind = Kind(ModelReply, as_reply, BadReply, self._guarded)
+            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, kind)
 
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model, and the reply as the transformers leave it."""
@@ -81,14 +80,16 @@ class ModelCaller:
         self.number = self._attempted = 0
         self.halted = self.reply = self.error = None
 
-    def _foreign(self, given: Any) -> ModelReply:
+    def _foreign(self, given: ModelReply) -> ModelReply:
         """A reply that a wrap made itself; what the model said, if it was asked, is recorded as an attempt."""
         self._write_attempt()
-        try:
-            return as_reply(given)
-        except BadReply as error:
-            wrap = self.segment.hooks.model_wraps[0]
-            raise BadReply(f"wrap {wrap.name!r} ({wrap.source}): {error}") from None
+        return given
+
+    def _guarded(self, request: ModelRequest, given: ModelReply) -> ModelReply:
+        """What leaves the guard band counts as what the model said, if it was asked."""
+        if self.reply is not None:
+            self.reply = given
+        return given
 
     async def _innermost(self, request: ModelRequest) -> ModelReply:
         self.number += 1

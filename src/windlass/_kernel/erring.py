@@ -38,7 +38,7 @@ class Handler:
             await end_step(segment, error)
             segment.failure = None
         else:
-            await abandon(segment, error)
+            await abandon(segment, f"the turn ended: {error}", error)
             if halt is not None:
                 segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
             else:

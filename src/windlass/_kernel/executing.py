@@ -10,7 +10,7 @@ from msgspec import Struct
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.merging import strictest
-from windlass._hooks.wraps import compose
+from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import ToolCalling, ToolReturning
@@ -36,7 +36,8 @@ class Executor:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
         if segment.hooks.tool_wraps:
-            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment)
+            kind = Kind(ToolResult, as_result, ToolError, self._guarded)
+            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
         self.wrapped = bool(segment.hooks.tool_wraps)
         self.judged = segment.program.judges_calls or segment.resumed
         self.halts: list[Halt] = []
@@ -84,9 +85,16 @@ class Executor:
             segment.suspend()
             return
         elif self.finishes:
-            value = self.finishes[min(self.finishes)].value
-            segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
+            self._finish(strictest(ToolReturning, list(self.finishes.items())))
         self.halts, self.finishes = [], {}
+
+    def _finish(self, verdict: Finish | Deny) -> None:
+        """Complete the turn with the value that hooks gave; different values for different calls are no answer."""
+        if isinstance(verdict, Deny):
+            self.segment.conclude(Stopped(StopReason.HALTED, verdict.reason))
+        else:
+            value = verdict.value
+            self.segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
 
     # ------------------------------------------------------------ decide
 
@@ -131,7 +139,10 @@ class Executor:
         verdict = await passage.judge(only)
         if verdict is None:
             verdict = self._unmatched(call)
-        segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
+        if verdict is _ALLOW and json is None and not passage.answers:
+            segment.record(ToolDecided(call.id, _ALLOW))
+        else:
+            segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
         if type(verdict) is Ask:
             segment.ask_person(question(segment, passage, verdict, call.digest, call=call))
         elif not isinstance(verdict, Halt | Deny):
@@ -151,7 +162,7 @@ class Executor:
         point = self.segment.hooks.tool_calling
         assert point is not None
         passage = Passage(point, ToolCalling(state.call, self.segment.turn), self.segment, state.call.id)
-        passage.answers = decided.answers
+        passage.answers = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
         before = len(passage.answers)
         verdict = await passage.judge(asks_again)
         if len(passage.answers) > before and verdict != decided.verdict:
@@ -172,7 +183,7 @@ class Executor:
                 return
             asked = {name for name, decision in decided.answers if isinstance(decision, Ask)}
             passage = Passage(point, ToolCalling(edited, segment.turn), segment, call.id)
-            passage.answers = (("person", _ALLOW),)
+            passage.answers = ((answered.by or "person", _ALLOW),)
             await self._judge(passage, edited, edited.json, only=lambda hook: hook.name not in asked)
             return
         verdict = after_answer(ToolCalling, decided.answers, answered)
@@ -184,7 +195,8 @@ class Executor:
             if isinstance(verdict, Ask):
                 verdict = after_answer(ToolCalling, passage.answers, answered)
         json = None if call.json == state.proposed.json else call.json
-        segment.record(ToolDecided(call.id, verdict, call.digest, decided.answers, json))
+        answers = (*decided.answers, (answered.by or "person", verdict))
+        segment.record(ToolDecided(call.id, verdict, call.digest, answers, json))
         if point is not None and not isinstance(verdict, Halt | Deny):
             await self._inject(Passage(point, ToolCalling(call, segment.turn), segment, call.id), call)
 
@@ -289,7 +301,8 @@ class Executor:
             values = tool.prepare(call.json)
         except ToolError as error:
             return text_result(f"Error: {error}", "error")
-        segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now()))
+        json = call.json if fingerprint else None
+        segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now(), json))
         if segment.durable and tool.effect != "pure":
             await segment.commit()
         if tool.is_async and not tool.supplied and tool.timeout is None:
@@ -302,7 +315,7 @@ class Executor:
         writes = None
         supplied: dict[str, Any] | None = None
         if tool.supplied:
-            writes = Writes(f"tool {tool.name}")
+            writes = Writes(f"{tool.name} ({call.id})")
             supplied = self._supply(tool, call, writes)
         if tool.timeout is None:
             value = await self._call(tool, values, supplied)
@@ -310,7 +323,10 @@ class Executor:
             async with asyncio.timeout(tool.timeout):
                 value = await self._call(tool, values, supplied)
         if writes is not None:
-            self.segment.keep(writes)
+            if self.wrapped:
+                self.attempts[call.id].writes = writes
+            else:
+                self.segment.keep(writes)
         return value
 
     async def _call(self, tool: Tool[..., Any], values: tuple[Any, ...], supplied: dict[str, Any] | None) -> Any:
@@ -343,15 +359,25 @@ class Executor:
             del self.attempts[call.id]
             if attempts.halt is not None:
                 self.halts.append(attempts.halt)
+        if attempts.writes is not None:
+            self.segment.keep(attempts.writes)
         if attempts.result is not None and result is attempts.result:
             return attempts.result
         self._write_attempt(call.id, attempts)
-        return as_result(result)
+        return result  # type: ignore[no-any-return]
+
+    def _guarded(self, call: ToolCall, given: ToolResult) -> ToolResult:
+        """What leaves the guard band counts as what the tool said, if it was called."""
+        attempts = self.attempts[call.id]
+        if attempts.result is not None:
+            attempts.result = given
+        return given
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
         attempts = self.attempts[call.id]
         attempts.number += 1
+        attempts.writes = None
         if (attempts.number > 1 or call is not attempts.state.call or self.segment.resumed) and (
             settled := await self._before(call, attempts)
         ) is not None:
@@ -449,6 +475,7 @@ class Attempts(Struct):
     result: ToolResult | None = None
     error: Exception | None = None
     halt: Halt | None = None
+    writes: Writes | None = None
 
     def served(self) -> ToolResult | None:
         """What the log has of this attempt; a recorded error is raised again."""

@@ -40,10 +40,10 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "clock", "composites", "criteria", "description", "digest", "ending_timeout",
-        "ends_steps", "handlers", "hooks", "judges_calls", "max_parallel", "max_regenerations", "max_vetoes", "model",
-        "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema", "patience",
-        "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
+        "_pool", "append_now", "begins_steps", "clock", "composites", "criteria", "description", "digest",
+        "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "max_parallel", "max_regenerations",
+        "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers", "only_tools_count",
+        "output_schema", "patience", "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(

@@ -26,7 +26,18 @@ from windlass.messages import (
 )
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.protocols import Model
-from windlass.records import Answered, Asked, Concluded, Fact, Injected, Record, SideReplied, SlotSet, Suspended
+from windlass.records import (
+    Answered,
+    Asked,
+    Concluded,
+    Fact,
+    Injected,
+    MessageHeld,
+    Record,
+    SideReplied,
+    SlotSet,
+    Suspended,
+)
 from windlass.slots import Slot
 from windlass.states import Fold, State
 from windlass.turns import Turn, Writes
@@ -60,10 +71,10 @@ class Segment:
         "backlog",
         "clock",
         "durable",
+        "early",
         "ephemeral",
         "evaluator",
         "executor",
-        "extra_messages",
         "failure",
         "fold",
         "given_slots",
@@ -94,6 +105,7 @@ class Segment:
         scope: Any = None,
         slots: Mapping[str, Any] | None = None,
         ephemeral: bool = False,
+        resumed: bool = False,
     ) -> None:
         self.program = program
         self.fold = fold
@@ -106,12 +118,12 @@ class Segment:
         self.clock = program.clock
         self.reserve = program.reserve
         self.turn: Turn[Any] = Turn(self)
-        self.resumed = message is None
+        self.resumed = resumed or message is None
         self.inbox = False
         self.failure: BaseException | None = None
         self.unrecorded: tuple[Injected, ...] = ()
         self.unreviewed: list[str] = []
-        self.extra_messages: list[tuple[Message, str]] = []
+        self.early: list[MessageHeld] = []
         self._append = program.store.append
         self._append_now = program.append_now
         self.durable = program.store.durable
@@ -271,7 +283,16 @@ class Segment:
             if slot.merge is not None and name in self.fold.slots:
                 value = slot.merge(slot.load(self.fold.slots), value)
             self.record(SlotSet(name, slot.dump(value, writes.by), writes.by))
-        self.extra_messages += [(message, writes.by) for message in writes.messages]
+        for message in writes.messages:
+            self.hold(MessageHeld(message, writes.by))
+
+    def hold(self, held: MessageHeld) -> None:
+        """Keep a message for the end of the step. What comes before the turn has started waits for that."""
+        turn = self.fold.turn
+        if turn is None or (turn.outcome is not None and not isinstance(turn.outcome, Suspended)):
+            self.early.append(held)
+        else:
+            self.record(held)
 
     def _refuse_conflict(self, slot: Slot[Any], by: str) -> None:
         assert self._parallel is not None
@@ -301,14 +322,15 @@ class Segment:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> State:
-        """Everything beside the turn, then the last records, then the observers."""
-        if self._tasks:
-            await self._wait_for_tasks()
+        """Everything beside the turn, then the last records, then the observers and what they failed at."""
+        await self._wait_for_tasks()
         await self.commit()
-        if self._tasks or self.backlog.count:
+        if self.listens:
             await self._wait_for_tasks()
             await self.backlog.drained(self.program.patience)
             await self.commit()
+            if self.fold.pending:
+                await self.commit()
         return self.fold.state
 
     async def _wait_for_tasks(self) -> None:

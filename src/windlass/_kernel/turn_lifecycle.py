@@ -30,7 +30,7 @@ from windlass.records import (
 from windlass.states import Fold, State
 from windlass.turns import Writes
 
-from .applying import abandon, close_calls
+from .applying import abandon, close_calls, release
 from .segment import Segment, handled
 from .stages import WAITING, add_message, decide, inject, may_go_on, question
 
@@ -91,6 +91,8 @@ class TurnLifecycle:
         segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
         if segment.given_slots:
             self._take_slots()
+        for held in segment.early:
+            segment.record(held)
 
     def _take_slots(self) -> None:
         """What the caller gave for slots; those that take nothing from callers do not get it."""
@@ -149,6 +151,7 @@ class TurnLifecycle:
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), getattr(verdict, "reply", None))
             return False
         segment.record(MessageAdded())
+        await release(segment)
         return True
 
     async def _supersede(self) -> None:
@@ -172,7 +175,9 @@ class TurnLifecycle:
                 return
             segment.record(Resumed(segment.program.digest, segment.clock.now()))
             if isinstance(verdict, Halt):
+                await abandon(segment, f"the turn was halted: {verdict.reason}")
                 segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+                return
         else:
             segment.record(Resumed(segment.program.digest, segment.clock.now()))
         for answered in checked:
@@ -269,6 +274,7 @@ class TurnLifecycle:
                 segment.suspend()
                 return
             outcome, text = ended
+            await release(segment)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
         if segment.listens and isinstance(outcome, Failed):
@@ -295,7 +301,8 @@ class TurnLifecycle:
         except Exception as error:
             verdict = Deny(str(error) or "ending hooks took too long")
             text = ""
-            segment.record(HookFailed("TurnEnding", "TurnEnding", error_value(error), effect="withheld"))
+            who = getattr(error, "hook", "") or "TurnEnding"
+            segment.record(HookFailed(who, "TurnEnding", error_value(error), effect="withheld"))
         if verdict is WAITING:
             return None
         if isinstance(verdict, Deny):
@@ -341,7 +348,7 @@ class TurnLifecycle:
         try:
             if segment.fold.turn is None or segment.state.over:
                 self._begin(segment.message or Message("user"))
-            await abandon(segment, error)
+            await abandon(segment, f"the turn ended: {error}", error)
             segment.conclude(outcome)
             await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)
             return await segment.settle()

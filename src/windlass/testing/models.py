@@ -49,7 +49,7 @@ def says(
     text = text or "".join(chunks or ())
     parts: list[Part] = [ThinkingPart(thinking, signature)] if thinking is not None else []
     parts += [TextPart(text)] if text else []
-    reply = ModelReply(Message("assistant", tuple(parts)), usage or _usage(text), finish)
+    reply = ModelReply(Message("assistant", tuple(parts)), usage or _spent(text), finish)
     return Scripted(reply, tuple(chunks or (text,)), delay)
 
 
@@ -58,7 +58,7 @@ def calls(
     /,
     *,
     _text: str = "",
-    _usage_: Usage | None = None,
+    _usage: Usage | None = None,
     _delay: float = 0.0,
     **arguments: Any,
 ) -> Scripted:
@@ -71,11 +71,11 @@ def calls(
     for position, (name, given) in enumerate(wanted):
         json = given if isinstance(given, str) else msgspec.json.encode(given).decode()
         parts.append(ToolCallPart(name, json, vendor_id=f"call_{position + 1}"))
-    reply = ModelReply(Message("assistant", tuple(parts)), _usage_ or _usage(_text), "tool_calls")
+    reply = ModelReply(Message("assistant", tuple(parts)), _usage or _spent(_text), "tool_calls")
     return Scripted(reply, (_text,) if _text else (), _delay)
 
 
-def _usage(text: str) -> Usage:
+def _spent(text: str) -> Usage:
     return Usage(input=10, output=max(1, len(text) // 4), requests=1)
 
 
