@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .decisions import Vote
 from .outcomes import StopReason
 from .states import State, TurnState
+from .types import Criterion
 
 Evaluation: TypeAlias = tuple[Vote, str]
 
@@ -80,18 +82,22 @@ class ActiveTimeLimit(Limit, frozen=True):
 
 
 class Deadline(Limit, frozen=True):
-    """Not after a moment (seconds since the epoch), or not later than so many seconds after the turn began."""
+    """Not after a moment (seconds since the epoch), or not later than so many seconds after the turn began.
+
+    `now` is the agent's clock if it is not given.
+    """
 
     at: float | None = None
     after: float | None = None
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] | None = None
     reason: ClassVar[StopReason] = StopReason.DEADLINE
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         moments = [self.at] if self.at is not None else []
         if self.after is not None:
             moments.append(turn.started_at + self.after)
-        return "the deadline has passed" if moments and self.now() >= min(moments) else None
+        now = time.time() if self.now is None else self.now()
+        return "the deadline has passed" if moments and now >= min(moments) else None
 
 
 class RetryLimit(Limit, frozen=True):
@@ -111,8 +117,7 @@ class ErrorLimit(Limit, frozen=True):
     reason: ClassVar[StopReason] = StopReason.ERROR
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
-        failed = 0 if turn.last is None else sum(result.status == "error" for result in turn.last.results)
-        met = turn.errors + failed
+        met = turn.errors + turn.failed_calls
         return f"{met} errors were met" if met >= self.errors else None
 
 
@@ -152,6 +157,11 @@ class FinishedBecause(Struct, frozen=True):
         if step is not None and step.reply is not None and step.reply.finish == self.finish:
             return (self.vote, f"the model finished because of {self.finish!r}")
         return None
+
+
+def on_clock(criterion: Criterion, now: Callable[[], float]) -> Criterion:
+    """A criterion that goes by this clock if it goes by none."""
+    return replace(criterion, now=now) if isinstance(criterion, Deadline) and criterion.now is None else criterion
 
 
 def name_of(criterion: object) -> str:

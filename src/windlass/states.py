@@ -88,6 +88,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     answered: tuple[r.Answered, ...] = ()
     evaluated: r.Evaluated | None = None
     vetoes: int = 0
+    failed_calls: int = 0
     errors: int = 0
     errors_in_a_row: int = 0
     retries: int = 0
@@ -513,6 +514,8 @@ def _(fold: Fold, record: r.ToolAttempted) -> None:
 @_folds(r.ToolReturned)
 def _(fold: Fold, record: r.ToolReturned) -> None:
     _open(fold).calls[record.call].result = record.result
+    if record.result.status == "error":
+        _turn(fold).failed_calls += 1
 
 
 @_folds(r.StepEnded)

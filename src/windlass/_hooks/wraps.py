@@ -29,6 +29,7 @@ class Kind(Struct, frozen=True):
     """
 
     type: type
+    legal: str
     coerce: Callable[[Any], Any]
     error: Callable[[str], Exception]
     guarded: Callable[[Any, Any], Any]
@@ -81,7 +82,7 @@ def checked(hook: Hook, kind: Kind, result: Any) -> Any:
             raise TypeError(f"it returned {type(result).__name__}")
         return kind.coerce(result)
     except (TypeError, WindlassError) as error:
-        text = f"wrap {hook.name!r} ({hook.source}) must return a {kind.type.__name__}: {error}"
+        text = f"wrap {hook.name!r} ({hook.source}) must return {kind.legal}: {error}"
         raise kind.error(text) from None
 
 

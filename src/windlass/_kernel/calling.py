@@ -41,7 +41,7 @@ class ModelCaller:
         self.paid = True
         self.number = 1
         if self.wrapped:
-            kind = Kind(ModelReply, as_reply, BadReply, self._guarded)
+            kind = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply, self._guarded)
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, kind)
 
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
+from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
+from windlass.criteria import RetryLimit
 from windlass.decisions import Halt, Ignore, Retry
 from windlass.errors import HookError, SessionError
 from windlass.events import Erring
@@ -13,6 +17,17 @@ from windlass.states import Fold, step_id
 
 from .applying import abandon, end_step
 from .segment import Segment
+
+_RETRY_LIMIT = "RetryLimit"
+
+
+class Answer(Struct, frozen=True):
+    """What is to be done about an error, who said so, and the Halt if a hook gave one."""
+
+    action: Action
+    by: str = "policy"
+    delay: float = 0.0
+    halt: Halt | None = None
 
 
 class Handler:
@@ -26,52 +41,67 @@ class Handler:
         if isinstance(error, SessionError) or category_of(error) == "store" or fold.turn is None:
             raise error
         segment.failure = error
-        category = category_of(error)
-        action, by, delay, halt = await self._decide(error, category, fold)
-        segment.record(ErrorHandled(error_value(error), category, action, by, fold.steps + 1))
-        if action == "retry":
+        answer = segment.settled.pop(id(error), None)
+        if answer is None:
+            answer = await answer_to(segment, error, category_of(error))
+        if answer.action == "retry":
             await segment.commit()
-            if delay:
-                await segment.clock.sleep(delay)
+            if answer.delay:
+                await segment.clock.sleep(answer.delay)
             segment.failure = None
-        elif action == "ignore" and fold.open is not None and fold.open.reply is not None:
+        elif answer.action == "ignore" and fold.open is not None and fold.open.reply is not None:
             await end_step(segment, error)
             segment.failure = None
         else:
             await abandon(segment, f"the turn ended: {error}", error)
-            if halt is not None:
-                segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+            if answer.by == _RETRY_LIMIT:
+                segment.conclude(Stopped(StopReason.RETRY_LIMIT, str(error)))
+            elif answer.halt is not None:
+                segment.conclude(Stopped(StopReason.HALTED, answer.halt.reason), answer.halt.reply)
             else:
                 segment.conclude(Failed(error_value(error)))
         await segment.commit()
 
-    async def _decide(self, error: Exception, category: Category, fold: Fold) -> tuple[Action, str, float, Halt | None]:
-        """The action, who chose it, the delay of a retry, and the Halt if a hook gave one."""
-        policy = self.segment.program.policy
-        action, by, delay, halt = policy.action(category), "policy", policy.delay, None
-        if self.segment.hooks.erring is not None and not isinstance(error, HookError):
-            verdict, speakers = await self._ask(error, category, fold)
-            by = speakers or by
-            if isinstance(verdict, Retry):
-                action, delay = "retry", verdict.delay
-            elif isinstance(verdict, Ignore):
-                action = "ignore"
-            elif isinstance(verdict, Halt):
-                action, halt = "halt", verdict
-        if action == "retry" and not self._within_bounds(fold):
-            action, by, halt = "halt", "bound of the policy", None
-        return action, by, delay, halt
 
-    def _within_bounds(self, fold: Fold) -> bool:
-        policy, turn = self.segment.program.policy, fold.turn
-        assert turn is not None
-        return turn.errors_in_a_row < policy.retries and turn.retries < policy.total
+async def answer_to(segment: Segment, error: Exception, category: Category, retryable: bool = True) -> Answer:
+    """Hooks are asked, then the policy; its bounds hold whatever anybody says. The answer is recorded."""
+    policy, fold = segment.program.policy, segment.fold
+    answer = Answer(policy.action(category), "policy", policy.delay)
+    if segment.hooks.erring is not None and not isinstance(error, HookError):
+        answer = await _ask(segment, segment.hooks.erring, error, category, answer)
+    if answer.action == "retry" and (bound := _bound(segment, retryable)) is not None:
+        answer = Answer("ignore" if category == "tool" else "halt", bound)
+    if category != "tool" or answer.by != "policy" or answer.action != "ignore":
+        segment.record(ErrorHandled(error_value(error), category, answer.action, answer.by, fold.steps + 1))
+    return answer
 
-    async def _ask(self, error: Exception, category: Category, fold: Fold) -> tuple[object, str]:
-        point, turn = self.segment.hooks.erring, fold.turn
-        assert point is not None
-        assert turn is not None
-        event = Erring(error, category, turn.errors_in_a_row + 1, self.segment.turn)
-        passage = Passage(point, event, self.segment, step_id(fold.session, fold.steps + 1) + "/error")
-        verdict = await passage.judge()
-        return verdict, ", ".join(sorted(name for name, _ in passage.answers))
+
+def _bound(segment: Segment, retryable: bool) -> str | None:
+    """What stands against another retry, if anything does."""
+    policy, turn = segment.program.policy, segment.fold.turn
+    assert turn is not None
+    if not retryable:
+        return "the call is unsafe"
+    if turn.errors_in_a_row >= policy.retries or turn.retries >= policy.total:
+        return "bounds of the policy"
+    limits = [limit for limit in segment.program.limits if isinstance(limit, RetryLimit)]
+    return _RETRY_LIMIT if any(turn.retries >= limit.retries for limit in limits) else None
+
+
+async def _ask(segment: Segment, point: Point, error: Exception, category: Category, otherwise: Answer) -> Answer:
+    fold = segment.fold
+    attempt = fold.turn.errors_in_a_row + 1 if fold.turn is not None else 1
+    about = step_id(fold.session, fold.steps + 1) + "/error"
+    passage = Passage(point, Erring(error, category, attempt, segment.turn), segment, about)
+    await passage.rewrite()
+    verdict = await passage.judge()
+    by = ", ".join(sorted(name for name, _ in passage.answers))
+    match verdict:
+        case Retry(delay=delay):
+            return Answer("retry", by, delay)
+        case Ignore():
+            return Answer("ignore", by)
+        case Halt() as halt:
+            return Answer("halt", by, halt=halt)
+        case _:
+            return otherwise

@@ -21,6 +21,7 @@ from windlass.states import CallFold, Fold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
+from .erring import answer_to
 from .segment import Segment
 from .stages import after_answer, asks_again, question
 
@@ -36,7 +37,7 @@ class Executor:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
         if segment.hooks.tool_wraps:
-            kind = Kind(ToolResult, as_result, ToolError, self._guarded)
+            kind = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError, self._guarded)
             self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
         self.wrapped = bool(segment.hooks.tool_wraps)
         self.judged = segment.program.judges_calls or segment.resumed
@@ -258,9 +259,13 @@ class Executor:
                 if self.wrapped:
                     result = await self._in_wraps(state, call)
                 else:
-                    result = await self.attempt(call, 1, "")
+                    result = await self.attempt(call, state.called + 1, "")
             except Exception as error:
-                result = self._failed(call, state, error)
+                failed = await self._failed(call, state, error)
+                if failed is None:
+                    await self._run(state)
+                    return
+                result = failed
         if segment.hooks.tool_returning is None:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:
@@ -280,12 +285,24 @@ class Executor:
         tool = self.segment.program.tools.get(state.call.name)
         return state.called > len(state.attempts) and (tool is None or _unsafe(tool))
 
-    def _failed(self, call: ToolCall, state: CallFold, error: Exception) -> ToolResult:
-        """An error as a result the model reads, unless the policy wants the turn to end with it."""
-        if not isinstance(error, HookError) and self.segment.program.policy.action("tool") == "halt":
-            raise error
+    async def _failed(self, call: ToolCall, state: CallFold, error: Exception) -> ToolResult | None:
+        """An error as a result the model reads; None if the call is to be tried again. Or the turn ends with it."""
+        segment = self.segment
+        unsafe = bool(state.called) and _unsafe(segment.program.tools.get(call.name))
+        if not isinstance(error, HookError) and (
+            segment.hooks.erring or segment.program.policy.action("tool") != "ignore"
+        ):
+            answer = await answer_to(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
+            if answer.action == "halt":
+                segment.settled[id(error)] = answer
+                raise error
+            if answer.action == "retry":
+                segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
+                if answer.delay:
+                    await segment.clock.sleep(answer.delay)
+                return None
         timed_out = isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
-        if timed_out and state.called and _unsafe(self.segment.program.tools.get(call.name)):
+        if timed_out and unsafe:
             return text_result(f"{_UNKNOWN} ({error})", "interrupted")
         return text_result(_error_text(error), "error")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
-from windlass.criteria import name_of, tools_ran
+from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
 from windlass.messages import ToolSpec
 from windlass.policies import ErrorPolicy
@@ -41,9 +41,10 @@ class Program:
 
     __slots__ = (
         "_pool", "append_now", "begins_steps", "clock", "composites", "criteria", "description", "digest",
-        "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "max_parallel", "max_regenerations",
-        "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers", "only_tools_count",
-        "output_schema", "patience", "policy", "reserve", "settings", "specs", "store", "system", "tools", "unmatched",
+        "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits", "max_parallel",
+        "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers",
+        "only_tools_count", "output_schema", "patience", "policy", "reserve", "settings", "specs", "store",
+        "system", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +84,8 @@ class Program:
         self.settings = settings
         self.output_schema = output_schema
         self.hooks = hooks
-        self.criteria = tuple(criteria)
+        self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
+        self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
         self.policy = policy
         self.composites = composites

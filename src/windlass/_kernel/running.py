@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
 from windlass.context.assembly import assemble
+from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
 from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarting
 from windlass.messages import Message, ModelReply, ModelRequest, Part, ToolCallPart, as_reply, digest
@@ -39,6 +40,8 @@ class Runner:
         while fold.going:
             step = fold.open
             if step is None or step.reply is None:
+                if step is not None and step.round > 1 and segment.program.limits and self._exceeded(fold):
+                    break
                 await self._ask(number, 1 if step is None else step.round)
             elif segment.hooks.model_replying is None or await self._judge_reply(step):
                 step = fold.open
@@ -47,6 +50,15 @@ class Runner:
                 break
         step = fold.open
         return Step(number, None) if step is None else step.step()
+
+    def _exceeded(self, fold: Fold) -> bool:
+        """Limits hold before each model call: a retry or a new attempt may be one too many."""
+        segment, state = self.segment, fold.state
+        votes = [(limit, limit(state)) for limit in segment.program.limits]
+        exceeded = [(limit.reason, f"{name_of(limit)}: {vote[1]}") for limit, vote in votes if vote is not None]
+        if exceeded:
+            segment.conclude(Stopped(*min(exceeded, key=lambda found: found[0].rank)))
+        return bool(exceeded)
 
     async def _begin(self, number: int) -> None:
         segment = self.segment

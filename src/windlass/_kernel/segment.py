@@ -90,6 +90,7 @@ class Segment:
         "resumed",
         "runner",
         "scope",
+        "settled",
         "turn",
         "unrecorded",
         "unreviewed",
@@ -124,6 +125,7 @@ class Segment:
         self.unrecorded: tuple[Injected, ...] = ()
         self.unreviewed: list[str] = []
         self.early: list[MessageHeld] = []
+        self.settled: dict[int, Any] = {}
         self._append = program.store.append
         self._append_now = program.append_now
         self.durable = program.store.durable
