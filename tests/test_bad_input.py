@@ -96,6 +96,15 @@ def length(text: str) -> int:
     return len(text)
 
 
+class Invoice(Struct):
+    number: int
+    total: float
+
+
+class Notes(Struct):
+    lines: list[str] = []
+
+
 def agent_for(*script: Any, tools: Any = (add, length), **options: Any) -> Agent:
     return Agent(ScriptedModel(*script), tools=tools, clock=FrozenClock(), name="a", **options)
 
@@ -259,18 +268,18 @@ def test_an_annotation_that_promises_an_illegal_answer_is_refused():
 
 def test_two_slots_of_one_type_or_one_name_are_refused():
     agent = agent_for()
-    agent.slot(Slot("first", list))
+    agent.slot(Slot("first", Notes))
     with pytest.raises(ConfigError, match=r"'second'.*'first'"):
-        agent.slot(Slot("second", list))
+        agent.slot(Slot("second", Notes))
     with pytest.raises(ConfigError, match=r"'first'.*'first'"):
-        agent.slot(Slot("first", dict))
+        agent.slot(Slot("first", Invoice))
 
 
 def test_two_slots_of_one_type_are_refused_wherever_they_come_from():
     hooks = Hooks()
-    hooks.slot(Slot("second", list))
+    hooks.slot(Slot("second", Notes))
     agent = agent_for(pipeline=Pipeline.minimal().with_hooks(hooks))
-    agent.slot(Slot("first", list))
+    agent.slot(Slot("first", Notes))
     with pytest.raises(ConfigError, match=r"'second'.*'first'"):
         agent.compile()
 
@@ -641,20 +650,23 @@ async def test_a_hook_that_changes_the_settings_or_tools_it_was_shown_changes_no
 
 async def test_a_hook_that_changes_a_slot_it_was_shown_changes_no_state():
     agent = adding()
-    notes = agent.slot(Slot("notes", list))
+    notes = agent.slot(Slot("notes", Notes))
+    deep = agent.slot(Slot("deep", list))
 
     @agent.gate(TurnStarting)
     def begin(event: TurnStarting, turn: Turn) -> None:
-        turn.set(notes, [["first"]])
+        turn.set(notes, Notes(["first"]))
+        turn.set(deep, [["first"]])
 
     @agent.gate(ToolCalling)
-    def tamper(event: ToolCalling, turn: Turn, given: list) -> None:
-        given.append("tampered")
-        turn.get(notes).append("tampered")
-        turn.get(notes)[0].append("tampered")
+    def tamper(event: ToolCalling, turn: Turn, given: Notes) -> None:
+        given.lines.append("tampered")
+        turn.get(notes).lines.append("tampered")
+        turn.get(deep).append("tampered")
+        turn.get(deep)[0].append("tampered")
 
     result = await agent.run("go", session="s")
-    assert result.slots == {"notes": [["first"]]}
+    assert result.slots == {"notes": Notes(["first"]), "deep": [["first"]]}
     await check_log(agent, "s", result.state)
 
 
@@ -804,9 +816,9 @@ async def test_the_cost_of_a_call_does_not_grow_with_the_number_of_calls_beside_
         assert len(seen) == (count if what == "observer" else 0)
         return passed
 
-    few = min([await seconds(400) for _ in range(3)])
-    many = min([await seconds(2000) for _ in range(2)])
-    assert many < 15 * few, f"five times the calls took {many / few:.0f} times as long"
+    few = min([await seconds(300) for _ in range(3)])
+    many = await seconds(3000)
+    assert many < 25 * few, f"ten times the calls took {many / few:.0f} times as long"
 
 
 async def test_an_argument_of_ten_megabytes_reaches_the_tool():
@@ -844,11 +856,6 @@ async def test_lone_surrogates_go_in_and_come_out():
 
 
 # ---------------------------------------------------------------- output
-
-
-class Invoice(Struct):
-    number: int
-    total: float
 
 
 async def test_an_output_that_never_fits_is_asked_for_again_a_bounded_number_of_times():

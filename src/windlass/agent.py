@@ -21,7 +21,7 @@ from ._kernel.loop import drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from .criteria import name_of
-from .decisions import AnyResolution
+from .decisions import AnyResolution, Resolution
 from .errors import ConfigError, NotSuspended, SessionBusy, SessionUnknown
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
@@ -85,8 +85,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        if not hasattr(model, "reply"):
-            raise ConfigError(f"model={model!r} is no model: it needs `name` and `async reply(request)`")
+        for given in (model, *(models := tuple(models))):
+            if not hasattr(given, "reply") or not isinstance(getattr(given, "name", None), str):
+                raise ConfigError(f"model={given!r} is no model: it needs `name` and `async reply(request)`")
         if unmatched not in ("allow", "ask", "deny"):
             raise ConfigError(f"unmatched={unmatched!r}: must be 'allow', 'ask' or 'deny'")
         if busy not in ("refuse", "queue", "steer"):
@@ -217,6 +218,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]:
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
         self.refuse_busy(session)
+        _check_answers(answers)
         segment = await self._enter(session, None, answers, scope, None)
         try:
             return await self._finish(segment)
@@ -238,6 +240,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise ConfigError("iterate needs a message, or a session to resume")
         if session is not None:
             self.refuse_busy(session)
+        _check_answers(answers)
         segment = await self._enter(session, given, answers, scope, slots)
         handover: Handover[State] = Handover()
         states = handover.read(lambda: _drive(segment, handover.put))
@@ -329,11 +332,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return await self.run(message, session=session, scope=scope, slots=slots)
         key = secrets.token_hex(8)
         await self._store.put(session, key, "steer", message)
-        running = self._running[session]
-        await running.ended()
-        if running.result is not None and key in running.result.state.inbox:
-            return cast("Result[OutputT]", running.result)
-        return await self.run(message, session=session, scope=scope, slots=slots)
+        running = self._running.get(session)
+        if running is not None:
+            await running.ended()
+            if running.result is not None and key in running.result.state.inbox:
+                return cast("Result[OutputT]", running.result)
+        segment = await self._enter(session, message, None, scope, slots)
+        segment.taken = key
+        try:
+            return await self._finish(segment)
+        finally:
+            self._leave(segment)
 
     def refuse_busy(self, session: str) -> None:
         """Raise if a turn is running in the session."""
@@ -417,6 +426,14 @@ def _check_resumable(state: State) -> None:
             f"session {state.session!r} has no turn to resume: the last one ended with {state.outcome!r}",
             session=state.session,
         )
+
+
+def _check_answers(answers: object) -> None:
+    if answers is not None and not isinstance(answers, Mapping):
+        raise ConfigError(f"answers={answers!r}: give a mapping from the id of a question to its answer")
+    for ask_id, answer in (answers or {}).items():
+        if not isinstance(answer, Resolution):
+            raise ConfigError(f"answers[{ask_id!r}]={answer!r}: answers are Approve, Edit, Reject and Respond")
 
 
 def _user_message(message: str | Message) -> Message:

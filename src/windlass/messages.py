@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as stdlib_json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, Self, TypeAlias, overload
@@ -96,8 +97,8 @@ class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
 
 
 Part: TypeAlias = TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart | OpaquePart
-_PARTS = (TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart)
-PART_TAGS = frozenset(str(part.__struct_config__.tag) for part in _PARTS)
+PARTS = (TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart)
+PART_TAGS = frozenset(str(part.__struct_config__.tag) for part in PARTS)
 
 
 class Message(Value, frozen=True):
@@ -156,6 +157,8 @@ class Messages(Sequence[Message]):
         if type(items) is Messages:
             self._items: list[Message] = items._items
             self._length: int = items._length
+            self.overlay = items.overlay if overlay is None else overlay
+            self._tail = tail or items._tail
         else:
             self._items = list(items)
             self._length = len(self._items)
@@ -236,19 +239,48 @@ class Usage(Value, frozen=True):
             self.cache_written + other.cache_written,
             self.reasoning + other.reasoning,
             self.requests + other.requests,
-            self.cost if other.cost is None else other.cost + (self.cost or 0.0),
+            None if self.cost is None and other.cost is None else self._cost(other),
         )
 
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input - other.input,
-            self.output - other.output,
-            self.cached - other.cached,
-            self.cache_written - other.cache_written,
-            self.reasoning - other.reasoning,
-            self.requests - other.requests,
-            self.cost if other.cost is None else (self.cost or 0.0) - other.cost,
-        )
+    def _cost(self, other: Usage) -> float | None:
+        """The sum, which is unknown if a request was made whose price is."""
+        unknown = (self.cost is None and self.requests) or (other.cost is None and other.requests)
+        return None if unknown else (self.cost or 0.0) + (other.cost or 0.0)
+
+
+class FrozenDict(dict[str, Any]):
+    """A mapping that hooks may read and nobody may change."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this mapping is shared and cannot be changed; use `.replace(…)` with a copy of it")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
+
+
+class FrozenList(list[Any]):
+    """A list that hooks may read and nobody may change."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this list is shared and cannot be changed; use `.replace(…)` with a copy of it")
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = _refuse
+    pop = remove = reverse = sort = _refuse
+
+
+def frozen(value: Any) -> Any:
+    """A plain value that cannot be changed in place."""
+    if isinstance(value, Mapping):
+        return FrozenDict({key: frozen(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return FrozenList([frozen(item) for item in value])
+    return value
+
+
+def thawed(value: Any) -> Any:
+    """A copy of a plain value that may be changed."""
+    if isinstance(value, Mapping):
+        return {key: thawed(item) for key, item in value.items()}
+    return [thawed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class ToolSpec(Value, frozen=True):
@@ -436,11 +468,27 @@ _arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 def _encode_text(value: object) -> str:
-    return _encoder.encode(value).decode()
+    try:
+        return _encoder.encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=str))
+
+
+def json_with_surrogates(plain: object) -> str:
+    """JSON of a plain value that has lone surrogates in its texts: they are escaped."""
+    return stdlib_json.dumps(plain, separators=(",", ":"), default=str)
 
 
 def _decode_arguments(name: str, json: str) -> dict[str, Any]:
     try:
         return _arguments.decode(json or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _decode_with_surrogates(json)
+
+
+def _decode_with_surrogates(json: str) -> dict[str, Any]:
+    try:
+        plain = stdlib_json.loads(json)
+    except (ValueError, RecursionError):
         return {}
+    return plain if isinstance(plain, dict) else {}

@@ -72,12 +72,16 @@ class Pipeline(Struct, frozen=True):
         """Something of yours after a phase."""
         if phase not in PHASES:
             raise ConfigError(f"no phase {phase!r}; phases are {', '.join(PHASES)}")
+        if not callable(getattr(handler, "handle", None)):
+            raise ConfigError(f"{handler!r} is no phase handler: it needs handle(state, turn)")
         return replace(self, handlers={**self.handlers, phase: (*self.handlers.get(phase, ()), handler)})
 
     def with_composite(self, name: str, factory: Callable[[Any], Any]) -> Pipeline:
         """Another implementation of one of the seven composites."""
         if name not in Composites.__struct_fields__:
             raise ConfigError(f"no composite {name!r}; they are {', '.join(Composites.__struct_fields__)}")
+        if not callable(factory):
+            raise ConfigError(f"composite {name!r} cannot be left out, only replaced; {factory!r} makes none")
         return replace(self, composites=replace(self.composites, **{name: factory}))
 
     def build(self) -> Pipeline:

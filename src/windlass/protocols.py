@@ -34,8 +34,7 @@ class Store(Protocol):
 
     `append` refuses with `SessionConflict` unless the log has exactly `expected` records, and returns whether the
     inbox has something. Records are acknowledged when it returns. One process advances a session at a time. Where
-    nothing outlives the process `durable` is false, nobody waits for an acknowledgement before calling a tool, and a
-    store may offer `append_now`, which is `append` without the waiting.
+    nothing outlives the process `durable` is false, and nobody waits for an acknowledgement before calling a tool.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as stdlib_json
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, Union, get_args
 
@@ -11,12 +12,14 @@ from .decisions import AnyDecision, AnyResolution, Vote
 from .messages import (
     PART_TAGS,
     ContentPart,
+    Finish,
     Message,
     ModelReply,
     ToolCall,
     ToolResult,
     ToolSpec,
     Value,
+    json_with_surrogates,
 )
 from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 
@@ -345,14 +348,18 @@ UPCASTERS: dict[str, Upcaster] = {}
 """From an old kind to a function that gives the plain form of the next one. The second shape of a record is tagged
 `Name.2`, so the kind is the version."""
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=str)
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(AnyRecord)
 _plain: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode(record: Record) -> bytes:
     """The bytes of a record, as every store and every stream holds them."""
-    return _encoder.encode(record.data if type(record) is Unknown else record)
+    value = record.data if type(record) is Unknown else record
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=str)).encode()
 
 
 def decode(data: bytes) -> Record:
@@ -362,6 +369,8 @@ def decode(data: bytes) -> Record:
         return _decoder.decode(data)
     except msgspec.ValidationError:
         return _survive(_plain.decode(data))
+    except msgspec.DecodeError:  # a lone surrogate, or no JSON at all
+        return _survive(stdlib_json.loads(data))
 
 
 def _survive(plain: dict[str, Any]) -> Record:
@@ -375,13 +384,18 @@ def _survive(plain: dict[str, Any]) -> Record:
         return Unknown(kind, plain)
 
 
+_FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings")
+
+
 def _opaque(value: Any) -> Any:
     """The same plain value, with message parts of an unknown type wrapped so that they survive."""
     if isinstance(value, list):
         return [_opaque(item) for item in value]
     if not isinstance(value, dict):
         return value
-    known = {key: _opaque(item) for key, item in value.items()}
+    known = {key: item if key in _FOREIGN else _opaque(item) for key, item in value.items()}
+    if "message" in known and known.get("finish", "stop") not in get_args(Finish):
+        known |= {"finish": "other", "raw_finish": known["finish"]}
     for key in ("parts", "content"):
         if isinstance(parts := known.get(key), list):
             known[key] = [

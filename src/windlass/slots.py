@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from .errors import HookError
+from .messages import frozen, thawed
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Slot(Generic[T]):
     def load(self, slots: Any) -> T:
         """The value in a state's slots, or the default."""
         if self.name in slots:
-            return msgspec.convert(slots[self.name], self.type)
+            return msgspec.convert(thawed(slots[self.name]), self.type)
         if self.default is not None:
             return self.default()
         try:
@@ -67,4 +68,4 @@ class Slot(Generic[T]):
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             message = f"{by!r} set slot {self.name!r} to a value that is no {self.type.__name__}: {error}"
             raise HookError(message, hook=by) from error
-        return plain
+        return frozen(plain)

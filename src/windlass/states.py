@@ -112,7 +112,7 @@ class State(Value, frozen=True):
     messages: Messages = Messages()
     steps: int = 0
     turns: int = 0
-    usage: Usage = _NOTHING
+    before: Usage = _NOTHING
     slots: Mapping[str, Any] = _NO_SLOTS
     turn: TurnState | None = None
     open: OpenStep | None = None
@@ -132,6 +132,11 @@ class State(Value, frozen=True):
     def stored(self) -> State:
         """The same state, once the store has all its records."""
         return replace(self, pending=())
+
+    @property
+    def usage(self) -> Usage:
+        """What the session has spent: the turns before, and the latest."""
+        return self.before if self.turn is None else self.before + self.turn.usage
 
     @property
     def outcome(self) -> r.Outcome | None:
@@ -211,6 +216,17 @@ class StepFold(Struct):
     rejected: tuple[tuple[ModelReply, str], ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
     made: Step | None = None
+    values: dict[str, tuple[CallState, int]] = {}
+
+    def _value(self, call: CallFold) -> CallState:
+        """The call as a value, made anew only if it has changed."""
+        version = (call.decided is not None) + call.called + len(call.attempts) + (call.result is not None)
+        known = self.values.get(call.proposed.id)
+        if known is not None and known[1] == version and known[0].decided is call.decided:
+            return known[0]
+        value = CallState(*astuple(call))
+        self.values[call.proposed.id] = (value, version)
+        return value
 
     def step(self) -> Step:
         """What the step has come to."""
@@ -241,7 +257,7 @@ class StepFold(Struct):
 
     def state(self) -> OpenStep:
         """The value it stands for."""
-        calls = tuple([CallState(*astuple(call)) for call in self.calls.values()])
+        calls = tuple([self._value(call) for call in self.calls.values()])
         return OpenStep(self.number, self.round, self.reply, calls, self.attempts, self.rejected, self.decided)
 
     @classmethod
@@ -286,7 +302,7 @@ class Fold:
         """The accumulator that stands for a state."""
         fold = cls(state.session)
         fold.stored, fold.steps, fold.turns = state.seq - len(state.pending), state.steps, state.turns
-        fold.before = state.usage if state.turn is None else state.usage - state.turn.usage
+        fold.before = state.before
         fold.slots, fold.opened, fold.ended = state.slots, state.opened, state.ended
         fold.inbox, fold.pipeline, fold.pending = state.inbox, state.pipeline, list(state.pending)
         fold.turn = None if state.turn is None else TurnFold(*astuple(state.turn))
@@ -330,7 +346,7 @@ class Fold:
                 self.messages,
                 self.steps,
                 self.turns,
-                self.before if turn is None else turn.usage if self.before is _NOTHING else self.before + turn.usage,
+                self.before,
                 self.slots,
                 None if turn is None else TurnState(*astuple(turn)),
                 None if self.open is None else self.open.state(),

@@ -218,8 +218,8 @@ def answering(answer: Any) -> Callable[[Agent[Any, Any]], Any]:
     async def suspended(agent: Agent[Any, Any]) -> Any:
         result = await agent.run("go", session=SESSION)
         assert isinstance(result.outcome, Suspended)
-        while isinstance(result.outcome, Suspended):
-            result = await agent.resume(SESSION, answers={asked.id: answer for asked in result.waiting_for})
+        result = await agent.resume(SESSION, answers={asked.id: answer for asked in result.waiting_for})
+        assert not isinstance(result.outcome, Suspended)
         return result
 
     return suspended

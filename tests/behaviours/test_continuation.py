@@ -491,7 +491,7 @@ async def test_limits_survive_pause_and_resume():
     first = agent()
     result = await first.run("go", session=SESSION)
     seen = 0
-    while isinstance(result.outcome, Suspended):
+    while isinstance(result.outcome, Suspended) and seen < 9:
         seen += 1
         result = await agent(first.store).resume(SESSION, answers={result.waiting_for[0].id: Approve()})
     assert seen == 4
@@ -823,7 +823,7 @@ async def test_a_person_who_rejects_every_reply_meets_the_bound_of_regeneration(
     agent.gate(ModelReplying)(lambda event: Ask("Send it?"))
     result = await agent.run("go", session=SESSION)
     rejected = 0
-    while isinstance(result.outcome, Suspended):
+    while isinstance(result.outcome, Suspended) and rejected < 9:
         result = await agent.resume(SESSION, answers={result.waiting_for[0].id: Reject("again")})
         rejected += 1
     assert rejected == 3
@@ -841,7 +841,8 @@ async def test_vetoes_are_counted_over_a_suspension():
     agent.gate(Stopping)(lambda event: active.append(event.stop_active) or Veto("go on"))
     agent.gate(ToolCalling)(lambda event: Ask("May it?"))
     result = await agent.run("go", session=SESSION)
-    while isinstance(result.outcome, Suspended):
+    for _ in range(2):
+        assert isinstance(result.outcome, Suspended)
         result = await agent.resume(SESSION, answers={result.waiting_for[0].id: Approve()})
     assert result.stop_reason is StopReason.VETO_CAP
     assert active == [False, True, True]

@@ -260,11 +260,11 @@ class Passage(Struct, gc=False):
 
     # ------------------------------------------------------------ inject
 
-    async def inject(self, about: str | None = None) -> list[Injected]:
+    async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
         """What is injected here, in declared order, checked against the reserve; members of a group run together."""
         injected: list[Injected] = []
         spent = self.site.injected_tokens()
-        for hook, answer in await self._injections():
+        for hook, answer in await self._injections(only):
             if answer is None:
                 continue
             made = self._injected(hook, answer, self.about if about is None else about)
@@ -273,10 +273,11 @@ class Passage(Struct, gc=False):
             injected.append(made)
         return injected
 
-    async def _injections(self) -> list[tuple[Hook, Any]]:
+    async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any]]:
         answers = [(hook, says.inject) for hook, says, _ in self.said]
         for group in self.point.groups:
             mine = [h for h in group if h.matches is None or h.matches(self.event.call)]
+            mine = mine if only is None else [hook for hook in mine if only(hook)]
             if len(group) == 1 or len(mine) < 2:
                 answers.extend([(hook, await self._injecting(hook, may_write=hook.group is None)) for hook in mine])
             else:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from windlass.decisions import Says, Vote
 from windlass.errors import RegistrationError
-from windlass.events import EVENTS, FACTS, Event
+from windlass.events import EVENTS, FACTS, Event, ModelReplying
 from windlass.messages import ModelCall, ToolCall
+from windlass.records import Record
 from windlass.states import Step
 from windlass.turns import Turn
 
@@ -131,6 +132,12 @@ class Hook:
             raise self._wrong(f"asks for band {self.options.get('band')!r}; bands are early, normal and guard")
         if "tool" in self.options and not self._about_tools():
             raise self._wrong("has a tool matcher, but its event is not about a tool")
+        if "on_error" in self.options and (
+            str(self.options["on_error"]) != "unreviewed" or self.event is not ModelReplying
+        ):
+            raise self._wrong("has on_error, which is 'unreviewed' and only for gates on ModelReplying")
+        if self.options.get("durable") and not issubclass(self.event, Record):
+            raise self._wrong("is durable, but this fact is not written to the log")
         if self.options.get("mode", "shadow") != "shadow":
             raise self._wrong(f"asks for mode {self.options.get('mode')!r}; the only mode is 'shadow'")
         if (timeout := self.options.get("timeout")) is not None and timeout <= 0:

@@ -17,6 +17,7 @@ from windlass.decisions import (
     Retry,
     Rewind,
     Veto,
+    Vote,
 )
 from windlass.events import Decidable, Event
 
@@ -26,7 +27,7 @@ Answers: TypeAlias = Sequence[tuple[str, Any]]
 def rank_of(event: type[Event[Any, Any, Any]], decision: Decidable) -> int | None:
     """How strict a decision is at this event, 0 first; None if it is not legal there."""
     for rank, legal in enumerate(event.ranks):
-        if decision is legal or type(decision) is legal:
+        if type(decision) is legal or (isinstance(legal, Vote) and decision is legal):
             return rank
     return None
 

@@ -20,6 +20,7 @@ from windlass.messages import (
     ToolCallPart,
     ToolResult,
     ToolResultPart,
+    frozen,
     render,
 )
 from windlass.types import AnyEvent
@@ -123,7 +124,7 @@ def changes(old: Any, new: Any) -> dict[str, Any]:
     if old is new:
         return {}
     if not isinstance(old, msgspec.Struct):
-        return {} if old == new else {"value": new}
+        return {} if old == new else {"value": _plain(new)}
     changed: dict[str, Any] = {}
     for field in old.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
@@ -133,8 +134,13 @@ def changes(old: Any, new: Any) -> dict[str, Any]:
             if fresh := _fresh(before, after):
                 changed[field] = fresh
         elif before != after:
-            changed[field] = msgspec.to_builtins(after, enc_hook=str)
+            changed[field] = _plain(after)
     return changed
+
+
+def _plain(value: Any) -> Any:
+    """What a reader of the log gets to see of a value."""
+    return frozen(msgspec.to_builtins(value, enc_hook=str))
 
 
 def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
@@ -143,4 +149,4 @@ def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
         return {}
     known = {id(message) for message in before}
     added = [message for message in after if id(message) not in known and message not in before]
-    return {"from": len(before), "to": len(after), "new": msgspec.to_builtins(added, enc_hook=str)}
+    return {"from": len(before), "to": len(after), "new": _plain(added)}

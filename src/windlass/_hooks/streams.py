@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from windlass.errors import HookError
+from windlass.errors import HookError, RegistrationError
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.types import Transformer
 
@@ -34,7 +34,7 @@ class Transform:
         self.band = band
         self.inherit = inherit or band == "guard"
         if unknown := [c for c in self.channels if c not in CHANNELS]:
-            raise HookError(
+            raise RegistrationError(
                 f"transform {self.name!r} names unknown channels {unknown}; known: {CHANNELS}", hook=self.name
             )
 
@@ -79,6 +79,8 @@ def _run(transforms: Sequence[Transform], channel: str, text: str) -> str:
             link: Any = transform.factory()
             out = [piece for chunk in chunks for piece in link.feed(chunk)]
             out.extend(link.flush())
+            if wrong := [type(piece).__name__ for piece in out if not isinstance(piece, str)]:
+                raise TypeError(f"it gave {wrong[0]}, not str")
         except Exception as error:
             raise HookError(f"transform {transform.name!r} failed: {error}", hook=transform.name) from error
         chunks = out

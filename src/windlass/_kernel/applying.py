@@ -5,9 +5,9 @@ from __future__ import annotations
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
-from windlass.messages import Message, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
+from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import HeldReleased, Rewound, StepEnded, ToolReturned
+from windlass.records import HeldReleased, ReplyRejected, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, step_id
 
 from .segment import Segment, handled
@@ -88,7 +88,7 @@ async def _ending(segment: Segment, step: Step, error: BaseException | None) -> 
     if isinstance(verdict, Halt):
         segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
     elif isinstance(verdict, Rewind):
-        await _rewind(segment, verdict, tuple(name for name, d in passage.answers if isinstance(d, Rewind)))
+        await _rewind(segment, verdict, tuple(sorted(name for name, d in passage.answers if isinstance(d, Rewind))))
     else:
         await inject(segment, passage, step_id(segment.fold.session, step.number + 1))
 
@@ -98,23 +98,43 @@ async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None
     state = segment.state
     turn = state.turn
     assert turn is not None
-    wanted = step_id(state.session, rewind.to)
-    for index in range(turn.start + 1, len(state.messages)):
-        if state.messages[index].id == wanted:
-            segment.record(Rewound(rewind.to, index, by))
-            if rewind.note:
-                await add_message(segment, user(rewind.note, origin=", ".join(by)), ", ".join(by))
-            return
-    segment.conclude(
-        Stopped(StopReason.HALTED, f"{by} wanted to rewind to step {rewind.to}, which is not in this turn")
-    )
+    first = state.steps - turn.steps + 1
+    if not first <= rewind.to <= state.steps:
+        detail = f"{', '.join(by)} wanted to rewind to step {rewind.to}; this turn has steps {first} to {state.steps}"
+        segment.conclude(Stopped(StopReason.HALTED, detail))
+        return
+    segment.record(Rewound(rewind.to, _first_of(state.messages, turn.start + 1, rewind.to), by))
+    if rewind.note:
+        await add_message(segment, user(rewind.note, origin=", ".join(by)), ", ".join(by))
+
+
+def _first_of(messages: Messages, start: int, step: int) -> int:
+    """The index of the first reply of this step or a later one: an earlier rewind may have cut the step itself."""
+    for index in range(start, len(messages)):
+        message = messages[index]
+        if message.role == "assistant" and message.id and int(message.id.rsplit("/", 1)[1]) >= step:
+            return index
+    return len(messages)
 
 
 async def abandon(segment: Segment, reason: str, error: BaseException | None = None) -> None:
-    """End an open step that cannot go on: its calls are closed and StepEnding runs with the error."""
-    if segment.fold.open is not None:
-        close_calls(segment, reason)
-        await end_step(segment, error)
+    """End an open step that cannot go on: its calls are closed and StepEnding runs with the error.
+
+    A reply that its gates have not let pass yet does not enter the transcript.
+    """
+    step = segment.fold.open
+    if step is None:
+        return
+    point = segment.hooks.model_replying
+    if (
+        step.reply is not None
+        and point is not None
+        and point.judges
+        and not any(c.decided for c in step.calls.values())
+    ):
+        segment.record(ReplyRejected(step.number, reason))
+    close_calls(segment, reason)
+    await end_step(segment, error)
 
 
 def close_calls(segment: Segment, reason: str) -> None:

@@ -10,7 +10,7 @@ from windlass.errors import BadReply, ModelError, WindlassError
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
 from windlass.outcomes import ErrorValue, error_value
-from windlass.records import ModelAttempted
+from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
 from .segment import Segment
@@ -132,7 +132,10 @@ class ModelCaller:
         point = segment.hooks.model_calling
         assert point is not None
         about = f"{step_id(segment.fold.session, self.step)}/attempt.{self.number}"
-        verdict = await Passage(point, ModelCalling(request, segment.turn), segment, about).judge()
+        passage = Passage(point, ModelCalling(request, segment.turn), segment, about)
+        verdict = await passage.judge()
+        if passage.answers:
+            segment.record(HookDecided("ModelCalling", about, verdict, passage.answers))
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Ask):

@@ -7,6 +7,7 @@ from typing import Any
 from windlass._hooks.dispatch import Passage
 from windlass.criteria import TOOLS_RAN, Limit, name_of
 from windlass.decisions import Vote
+from windlass.errors import HookError
 from windlass.events import Continuing
 from windlass.outcomes import StopReason
 from windlass.records import Evaluated
@@ -38,7 +39,7 @@ class Evaluator:
         state = fold.state
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
-        votes = [(name, criterion(state)) for name, criterion in segment.program.named_criteria]
+        votes = [(name, _vote(name, criterion, state)) for name, criterion in segment.program.named_criteria]
         if segment.hooks.continuing is not None:
             votes += await self._hooks(state)
         for name, cast in votes:
@@ -65,6 +66,17 @@ class Evaluator:
         await passage.rewrite()
         await passage.judge()
         return list(passage.answers)
+
+
+def _vote(name: str, criterion: Criterion, state: State) -> Any:
+    try:
+        cast = criterion(state)
+    except Exception as error:
+        raise HookError(f"criterion {name!r} failed: {type(error).__name__}: {error}", hook=name) from error
+    vote = cast[0] if isinstance(cast, tuple) and len(cast) == 2 else cast
+    if vote is not None and not isinstance(vote, Vote):
+        raise HookError(f"criterion {name!r} voted {cast!r}; it may vote a Vote, (Vote, reason) or None", hook=name)
+    return cast
 
 
 def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State | Fold) -> tuple[StopReason, str]:

@@ -23,7 +23,7 @@ from windlass.turns import Turn, Writes
 
 from .erring import answer_to
 from .segment import Segment
-from .stages import after_answer, asks_again, question
+from .stages import after_answer, asks_again, keep_out, question
 
 _ALLOW = Allow()
 _NOBODY = Point(ToolCalling, ())
@@ -36,12 +36,14 @@ class Executor:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
+        self.written: dict[str, Writes] = {}
         if segment.hooks.tool_wraps:
             kind = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError, self._guarded)
             self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
         self.wrapped = bool(segment.hooks.tool_wraps)
         self.judged = segment.program.judges_calls or segment.resumed
-        self.halts: list[Halt] = []
+        self.halts: dict[str, Halt] = {}
+        self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.finishes: dict[str, Finish] = {}
 
     async def execute(self, fold: Fold) -> None:
@@ -80,22 +82,15 @@ class Executor:
         """What the results of the step mean for the turn: halt, wait, finish, or simply go on."""
         segment = self.segment
         if self.halts:
-            halt = strictest(ToolReturning, [(str(index), halt) for index, halt in enumerate(self.halts)])
+            halt = strictest(ToolReturning, [(_position(call), halt) for call, halt in self.halts.items()])
             segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
         elif segment.waiting:
             segment.suspend()
             return
         elif self.finishes:
-            self._finish(strictest(ToolReturning, list(self.finishes.items())))
-        self.halts, self.finishes = [], {}
-
-    def _finish(self, verdict: Finish | Deny) -> None:
-        """Complete the turn with the value that hooks gave; different values for different calls are no answer."""
-        if isinstance(verdict, Deny):
-            self.segment.conclude(Stopped(StopReason.HALTED, verdict.reason))
-        else:
-            value = verdict.value
-            self.segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
+            value = self.finishes[min(self.finishes, key=_position)].value
+            segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
+        self.halts, self.finishes = {}, {}
 
     # ------------------------------------------------------------ decide
 
@@ -165,7 +160,7 @@ class Executor:
         passage = Passage(point, ToolCalling(state.call, self.segment.turn), self.segment, state.call.id)
         passage.answers = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
         before = len(passage.answers)
-        verdict = await passage.judge(asks_again)
+        verdict = await passage.judge(asks_again(self.segment))
         if len(passage.answers) > before and verdict != decided.verdict:
             self.segment.record(decided.replace(verdict=verdict, answers=passage.answers))
             if type(verdict) is Ask:
@@ -192,7 +187,7 @@ class Executor:
         if point is not None and _may_rerun(segment) and isinstance(verdict, Allow | Answer):
             passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id)
             passage.answers = (("person", verdict),)
-            verdict = await passage.judge(asks_again)
+            verdict = await passage.judge(asks_again(segment))
             if isinstance(verdict, Ask):
                 verdict = after_answer(ToolCalling, passage.answers, answered)
         json = None if call.json == state.proposed.json else call.json
@@ -234,16 +229,31 @@ class Executor:
                 await self._run(call)
 
         self.segment.parallel(True)
+        self.waiting_writes = {}
         tasks = [asyncio.ensure_future(run(call)) for call in batch]
         try:
             await asyncio.gather(*tasks)
+            await self._keep_in_order(batch)
         except BaseException:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
+            self.waiting_writes = None
             self.segment.parallel(False)
+
+    async def _keep_in_order(self, batch: list[CallFold]) -> None:
+        """What parallel calls wrote, in the order of the calls and not in that of their ends."""
+        waiting, self.waiting_writes = self.waiting_writes or {}, None
+        for call in batch:
+            if (held := waiting.get(call.proposed.id)) is not None:
+                state, result, writes = held
+                try:
+                    self.segment.keep(writes)
+                except HookError as error:
+                    result = text_result(f"Error: {error}", "error")
+                await self._return(state, result)
 
     async def _run(self, state: CallFold) -> None:
         """A decided call to its result: refused, answered for it, in doubt since a crash, or executed."""
@@ -261,15 +271,26 @@ class Executor:
                 else:
                     result = await self.attempt(call, state.called + 1, "")
             except Exception as error:
+                self.written.pop(call.id, None)
                 failed = await self._failed(call, state, error)
                 if failed is None:
                     await self._run(state)
                     return
                 result = failed
-        if segment.hooks.tool_returning is None:
+        if self.written and (writes := self.written.pop(call.id, None)) is not None:
+            if self.waiting_writes is not None:
+                self.waiting_writes[call.id] = (state, result, writes)
+                return
+            try:
+                segment.keep(writes)
+            except HookError as error:
+                result = text_result(f"Error: {error}", "error")
+        if segment.hooks.tool_returning is None and not self.judged:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:
             await self._return(state, result)
+        if segment.listens:
+            await segment.told()
 
     def _not_executed(self, call: ToolCall, verdict: Any) -> ToolResult:
         """The result of a call that was answered for the tool, or refused."""
@@ -340,10 +361,7 @@ class Executor:
             async with asyncio.timeout(tool.timeout):
                 value = await self._call(tool, values, supplied)
         if writes is not None:
-            if self.wrapped:
-                self.attempts[call.id].writes = writes
-            else:
-                self.segment.keep(writes)
+            self.written[call.id] = writes
         return value
 
     async def _call(self, tool: Tool[..., Any], values: tuple[Any, ...], supplied: dict[str, Any] | None) -> Any:
@@ -375,9 +393,7 @@ class Executor:
         finally:
             del self.attempts[call.id]
             if attempts.halt is not None:
-                self.halts.append(attempts.halt)
-        if attempts.writes is not None:
-            self.segment.keep(attempts.writes)
+                self.halts[call.id] = attempts.halt
         if attempts.result is not None and result is attempts.result:
             return attempts.result
         self._write_attempt(call.id, attempts)
@@ -394,7 +410,7 @@ class Executor:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
         attempts = self.attempts[call.id]
         attempts.number += 1
-        attempts.writes = None
+        self.written.pop(call.id, None)
         if (attempts.number > 1 or call is not attempts.state.call or self.segment.resumed) and (
             settled := await self._before(call, attempts)
         ) is not None:
@@ -432,11 +448,10 @@ class Executor:
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
         segment = self.segment
-        point = segment.hooks.tool_calling
-        if point is None:
-            return None
+        point = segment.hooks.tool_calling or _NOBODY
         passage = Passage(point, ToolCalling(call, segment.turn), segment, f"{call.id}/attempt.{attempts.number}")
         verdict = await passage.judge()
+        verdict = self._unmatched(call) if verdict is None else verdict
         if passage.answers:
             segment.record(HookDecided("ToolCalling", passage.about, verdict, passage.answers))
         if isinstance(verdict, Answer):
@@ -453,6 +468,7 @@ class Executor:
         """ToolReturning, for every result, then the record."""
         segment = self.segment
         call = state.call
+        result = _with_durable(segment, call.id, result)
         if (point := segment.hooks.tool_returning) is not None:
             result = await self._returning(
                 Passage(point, ToolReturning(call, result, segment.turn), segment, call.id), result
@@ -471,7 +487,7 @@ class Executor:
         if isinstance(verdict, Deny):
             return text_result(f"Withheld: {verdict.reason}", "denied")
         if isinstance(verdict, Halt):
-            self.halts.append(verdict)
+            self.halts[passage.about] = verdict
         elif isinstance(verdict, Finish):
             self.finishes[passage.about] = verdict
         for item in await passage.inject(passage.about):
@@ -492,7 +508,6 @@ class Attempts(Struct):
     result: ToolResult | None = None
     error: Exception | None = None
     halt: Halt | None = None
-    writes: Writes | None = None
 
     def served(self) -> ToolResult | None:
         """What the log has of this attempt; a recorded error is raised again."""
@@ -532,18 +547,32 @@ def unknown_tool(name: str, segment: Segment) -> ToolResult:
 
 
 def _beside_result(segment: Segment, item: Injected) -> None:
-    if item.record:
-        segment.record(item.replace(durable=False))
+    if item.record or item.durable:
+        segment.record(item)
     else:
-        segment.unrecorded = (*segment.unrecorded, item)
+        keep_out(segment, item)
+
+
+def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult:
+    """The result with what was injected beside it for good, when the call was judged."""
+    injected = segment.fold.turn.injected if segment.fold.turn is not None else ()
+    for item in injected:
+        if item.durable and item.about == call:
+            result = result.replace(content=(*result.content, *item.parts))
+    return result
 
 
 def _may_rerun(segment: Segment) -> bool:
-    point = segment.hooks.tool_calling
-    return point is not None and any(asks_again(hook) for hook in point.gates)
+    point, again = segment.hooks.tool_calling, asks_again(segment)
+    return point is not None and any(again(hook) for hook in (*point.gates, *point.costly))
 
 
 def _error_text(error: Exception) -> str:
     if isinstance(error, ToolError):
         return f"Error: {error}"
     return f"Error: {type(error).__name__}: {error}"
+
+
+def _position(call_id: str) -> str:
+    """The place of a call in its step, such that texts sort like numbers."""
+    return call_id[call_id.rindex("/") + 1 :].zfill(9)

@@ -15,10 +15,11 @@ from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
-from windlass.messages import ToolSpec
+from windlass.messages import ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Evaluated, Record
+from windlass.records import Evaluated
+from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -80,8 +81,10 @@ class Program:
         self.models = {model.name: model, **models}
         self.system = system
         self.tools = dict(tools)
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
-        self.settings = settings
+        self.specs: tuple[ToolSpec, ...] = tuple(
+            [spec.replace(schema=frozen(spec.schema)) for spec in [tool.spec for tool in self.tools.values()]]
+        )
+        self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
         self.hooks = hooks
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
@@ -91,7 +94,7 @@ class Program:
         self.composites = composites
         self.handlers = handlers
         self.store = store
-        self.append_now: Callable[[str, Sequence[Record], int], bool] | None = getattr(store, "append_now", None)
+        self.append_now = store.append_now if type(store) is MemoryStore else None
         self.clock = clock
         self.observers = observers
         self.description = description

@@ -8,8 +8,9 @@ from windlass._hooks.dispatch import Passage
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
+from windlass.errors import BadReply
 from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarting
-from windlass.messages import Message, ModelReply, ModelRequest, Part, ToolCallPart, as_reply, digest
+from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, Step, StepFold, step_id
@@ -35,7 +36,7 @@ class Runner:
         if segment.inbox:
             await take_inbox(segment)
         number = fold.steps + 1
-        if self.begins and fold.open is None:
+        if self.begins and fold.open is None and not (segment.resumed and self._begun(number)):
             await self._begin(number)
         while fold.going:
             step = fold.open
@@ -43,6 +44,8 @@ class Runner:
                 if step is not None and step.round > 1 and segment.program.limits and self._exceeded(fold):
                     break
                 await self._ask(number, 1 if step is None else step.round)
+                if segment.listens:
+                    await segment.told()
             elif segment.hooks.model_replying is None or await self._judge_reply(step):
                 step = fold.open
                 if step is not None and step.calls and fold.going:
@@ -50,6 +53,12 @@ class Runner:
                 break
         step = fold.open
         return Step(number, None) if step is None else step.step()
+
+    def _begun(self, number: int) -> bool:
+        """Whether the log shows that this step had begun before somebody died."""
+        about = step_id(self.fold.session, number)
+        injected = self.fold.turn.injected if self.fold.turn is not None else ()
+        return any(item.about == about and item.event == "StepStarting" for item in injected)
 
     def _exceeded(self, fold: Fold) -> bool:
         """Limits hold before each model call: a retry or a new attempt may be one too many."""
@@ -196,7 +205,7 @@ def _with_ids(reply: ModelReply, step: str) -> ModelReply:
     """The reply with our ids: the step's on the message, `step/position` on its calls."""
     message = reply.message
     parts = message.parts
-    if len(parts) > 1 or (parts and type(parts[0]) is ToolCallPart):
+    if len(parts) != 1 or type(parts[0]) is not TextPart:
         parts = _numbered(parts, step)
     return replace(reply, message=Message("assistant", parts, message.origin, step, message.partial))
 
@@ -208,5 +217,7 @@ def _numbered(parts: tuple[Part, ...], step: str) -> tuple[Part, ...]:
         if type(part) is ToolCallPart:
             position += 1
             part = ToolCallPart(part.name, part.json, f"{step}/{position}", part.vendor_id)
+        elif type(part) not in PARTS:
+            raise BadReply(f"the reply has a {type(part).__name__} among its parts")
         numbered.append(part)
     return tuple(numbered)

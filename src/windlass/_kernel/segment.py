@@ -11,7 +11,7 @@ from windlass._hooks.dispatch import Passage, Recorder, tokens
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
-from windlass.decisions import Answer, AnyResolution, Halt
+from windlass.decisions import Answer, AnyResolution, Ask, Halt
 from windlass.errors import ConfigError, HookError, SlotConflict
 from windlass.events import ModelCalling
 from windlass.messages import (
@@ -39,13 +39,15 @@ from windlass.records import (
     Suspended,
 )
 from windlass.slots import Slot
-from windlass.states import Fold, State
+from windlass.states import Fold, State, step_id
 from windlass.turns import Turn, Writes
 
 from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .program import Program
 
 _NO_BACKLOG = NoBacklog()
+STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
+"""Where parts are injected for one step and go with it."""
 
 
 class Segment:
@@ -63,6 +65,7 @@ class Segment:
         "_durable",
         "_listeners",
         "_parallel",
+        "_reading",
         "_side_calls",
         "_tasks",
         "_writer",
@@ -80,6 +83,7 @@ class Segment:
         "given_slots",
         "hooks",
         "inbox",
+        "known",
         "lifecycle",
         "listens",
         "message",
@@ -91,6 +95,7 @@ class Segment:
         "runner",
         "scope",
         "settled",
+        "taken",
         "turn",
         "unrecorded",
         "unreviewed",
@@ -126,6 +131,8 @@ class Segment:
         self.unreviewed: list[str] = []
         self.early: list[MessageHeld] = []
         self.settled: dict[int, Any] = {}
+        self.taken: str | None = None
+        self.known: set[str] | None = None
         self._append = program.store.append
         self._append_now = program.append_now
         self.durable = program.store.durable
@@ -137,6 +144,7 @@ class Segment:
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parallel: dict[str, str] | None = None
+        self._reading = False
         self._writer: asyncio.Lock | None = None
         self._side_calls: dict[str, int] = {}
         self._active_since = program.clock.monotonic()
@@ -189,7 +197,11 @@ class Segment:
             else:
                 await self._write()
         if self.listens:
-            await self._tell_awaited()
+            await self.told()
+            if self._durable:
+                self.beside(self._catch_up())
+            while self.backlog.failures:
+                self.record(self.backlog.failures.popleft())
 
     async def _write(self) -> None:
         """Commit while others may want to, too: one batch after the other."""
@@ -201,20 +213,26 @@ class Segment:
                 fold.acknowledge(len(batch))
 
     async def _catch_up(self) -> None:
-        await self.program.observers.catch_up(self._durable, self.state.session, self.program.store, self)
+        """Durable observers read on, one reader at a time, until they have read all there is."""
+        if self._reading:
+            return
+        self._reading = True
+        try:
+            seen = -1
+            while seen < self.fold.stored:
+                seen = self.fold.stored
+                await self.program.observers.catch_up(self._durable, self.fold.session, self.program.store, self)
+        finally:
+            self._reading = False
 
-    async def _tell_awaited(self) -> None:
-        """Observers that must be awaited are; durable ones read on; what went wrong with any is recorded."""
-        awaited, self._awaited = self._awaited, []
-        for hook, fact, turn in awaited:
+    async def told(self) -> None:
+        """Observers that must be awaited before the next point are."""
+        while self._awaited:
+            hook, fact, turn = self._awaited.pop(0)
             try:
                 await tell(hook, fact, turn)
             except Exception as error:
                 note_failure(hook, fact, turn, self.backlog, error)
-        if self._durable:
-            self.beside(self._catch_up())
-        while self.backlog.failures:
-            self.record(self.backlog.failures.popleft())
 
     def adopt(self, state: State) -> None:
         """Take over a state that a phase handler made by recording."""
@@ -237,7 +255,7 @@ class Segment:
         """Settle how the turn will end. What was settled first stands."""
         if self.fold.turn is not None and self.fold.turn.concluded is None:
             if self.unreviewed and isinstance(outcome, Completed | Stopped):
-                outcome = outcome.replace(unreviewed=tuple(dict.fromkeys(self.unreviewed)))
+                outcome = outcome.replace(unreviewed=tuple(sorted(set(self.unreviewed))))
             self.record(Concluded(outcome, text))
 
     def suspend(self) -> None:
@@ -313,7 +331,8 @@ class Segment:
         """About how many injected tokens the turn carries."""
         turn = self.fold.turn
         items = (*(turn.injected if turn is not None else ()), *self.unrecorded)
-        return sum(tokens(item.parts) for item in items)
+        now = step_id(self.fold.session, self.fold.steps + 1)
+        return sum([tokens(item.parts) for item in items if item.event not in STEP_EVENTS or item.about == now])
 
     # ------------------------------------------------------------ work beside the turn
 
@@ -387,8 +406,9 @@ class Segment:
         )
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
-        if isinstance(verdict, Halt):
-            raise HookError(f"a guard refused the side call of {by!r}: {verdict.reason}", hook=by)
+        if isinstance(verdict, Halt | Ask):
+            reason = verdict.reason if isinstance(verdict, Halt) else f"nobody can be asked here: {verdict.question}"
+            raise HookError(f"a guard refused the side call of {by!r}: {reason}", hook=by)
         return None
 
 

@@ -20,7 +20,7 @@ from windlass.decisions import (
     Reject,
     Respond,
 )
-from windlass.events import MessageAdding
+from windlass.events import MessageAdding, ModelCalling, ModelReplying, Resuming, TurnEnding, TurnStarting
 from windlass.messages import Message, ToolCall
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded
@@ -29,6 +29,16 @@ from windlass.types import AnyEvent
 from .segment import Segment
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
+
+
+_ANSWERS: dict[type[AnyEvent], tuple[str, ...]] = {
+    TurnStarting: ("approve", "reject", "respond"),
+    ModelCalling: ("approve", "reject", "respond"),
+    ModelReplying: ("approve", "reject", "respond"),
+    TurnEnding: ("approve", "reject", "respond"),
+    Resuming: ("approve", "reject"),
+}
+"""What people may answer where it is not about a call."""
 
 
 class Waiting:
@@ -54,7 +64,7 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
             segment.record(HookDecided(event.__name__, about, verdict, passage.answers))
     else:
         passage.answers = recorded.answers
-        verdict = await passage.judge(only=asks_again)
+        verdict = await passage.judge(only=asks_again(segment))
     segment.unreviewed += passage.unreviewed
     if not isinstance(verdict, Ask):
         return verdict
@@ -66,9 +76,10 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
     return WAITING
 
 
-def asks_again(hook: Hook) -> bool:
-    """Whether a gate is asked on resume about what was decided before."""
-    return hook.on_resume == "rerun"
+def asks_again(segment: Segment) -> Callable[[Hook], bool]:
+    """Which gates are asked on resume about what was decided before: those that say so, and those that are new."""
+    known = segment.known
+    return lambda hook: hook.on_resume == "rerun" or (known is not None and hook.name not in known)
 
 
 def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
@@ -80,7 +91,7 @@ def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
 def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None) -> Asked:
     """The question that an `Ask` puts, bound to the digest of what is asked about."""
     by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
-    allow = ask.allow if call is not None else tuple(kind for kind in ask.allow if kind != "edit")
+    allow = tuple([kind for kind in ask.allow if call is not None or kind in _ANSWERS[passage.point.event]])
     expires_at = None if ask.expires is None else segment.clock.now() + ask.expires
     name = passage.point.event.__name__
     return Asked(passage.about, name, ask.question, allow, digest, by, call, ask.approvers, ask.default, expires_at)
@@ -111,6 +122,17 @@ async def inject(segment: Segment, passage: Passage, about: str) -> None:
         await take_in(segment, item)
 
 
+async def inject_again(segment: Segment, passage: Passage) -> None:
+    """On resume: hooks whose parts are not in the log are asked once more."""
+    turn = segment.fold.turn
+    unwritten = (
+        {i.hook for i in turn.injected if not i.record and i.about == passage.about} if turn is not None else set()
+    )
+    if unwritten:
+        again = [item for item in await passage.inject(only=lambda hook: hook.name in unwritten) if not item.durable]
+        segment.unrecorded = (*segment.unrecorded, *again)
+
+
 async def take_in(segment: Segment, item: Injected) -> None:
     """One injection into the state."""
     if item.durable:
@@ -119,7 +141,13 @@ async def take_in(segment: Segment, item: Injected) -> None:
     elif item.record:
         segment.record(item)
     else:
-        segment.unrecorded = (*segment.unrecorded, item)
+        keep_out(segment, item)
+
+
+def keep_out(segment: Segment, item: Injected) -> None:
+    """Parts that stay out of the log; what is in it says that the hook is asked again on resume."""
+    segment.unrecorded = (*segment.unrecorded, item)
+    segment.record(item.replace(parts=()))
 
 
 async def add_message(segment: Segment, message: Any, by: str) -> bool:

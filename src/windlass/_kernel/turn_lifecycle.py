@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
@@ -17,12 +18,13 @@ from windlass.records import (
     Answered,
     Asked,
     CancelRequested,
+    HookDecided,
     HookFailed,
+    InboxTaken,
     MessageAdded,
     Resumed,
     SessionEnded,
     SessionOpened,
-    StepEnded,
     Suspended,
     TurnEnded,
     TurnStarted,
@@ -30,9 +32,9 @@ from windlass.records import (
 from windlass.states import Fold, State
 from windlass.turns import Writes
 
-from .applying import abandon, close_calls, release
+from .applying import abandon, release
 from .segment import Segment, handled
-from .stages import WAITING, add_message, decide, inject, may_go_on, question
+from .stages import WAITING, add_message, decide, inject, inject_again, may_go_on, question, take_in
 
 _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
@@ -89,6 +91,8 @@ class TurnLifecycle:
         segment = self.segment
         number = segment.fold.turns + 1
         segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
+        if segment.taken is not None:
+            segment.record(InboxTaken(segment.taken, "steer"))
         if segment.given_slots:
             self._take_slots()
         for held in segment.early:
@@ -139,9 +143,14 @@ class TurnLifecycle:
                 await add_message(segment, assistant(text), "answer")
                 segment.conclude(Completed())
         else:
-            if passage is not None:
-                await inject(segment, passage, passage.about)
-            await self._let_in(door)
+            items = [] if passage is None else await passage.inject()
+            for item in items:
+                if not item.durable:
+                    await take_in(segment, item)
+            if await self._let_in(door):
+                for item in items:
+                    if item.durable:
+                        await take_in(segment, item)
 
     async def _let_in(self, door: Passage | None) -> bool:
         """The user message past the guard's door. One that is not let in ends the turn."""
@@ -155,12 +164,14 @@ class TurnLifecycle:
         return True
 
     async def _supersede(self) -> None:
-        """A new message on a turn that is not over: its open calls are closed first, and then the turn."""
+        """A new message on a turn that is not over: its open calls are closed first, then it ends, hooks and all."""
         segment = self.segment
-        close_calls(segment, "The user went on before this call was decided; it did not run.")
-        if segment.fold.open is not None:
-            segment.record(StepEnded(segment.fold.open.number))
-        segment.record(TurnEnded(Stopped(StopReason.SUPERSEDED, "the user went on"), at=segment.clock.now()))
+        await abandon(segment, "The user went on before this call was decided; it did not run.")
+        if segment.fold.turn is not None and segment.fold.turn.outcome is not None:
+            segment.record(Resumed(segment.program.digest, segment.clock.now()))
+        segment.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))
+        assert segment.fold.turn is not None
+        await self._end(segment.fold.turn.concluded, final=True)
 
     # ------------------------------------------------------------ resume
 
@@ -169,22 +180,45 @@ class TurnLifecycle:
         checked = self._checked_answers()
         turn = segment.fold.turn
         assert turn is not None
-        if isinstance(turn.outcome, Suspended):
-            verdict = await self._drift()
-            if verdict is WAITING:
-                return
-            segment.record(Resumed(segment.program.digest, segment.clock.now()))
-            if isinstance(verdict, Halt):
-                await abandon(segment, f"the turn was halted: {verdict.reason}")
-                segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
-                return
-        else:
-            segment.record(Resumed(segment.program.digest, segment.clock.now()))
+        await self._know_the_old_hooks()
+        verdict = await self._drift() if isinstance(turn.outcome, Suspended) else None
+        if verdict is WAITING:
+            return
+        segment.record(Resumed(segment.program.digest, segment.clock.now()))
+        if isinstance(verdict, Halt):
+            await abandon(segment, f"The turn was halted: {verdict.reason}")
+            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+            return
         for answered in checked:
             segment.record(answered)
         await segment.commit()
-        if not turn.admitted and segment.fold.going:
-            await self._go_on_starting()
+        if not turn.admitted:
+            if segment.fold.going:
+                await self._go_on_starting()
+        elif segment.fold.going:
+            await self._pick_up()
+
+    async def _pick_up(self) -> None:
+        """What the one who died had still to do: unwritten injections, and the vote on a step that had ended."""
+        segment, fold = self.segment, self.segment.fold
+        turn = fold.turn
+        assert turn is not None
+        if (point := segment.hooks.turn_starting) is not None:
+            about = f"{fold.session}/t{turn.number}"
+            await inject_again(segment, Passage(point, TurnStarting(turn.message, segment.turn), segment, about))
+        voted = turn.evaluated is not None and turn.evaluated.step == fold.steps
+        begun = any(item.about == f"{fold.session}/{fold.steps + 1}" for item in turn.injected)
+        if fold.open is None and turn.steps and not voted and not begun:
+            await segment.resolver.resolve(fold, await segment.evaluator.evaluate(fold))
+
+    async def _know_the_old_hooks(self) -> None:
+        """Which hooks there were when the turn was recorded: gates that are new since then are asked."""
+        segment = self.segment
+        if segment.fold.pipeline != segment.program.digest:
+            data = await segment.program.store.pipeline(segment.fold.pipeline)
+            if data is not None:
+                segment.known = {hook["name"] for hook in msgspec.json.decode(data)["hooks"]}
+            await segment.program.store.put_pipeline(segment.program.digest, segment.program.description)
 
     async def _go_on_starting(self) -> None:
         """The turn was suspended, or died, before its message was let in; the log holds what rewrites made of it."""
@@ -201,26 +235,29 @@ class TurnLifecycle:
 
     async def _drift(self) -> Any:
         """Resuming: hooks may stop the turn or ask again before it goes on."""
-        segment = self.segment
-        point = segment.hooks.resuming
-        if point is None:
-            return None
-        turn = segment.fold.turn
+        segment, fold = self.segment, self.segment.fold
+        point, turn = segment.hooks.resuming, fold.turn
         assert turn is not None
-        times = sum(1 for d in turn.decided if d.event == "Resuming") + 1
-        about = f"{segment.fold.session}/t{turn.number}/resume"
-        if segment.is_waiting(about) and about not in segment.answers:
+        about = f"{fold.session}/t{turn.number}/resume"
+        answer = segment.answers.get(about)
+        if isinstance(answer, Reject):
+            return Halt(answer.message or "a person stopped the turn")
+        if answer is not None or point is None:
+            return None
+        if segment.is_waiting(about):
             return WAITING
-        if about in segment.answers:
-            return None if isinstance(segment.answers[about], Approve) else Halt("a person stopped the turn")
-        passage = Passage(point, Resuming(segment.state, segment.turn), segment, about)
+        passage = Passage(point, Resuming(fold.state, segment.turn), segment, about)
+        await passage.rewrite()
         verdict = await passage.judge()
+        if passage.answers:
+            segment.record(HookDecided("Resuming", about, verdict, passage.answers))
         if isinstance(verdict, Ask):
-            segment.ask_person(question(segment, passage, verdict, str(times)))
+            segment.ask_person(question(segment, passage, verdict, ""))
             segment.suspend()
             return WAITING
         if may_go_on(verdict):
-            await inject(segment, passage, f"{segment.fold.session}/{segment.fold.steps + 1}")
+            asked = fold.open is not None and fold.open.reply is not None
+            await inject(segment, passage, f"{fold.session}/{fold.steps + 1 + asked}")
         return verdict
 
     def _checked_answers(self) -> list[Answered]:
@@ -265,15 +302,16 @@ class TurnLifecycle:
             await self._end(turn.concluded)
         return await segment.settle()
 
-    async def _end(self, outcome: Any) -> None:
+    async def _end(self, outcome: Any, *, final: bool = False) -> None:
+        """The ending hooks, then the record. A `final` end does not wait for anybody."""
         segment = self.segment
         text: str | None = None
         if segment.hooks.turn_ending is not None:
             ended = await self._ending(outcome)
-            if ended is None:
+            if ended is None and not final:
                 segment.suspend()
                 return
-            outcome, text = ended
+            outcome, text = ended or (outcome, "")
             await release(segment)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
@@ -281,7 +319,7 @@ class TurnLifecycle:
             segment.fact(TurnFailed, outcome.error)
         now = segment.clock.now()
         segment.record(TurnEnded(outcome, text, segment.active(), now))
-        if segment.ephemeral:
+        if segment.ephemeral and not final:
             segment.record(SessionEnded(now))
 
     async def _ending(self, outcome: Any) -> tuple[Any, str | None] | None:
@@ -311,7 +349,7 @@ class TurnLifecycle:
             return Stopped(StopReason.WITHHELD, verdict.reason), ""
         if isinstance(verdict, Answer):
             return outcome, str(verdict.value)
-        marked = tuple(dict.fromkeys([*getattr(outcome, "unreviewed", ()), *segment.unreviewed]))
+        marked = tuple(sorted({*getattr(outcome, "unreviewed", ()), *segment.unreviewed}))
         if marked and isinstance(outcome, Completed | Stopped):
             outcome = outcome.replace(unreviewed=marked)
         return outcome, None if text == before else text

@@ -40,7 +40,7 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
         overlay = _overlay(state, turn, (*turn.injected, *unrecorded))
         messages = Messages(messages, overlay=overlay)
     if step is not None and step.rejected:
-        messages = Messages(messages, overlay=messages.overlay, tail=_rejections(step))
+        messages = Messages(messages, tail=_rejections(step))
     return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema)
 
 
@@ -50,6 +50,8 @@ def _overlay(state: State | Fold, turn: TurnFold, injected: tuple[Injected, ...]
     this_step = step_id(state.session, state.steps + 1)
     for item in injected:
         assert not isinstance(item.parts, str)
+        if item.durable or not item.parts:
+            continue
         if item.about == this_step:
             _attach(state, overlay, len(state.messages) - 1, item.parts)
         elif item.about.startswith(f"{state.session}/t"):

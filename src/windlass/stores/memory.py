@@ -27,17 +27,19 @@ class MemoryStore:
 
     def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
         """`append` for those who need not wait."""
-        log = self._logs.get(session)
-        if log is None:
-            log = self._logs[session] = []
+        log = self._logs.get(session, [])
         if len(log) != expected:
             raise SessionConflict(
                 f"session {session!r} has {len(log)} records, not {expected}: somebody else advanced it",
                 session=session,
             )
+        if not expected and records:
+            self._logs[session] = log
         log.extend(records)
-        if type(records[-1]) is SessionEnded:
+        if records and type(records[-1]) is SessionEnded:
             self._forget(session)
+        elif session in self._ended:
+            del self._ended[session]
         return session in self._inboxes
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
@@ -73,6 +75,7 @@ class MemoryStore:
         """Nothing to close."""
 
     def _forget(self, session: str) -> None:
+        self._ended.pop(session, None)
         self._ended[session] = None
         while len(self._ended) > self._keep_ended:
             oldest = next(iter(self._ended))
