@@ -116,32 +116,24 @@ class Block(NamedTuple):
     code: str
 
 
-FENCED = re.compile(
-    r"^(?P<indent> *)(?P<fence>```+|~~~+)(?P<info>[^`\n]*)\n(?P<code>.*?)^ *(?P=fence)", re.M | re.S
-)
+FENCED = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+)(?P<info>[^`\n]*)\n(?P<code>.*?)^ *(?P=fence)", re.M | re.S)
 
 
 def blocks_of(markdown: str) -> list[Block]:
     found = []
     for match in FENCED.finditer(markdown):
         indent = len(match["indent"])
-        code = "".join(
-            line[indent:] if line.strip() else "\n" for line in match["code"].splitlines(keepends=True)
-        )
+        code = "".join(line[indent:] if line.strip() else "\n" for line in match["code"].splitlines(keepends=True))
         found.append(Block(match["info"].strip(), markdown.count("\n", 0, match.start("code")) + 1, code))
     return found
 
 
 def python_blocks_of(markdown: str) -> list[Block]:
     """The blocks to run; one that looks like Python but would not be run is an error."""
-    blocks = [
-        block for block in blocks_of(markdown) if re.match(r"\{?\W*(?:py|python)", block.info, re.IGNORECASE)
-    ]
+    blocks = [block for block in blocks_of(markdown) if re.match(r"\{?\W*(?:py|python)", block.info, re.IGNORECASE)]
     for block in blocks:
         if block.info != "python":
-            raise ValueError(
-                f"line {block.line - 1}: fenced as {block.info!r}; say 'python', or 'text' for no code"
-            )
+            raise ValueError(f"line {block.line - 1}: fenced as {block.info!r}; say 'python', or 'text' for no code")
     return blocks
 
 

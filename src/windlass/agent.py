@@ -7,7 +7,7 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
 
@@ -21,7 +21,7 @@ from ._kernel.loop import drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from .criteria import name_of
-from .decisions import AnyResolution, Resolution
+from .decisions import AnyResolution
 from .errors import ConfigError, NotSuspended, SessionBusy, SessionUnknown
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
@@ -233,7 +233,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[State]:
+    ) -> AsyncGenerator[State, None]:
         """The state after every step; the last one carries the outcome. Without a message it resumes."""
         given = None if message is None else _user_message(message)
         if given is None and session is None:
@@ -431,9 +431,6 @@ def _check_resumable(state: State) -> None:
 def _check_answers(answers: object) -> None:
     if answers is not None and not isinstance(answers, Mapping):
         raise ConfigError(f"answers={answers!r}: give a mapping from the id of a question to its answer")
-    for ask_id, answer in (answers or {}).items():
-        if not isinstance(answer, Resolution):
-            raise ConfigError(f"answers[{ask_id!r}]={answer!r}: answers are Approve, Edit, Reject and Respond")
 
 
 def _user_message(message: str | Message) -> Message:

@@ -312,11 +312,12 @@ class ModelRequest(Value, frozen=True):
 
 
 class ModelReply(Value, frozen=True):
-    """What a model answered. `finish` is one of a closed set; `raw_finish` is the vendor's own word."""
+    """What a model answered. `finish` is one of `Finish`, or a word that a newer version knows; `raw_finish` is the
+    vendor's own."""
 
     message: Message
     usage: Usage = Usage()
-    finish: Finish = "stop"
+    finish: str = "stop"
     model: str | None = None
     raw_finish: str | None = None
     response_id: str | None = None

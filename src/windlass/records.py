@@ -12,7 +12,6 @@ from .decisions import AnyDecision, AnyResolution, Vote
 from .messages import (
     PART_TAGS,
     ContentPart,
-    Finish,
     Message,
     ModelReply,
     ToolCall,
@@ -394,8 +393,6 @@ def _opaque(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     known = {key: item if key in _FOREIGN else _opaque(item) for key, item in value.items()}
-    if "message" in known and known.get("finish", "stop") not in get_args(Finish):
-        known |= {"finish": "other", "raw_finish": known["finish"]}
     for key in ("parts", "content"):
         if isinstance(parts := known.get(key), list):
             known[key] = [

@@ -6,8 +6,8 @@ that is why a step costs the same however many records it writes and however lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -44,13 +44,54 @@ class CallState(CallFold, frozen=True):  # type: ignore[misc]
     """One tool call, as a value."""
 
 
+class Calls(Sequence[CallState]):
+    """The calls of an open step as they were at one moment: the latest of each among the versions there were by then.
+
+    A look at a step with thousands of calls costs as little as one with two; only reading it costs what it holds.
+    """
+
+    __slots__ = ("_calls", "_count", "_versions")
+
+    def __init__(self, versions: list[CallState]) -> None:
+        self._versions = versions
+        self._count = len(versions)
+        self._calls: tuple[CallState, ...] | None = None
+
+    def _resolved(self) -> tuple[CallState, ...]:
+        if self._calls is None:
+            latest = {version.proposed.id: version for version in self._versions[: self._count]}
+            self._calls = tuple(latest.values())
+        return self._calls
+
+    def __len__(self) -> int:
+        return len(self._resolved())
+
+    @overload
+    def __getitem__(self, index: int) -> CallState: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[CallState, ...]: ...
+    def __getitem__(self, index: int | slice) -> CallState | tuple[CallState, ...]:
+        return self._resolved()[index]
+
+    def __iter__(self) -> Iterator[CallState]:
+        return iter(self._resolved())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calls | tuple) and self._resolved() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._resolved())
+
+
 class OpenStep(Value, frozen=True):
     """A step that is not finished: all that is needed to go on with it, in this process or another."""
 
     number: int
     round: int = 1
     reply: ModelReply | None = None
-    calls: tuple[CallState, ...] = ()
+    calls: Sequence[CallState] = ()
     attempts: tuple[r.ModelAttempted, ...] = ()
     rejected: tuple[tuple[ModelReply, str], ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
@@ -216,17 +257,12 @@ class StepFold(Struct):
     rejected: tuple[tuple[ModelReply, str], ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
     made: Step | None = None
-    values: dict[str, tuple[CallState, int]] = {}
+    versions: list[CallState] | None = None
 
-    def _value(self, call: CallFold) -> CallState:
-        """The call as a value, made anew only if it has changed."""
-        version = (call.decided is not None) + call.called + len(call.attempts) + (call.result is not None)
-        known = self.values.get(call.proposed.id)
-        if known is not None and known[1] == version and known[0].decided is call.decided:
-            return known[0]
-        value = CallState(*astuple(call))
-        self.values[call.proposed.id] = (value, version)
-        return value
+    def changed(self, call: CallFold) -> None:
+        """A call has changed since somebody looked at the step: its new version joins the old ones."""
+        assert self.versions is not None
+        self.versions.append(CallState(*astuple(call)))
 
     def step(self) -> Step:
         """What the step has come to."""
@@ -257,7 +293,9 @@ class StepFold(Struct):
 
     def state(self) -> OpenStep:
         """The value it stands for."""
-        calls = tuple([self._value(call) for call in self.calls.values()])
+        if self.versions is None:
+            self.versions = [CallState(*astuple(call)) for call in self.calls.values()]
+        calls = Calls(self.versions)
         return OpenStep(self.number, self.round, self.reply, calls, self.attempts, self.rejected, self.decided)
 
     @classmethod
@@ -490,6 +528,7 @@ def _(fold: Fold, record: r.ModelReplied) -> None:
     if step is None:
         step = fold.open = StepFold(record.step)
     step.reply = reply
+    step.versions = None
     for part in reply.message.parts:
         if type(part) is ToolCallPart:
             call = ToolCall(part.id, part.name, part.json, part.vendor_id)
@@ -510,26 +549,40 @@ def _(fold: Fold, record: r.ReplyRejected) -> None:
 
 @_folds(r.ToolDecided)
 def _(fold: Fold, record: r.ToolDecided) -> None:
-    call = _open(fold).calls[record.call]
+    step = _open(fold)
+    call = step.calls[record.call]
     call.decided = record
     if record.json is not None:
         call.call = call.proposed.replace(json=record.json)
+    if step.versions is not None:
+        step.changed(call)
 
 
 @_folds(r.ToolCalled)
 def _(fold: Fold, record: r.ToolCalled) -> None:
-    _open(fold).calls[record.call].called = record.attempt
+    step = _open(fold)
+    call = step.calls[record.call]
+    call.called = record.attempt
+    if step.versions is not None:
+        step.changed(call)
 
 
 @_folds(r.ToolAttempted)
 def _(fold: Fold, record: r.ToolAttempted) -> None:
-    call = _open(fold).calls[record.call]
+    step = _open(fold)
+    call = step.calls[record.call]
     call.attempts = (*call.attempts, record)
+    if step.versions is not None:
+        step.changed(call)
 
 
 @_folds(r.ToolReturned)
 def _(fold: Fold, record: r.ToolReturned) -> None:
-    _open(fold).calls[record.call].result = record.result
+    step = _open(fold)
+    call = step.calls[record.call]
+    call.result = record.result
+    if step.versions is not None:
+        step.changed(call)
     if record.result.status == "error":
         _turn(fold).failed_calls += 1
 

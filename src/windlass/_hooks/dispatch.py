@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from windlass.decisions import Allow, Answer, Ask, Deny, Halt, Ignore, Retry, Says, Vote
 from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow
-from windlass.messages import as_parts
+from windlass.messages import as_parts, frozen
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
 from windlass.turns import Host, Turn, Writes
@@ -176,7 +176,7 @@ class Passage(Struct, gc=False):
         fields = changes(old, new)
         if fields:
             self.event = replace(self.event, **{name: new})
-            self.site.record(Rewritten(self.point.name, hook.name, self.about, fields))
+            self.site.record(Rewritten(self.point.name, hook.name, self.about, frozen(fields)))
 
     def _answer(self, hook: Hook, answer: Any) -> Any:
         """What a method of a lifecycle answered, as an answer to the event."""

@@ -207,7 +207,8 @@ class TurnLifecycle:
             about = f"{fold.session}/t{turn.number}"
             await inject_again(segment, Passage(point, TurnStarting(turn.message, segment.turn), segment, about))
         voted = turn.evaluated is not None and turn.evaluated.step == fold.steps
-        begun = any(item.about == f"{fold.session}/{fold.steps + 1}" for item in turn.injected)
+        about = f"{fold.session}/{fold.steps + 1}"
+        begun = any(item.about == about and item.event == "StepStarting" for item in turn.injected)
         if fold.open is None and turn.steps and not voted and not begun:
             await segment.resolver.resolve(fold, await segment.evaluator.evaluate(fold))
 
