@@ -248,23 +248,38 @@ class Usage(Value, frozen=True):
         return None if unknown else (self.cost or 0.0) + (other.cost or 0.0)
 
 
+def _refuse(self: Any, *_: Any, **__: Any) -> Any:
+    raise TypeError("this is shared and cannot be changed; use `.replace(…)` with a copy of it")
+
+
 class FrozenDict(dict[str, Any]):
     """A mapping that hooks may read and nobody may change."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("this mapping is shared and cannot be changed; use `.replace(…)` with a copy of it")
-
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
+    __setitem__: Any = _refuse
+    __delitem__: Any = _refuse
+    __ior__: Any = _refuse
+    clear: Any = _refuse
+    pop: Any = _refuse
+    popitem: Any = _refuse
+    setdefault: Any = _refuse
+    update: Any = _refuse
 
 
 class FrozenList(list[Any]):
     """A list that hooks may read and nobody may change."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("this list is shared and cannot be changed; use `.replace(…)` with a copy of it")
-
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = _refuse
-    pop = remove = reverse = sort = _refuse
+    __setitem__: Any = _refuse
+    __delitem__: Any = _refuse
+    __iadd__: Any = _refuse
+    __imul__: Any = _refuse
+    append: Any = _refuse
+    clear: Any = _refuse
+    extend: Any = _refuse
+    insert: Any = _refuse
+    pop: Any = _refuse
+    remove: Any = _refuse
+    reverse: Any = _refuse
+    sort: Any = _refuse
 
 
 def frozen(value: Any) -> Any:
