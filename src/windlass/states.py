@@ -372,6 +372,15 @@ class Fold:
             view = self._messages = Messages.sharing(self._items)
         return view
 
+    def glimpse(self) -> State:
+        """The value it stands for, without the records the store does not have: what an observer is shown."""
+        pending, self.pending = self.pending, []
+        try:
+            return replace(self.state, seq=self.stored + len(pending))
+        finally:
+            self.pending = pending
+            self._state = None
+
     @property
     def state(self) -> State:
         """The value it stands for, made when it is asked for."""

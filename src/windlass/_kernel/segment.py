@@ -180,7 +180,7 @@ class Segment:
 
     def _tell(self, fact: Fact) -> None:
         if hooks := self._listeners.get(type(fact)):
-            self._awaited += self.program.observers.tell(hooks, fact, self, self.state)
+            self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""
