@@ -443,7 +443,7 @@ async def test_the_runner_asks_the_model_once_and_gives_the_step():
     agent = agent_on(Pipeline.minimal(), says("hi"))
     segment = segment_of(agent)
     step = await DEFAULT.runner(segment).run(segment.fold)
-    assert (step.number, step.results) == (1, ())
+    assert (step.number, step.step().results) == (1, ())
     assert step.reply is not None
     assert step.reply.text == "hi"
     assert [type(record) for record in segment.fold.pending[3:]] == [ModelReplied]
@@ -453,7 +453,7 @@ async def test_the_runner_goes_on_with_an_open_step_without_asking_again():
     agent = agent_on(Pipeline.minimal())
     segment = proposing(segment_of(agent), '{"a":1,"b":2}')
     step = await DEFAULT.runner(segment).run(segment.fold)
-    assert [result.text for result in step.results] == ["3"]
+    assert [result.text for result in step.step().results] == ["3"]
     assert agent.model.requests == []  # type: ignore[attr-defined]
 
 

@@ -308,12 +308,13 @@ class StepFold(Struct):
 class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
-    `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over.
+    `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
+    the latest step, if nobody has asked for it as a value yet.
     """
 
     __slots__ = (
-        "_items", "_messages", "_state", "before", "ended", "going", "inbox", "open", "opened", "pending", "pipeline",
-        "session", "slots", "steps", "stored", "turn", "turns",
+        "_items", "_messages", "_state", "before", "ended", "going", "inbox", "last", "open", "opened", "pending",
+        "pipeline", "session", "slots", "steps", "stored", "turn", "turns",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
@@ -326,6 +327,7 @@ class Fold:
         self.turn: TurnFold | None = None
         self.going = False
         self.open: StepFold | None = None
+        self.last: StepFold | None = None
         self.opened: r.SessionOpened | None = None
         self.ended = False
         self.inbox: tuple[str, ...] = ()
@@ -387,6 +389,8 @@ class Fold:
         state, turn, pending = self._state, self.turn, self.pending
         seq = self.stored + len(pending)
         if state is None or state.seq != seq or len(state.pending) != len(pending):
+            if turn is not None and self.last is not None:
+                turn.last, self.last = self.last.step(), None
             state = self._state = State(
                 self.session,
                 seq,
@@ -479,7 +483,7 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
         fold.before = fold.before + fold.turn.usage
     fold.turn = TurnFold(record.turn, record.ref, record.message, len(fold.messages), record.at)
     fold.turns = record.turn
-    fold.open = None
+    fold.open = fold.last = None
     fold.going = True
 
 
@@ -608,7 +612,7 @@ def _(fold: Fold, record: r.StepEnded) -> None:
     turn.steps += 1
     turn.active += record.active
     turn.errors_in_a_row = 0
-    turn.last = step.step()
+    fold.last = step
 
 
 @_folds(r.Evaluated)

@@ -67,12 +67,10 @@ def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
         fn = partial(_in_thread, fn)
 
     async def layer(value: Any) -> Any:
-        if matches is not None and not matches(value):
-            return await inner(value)
         result = await fn(value, inner)
         return result if type(result) is proper else checked(hook, kind, result)
 
-    return layer
+    return layer if matches is None else lambda value: layer(value) if matches(value) else inner(value)
 
 
 def checked(hook: Hook, kind: Kind, result: Any) -> Any:

@@ -8,7 +8,7 @@ from windlass.events import StepEnding
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import HeldReleased, ReplyRejected, Rewound, StepEnded, ToolReturned
-from windlass.states import CallFold, Fold, Step, step_id
+from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .segment import Segment, handled
 from .stages import add_message, admit, decide, inject
@@ -20,7 +20,7 @@ class Applier:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 
-    async def apply(self, fold: Fold, step: Step) -> None:
+    async def apply(self, fold: Fold, step: StepFold) -> None:
         segment = self.segment
         if fold.turn is None or fold.turn.outcome is not None:
             return

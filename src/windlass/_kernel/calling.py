@@ -9,7 +9,7 @@ from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import BadReply, ModelError, WindlassError
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
-from windlass.outcomes import ErrorValue, error_value
+from windlass.outcomes import ErrorValue, Stopped, StopReason, error_value
 from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
@@ -63,27 +63,28 @@ class ModelCaller:
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
-        self._begin(request, step, round_)
-        try:
-            given = await self._onion(request)
-        except Exception:
-            if self.halted is None:
-                raise
-            return None
-        if self.halted is not None:
-            return None
-        self.paid = given is self.reply
-        return self.reply if self.paid else self._foreign(given)
-
-    def _begin(self, request: ModelRequest, step: int, round_: int) -> None:
         self.judged, self.step, self.round = request, step, round_
         self.number = self._attempted = 0
-        self.halted = self.reply = self.error = None
-
-    def _foreign(self, given: ModelReply) -> ModelReply:
-        """A reply that a wrap made itself; what the model said, if it was asked, is recorded as an attempt."""
-        self._write_attempt()
+        self.reply = self.error = None
+        try:
+            given: ModelReply = await self._onion(request)
+        except Exception:
+            if not self._halted():
+                raise
+            return None
+        if self.halted is not None and self._halted():
+            return None
+        self.paid = given is self.reply
+        if not self.paid:
+            self._write_attempt()
         return given
+
+    def _halted(self) -> bool:
+        """Whether the gates halted the turn over a changed request: then it is concluded."""
+        halt, self.halted = self.halted, None
+        if halt is not None:
+            self.segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+        return halt is not None
 
     def _guarded(self, request: ModelRequest, given: ModelReply) -> ModelReply:
         """What leaves the guard band counts as what the model said, if it was asked."""

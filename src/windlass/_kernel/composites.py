@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from windlass.records import Evaluated
-from windlass.states import Fold, State, Step
+from windlass.states import Fold, State, StepFold
 from windlass.turns import Turn
 
 if TYPE_CHECKING:
@@ -32,15 +32,18 @@ class ExecutionLifecycle(Protocol):
 
 
 class StepRunner(Protocol):
-    """Runs one step, or goes on with an open one: the model call and the calls it asks for."""
+    """Runs one step, or goes on with an open one: the model call and the calls it asks for.
 
-    async def run(self, fold: Fold) -> Step: ...
+    It gives the step as it is folded so far; `step.step()` is its value.
+    """
+
+    async def run(self, fold: Fold) -> StepFold: ...
 
 
 class StepApplier(Protocol):
     """Lets the step's messages enter the transcript and ends the step."""
 
-    async def apply(self, fold: Fold, step: Step) -> None: ...
+    async def apply(self, fold: Fold, step: StepFold) -> None: ...
 
 
 class ContinuationEvaluator(Protocol):

@@ -34,7 +34,7 @@ class Evaluator:
 
     async def evaluate(self, fold: Fold) -> Evaluated:
         segment = self.segment
-        if segment.program.only_tools_count and fold.turn is not None and fold.turn.last and fold.turn.last.results:
+        if segment.program.only_tools_count and fold.last is not None and fold.last.calls:
             return _GO_ON
         state = fold.state
         best: Vote | None = None
@@ -86,6 +86,7 @@ def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: Stat
         names = {name for name, _ in evaluated.reasons}
         limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
-    last = state.turn.last if state.turn is not None else None
+    turn = (state.state if isinstance(state, Fold) else state).turn
+    last = turn.last if turn is not None else None
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
     return _FINISHED.get(finish, StopReason.COMPLETED), f"the model finished because of {finish!r}"

@@ -53,21 +53,25 @@ class Executor:
         assert step is not None
         ready = [call for call in step.calls.values() if call.result is None]
         if self.judged:
-            for call in ready:
-                await self._decide(call)
-            if halts := [c.decided.verdict for c in ready if c.decided and type(c.decided.verdict) is Halt]:
-                await self._halt(ready, halts)
-                return
-            ready = [call for call in ready if not call.waits]
+            ready = await self._decide_all(ready)
         else:
             for call in ready:
-                segment.record(ToolDecided(call.call.id, _ALLOW))
+                segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if len(ready) == 1:
             await self._run(ready[0])
-        else:
+        elif ready:
             await self._run_all(ready)
-        if self.halts or self.finishes or segment.waiting:
+        if self.judged or self.halts or self.finishes:
             self._conclude()
+
+    async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
+        """The calls that may run now, once all are decided. A halt on any closes all."""
+        for call in calls:
+            await self._decide(call)
+        if halts := [c.decided.verdict for c in calls if c.decided and type(c.decided.verdict) is Halt]:
+            await self._halt(calls, halts)
+            return []
+        return [call for call in calls if not call.waits]
 
     async def _halt(self, calls: list[CallFold], halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
@@ -84,7 +88,7 @@ class Executor:
         if self.halts:
             halt = strictest(ToolReturning, [(_position(call), halt) for call, halt in self.halts.items()])
             segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
-        elif segment.waiting:
+        elif segment.waiting and segment.fold.going:
             segment.suspend()
             return
         elif self.finishes:

@@ -13,7 +13,7 @@ from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarti
 from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
-from windlass.states import Fold, Step, StepFold, step_id
+from windlass.states import Fold, StepFold, step_id
 
 from .calling import ModelCaller
 from .inbox import take_inbox
@@ -29,9 +29,10 @@ class Runner:
         self.fold = segment.fold
         self.caller = ModelCaller(segment)
         self.begins = segment.program.begins_steps
+        self.replying = segment.hooks.model_replying
         self._passage: Passage | None = None
 
-    async def run(self, fold: Fold) -> Step:
+    async def run(self, fold: Fold) -> StepFold:
         segment = self.segment
         if segment.inbox:
             await take_inbox(segment)
@@ -40,19 +41,17 @@ class Runner:
             await self._begin(number)
         while fold.going:
             step = fold.open
-            if step is None or step.reply is None:
-                if step is not None and step.round > 1 and segment.program.limits and self._exceeded(fold):
+            if step is None:
+                await self._ask(number, 1)
+            elif step.reply is None:
+                if segment.program.limits and self._exceeded(fold):
                     break
-                await self._ask(number, 1 if step is None else step.round)
-                if segment.listens:
-                    await segment.told()
-            elif segment.hooks.model_replying is None or await self._judge_reply(step):
-                step = fold.open
-                if step is not None and step.calls and fold.going:
+                await self._ask(number, step.round)
+            elif self.replying is None or await self._judge_reply(step):
+                if fold.open is not None and fold.open.calls and fold.going:
                     await segment.executor.execute(fold)
                 break
-        step = fold.open
-        return Step(number, None) if step is None else step.step()
+        return fold.open or StepFold(number)
 
     def _begun(self, number: int) -> bool:
         """Whether the log shows that this step had begun before somebody died."""
@@ -90,63 +89,45 @@ class Runner:
     async def _ask(self, number: int, round_: int) -> None:
         """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
         segment, caller = self.segment, self.caller
-        request = assemble(self.fold, segment.program, segment.unrecorded)
-        if segment.hooks.model_calling is not None:
-            judged = await self._judge_request(request, number, round_)
-            if judged is None:
-                return
-            if isinstance(judged, ModelReply):
-                await self._take(judged, number, round_, 0, False)
-                return
-            request = judged
-        if not caller.wrapped:
-            reply = await caller.attempt(request, number)
-        else:
-            asked = await caller.ask(request, number, round_)
-            if asked is None:
-                halt = caller.halted
-                assert halt is not None
-                segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
-                return
-            reply = asked
-        if segment.hooks.model_replying is None:
-            self._record(reply, number, round_, caller.number, caller.paid)
-        else:
-            await self._take(reply, number, round_, caller.number, caller.paid)
+        request: ModelRequest | None = assemble(self.fold, segment.program, segment.unrecorded)
+        reply: ModelReply | None = None
+        if (point := segment.hooks.model_calling) is not None:
+            about = _about(segment, number, "request", round_)
+            passage = Passage(point, ModelCalling(request, segment.turn), segment, about)  # type: ignore[arg-type]
+            request = (await passage.rewrite()).request
+            if point.judges or passage.said:
+                request, reply = await self._judge_request(passage)
+        attempt = 0
+        if request is not None:
+            reply = await (caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number))
+            attempt = caller.number
+        if reply is not None:
+            await self._take(reply, number, round_, attempt, attempt > 0 and caller.paid)
+        if segment.listens:
+            await segment.told()
 
-    async def _judge_request(self, request: ModelRequest, number: int, round_: int) -> ModelRequest | ModelReply | None:
-        """The request that may leave, or the answer that makes it needless, or None: the turn waits or is over."""
+    async def _judge_request(self, passage: Passage) -> tuple[ModelRequest | None, ModelReply | None]:
+        """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
-        point = segment.hooks.model_calling
-        assert point is not None
-        passage = Passage(
-            point, ModelCalling(request, segment.turn), segment, _about(segment, number, "request", round_)
-        )
-        final: ModelRequest = (await passage.rewrite()).request
-        if not point.judges and not passage.said:
-            return final
-        verdict = await decide(segment, passage, lambda: request_digest(final))
+        request: ModelRequest = passage.event.request
+        verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
             segment.suspend()
         elif isinstance(verdict, Halt):
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Answer):
-            return as_reply(verdict.value)
+            return None, as_reply(verdict.value)
         else:
-            return final
-        return None
+            return request, None
+        return None, None
 
     async def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
         segment = self.segment
-        if (point := segment.hooks.model_replying) is not None:
+        if (point := self.replying) is not None:
             about = _about(segment, number, "reply", round_)
-            self._passage = Passage(point, ModelReplying(reply, segment.turn), segment, about)
-            reply = (await self._passage.rewrite()).reply
-        self._record(reply, number, round_, attempt, paid)
-
-    def _record(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
-        segment = self.segment
+            self._passage = passage = Passage(point, ModelReplying(reply, segment.turn), segment, about)
+            reply = (await passage.rewrite()).reply
         reply = _with_ids(reply, f"{self.fold.session}/{number}")
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 
@@ -176,7 +157,8 @@ class Runner:
             self._reject(step, verdict, _speakers(passage, Regenerate))
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
-            self._record(as_reply(verdict.value), step.number, step.round + 1, 0, False)
+            answered = _with_ids(as_reply(verdict.value), f"{self.fold.session}/{step.number}")
+            segment.record(ModelReplied(step.number, answered, step.round + 1, 0, False, segment.clock.now()))
             return True
         else:
             return True
@@ -205,7 +187,9 @@ def _with_ids(reply: ModelReply, step: str) -> ModelReply:
     """The reply with our ids: the step's on the message, `step/position` on its calls."""
     message = reply.message
     parts = message.parts
-    if len(parts) != 1 or type(parts[0]) is not TextPart:
+    if len(parts) == 1 and type(call := parts[0]) is ToolCallPart:
+        parts = (ToolCallPart(call.name, call.json, f"{step}/1", call.vendor_id),)
+    elif len(parts) != 1 or type(parts[0]) is not TextPart:
         parts = _numbered(parts, step)
     return replace(reply, message=Message("assistant", parts, message.origin, step, message.partial))
 

@@ -39,7 +39,7 @@ from windlass.records import (
     Suspended,
 )
 from windlass.slots import Slot
-from windlass.states import Fold, State, step_id
+from windlass.states import Fold, State, Step, StepFold, step_id
 from windlass.turns import Turn, Writes
 
 from .composites import ErrorHandler, PhaseHandler, StepRunner
@@ -416,7 +416,18 @@ class Surrounded:
     """A step runner inside the wraps of a step."""
 
     def __init__(self, segment: Segment, runner: StepRunner) -> None:
-        self.run = surround(segment.hooks.step_wraps, runner.run, segment)
+        self.segment = segment
+        self.runner = runner
+
+    async def run(self, fold: Fold) -> StepFold:
+        steps: list[StepFold] = []
+
+        async def one(_: State) -> Step:
+            steps.append(await self.runner.run(fold))
+            return steps[0].step()
+
+        await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
+        return steps[0]
 
 
 def _side_request(model: Model, messages: Any, options: dict[str, Any]) -> ModelRequest:
