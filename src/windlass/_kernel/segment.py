@@ -58,47 +58,11 @@ class Segment:
     """
 
     __slots__ = (
-        "_active_since",
-        "_append",
-        "_append_now",
-        "_awaited",
-        "_durable",
-        "_listeners",
-        "_parallel",
-        "_reading",
-        "_side_calls",
-        "_tasks",
-        "_writer",
-        "answers",
-        "applier",
-        "backlog",
-        "clock",
-        "durable",
-        "early",
-        "ephemeral",
-        "evaluator",
-        "executor",
-        "failure",
-        "fold",
-        "given_slots",
-        "hooks",
-        "inbox",
-        "known",
-        "lifecycle",
-        "listens",
-        "message",
-        "program",
-        "record",
-        "reserve",
-        "resolver",
-        "resumed",
-        "runner",
-        "scope",
-        "settled",
-        "taken",
-        "turn",
-        "unrecorded",
-        "unreviewed",
+        "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_parallel", "_reading",
+        "_side_calls", "_tasks", "_writer", "answers", "applier", "backlog", "clock", "durable", "early", "ephemeral",
+        "evaluator", "executor", "failure", "fold", "given_slots", "hooks", "inbox", "known", "lifecycle", "listens",
+        "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope", "settled", "taken",
+        "turn", "unrecorded", "unreviewed",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +97,6 @@ class Segment:
         self.settled: dict[int, Any] = {}
         self.taken: str | None = None
         self.known: set[str] | None = None
-        self._append = program.store.append
         self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
@@ -189,13 +152,8 @@ class Segment:
             if pending := fold.pending:
                 self.inbox = now(fold.session, pending, fold.stored)
                 fold.acknowledge(len(pending))
-        elif pending := fold.pending:
-            if self._writer is None:
-                count = len(pending)
-                self.inbox = await self._append(fold.session, pending, fold.stored)
-                fold.acknowledge(count)
-            else:
-                await self._write()
+        elif fold.pending:
+            await self._write()
         if self.listens:
             await self.told()
             if self._durable:
@@ -204,12 +162,13 @@ class Segment:
                 self.record(self.backlog.failures.popleft())
 
     async def _write(self) -> None:
-        """Commit while others may want to, too: one batch after the other."""
-        assert self._writer is not None
+        """One batch after the other, whoever wants to commit: calls run side by side, and so do shadows."""
+        if self._writer is None:
+            self._writer = asyncio.Lock()
         async with self._writer:
             fold = self.fold
             if batch := fold.pending[:]:
-                self.inbox = await self._append(fold.session, batch, fold.stored)
+                self.inbox = await self.program.store.append(fold.session, batch, fold.stored)
                 fold.acknowledge(len(batch))
 
     async def _catch_up(self) -> None:
@@ -325,7 +284,6 @@ class Segment:
     def parallel(self, on: bool) -> None:
         """Whether several calls run at once: then two writers of one slot are a conflict."""
         self._parallel = {} if on else None
-        self._writer = asyncio.Lock() if on else None
 
     def injected_tokens(self) -> int:
         """About how many injected tokens the turn carries."""
