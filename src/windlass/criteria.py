@@ -126,11 +126,11 @@ def tools_ran(state: State) -> Evaluation | None:
     step = state.turn.last if state.turn is not None else None
     if step is not None and step.results:
         return TOOLS_RAN
-    return _NO_TOOLS
+    return NO_TOOLS
 
 
 TOOLS_RAN: Evaluation = (Vote.REQUEST, "tools were called")
-_NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
+NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
 
 
 class ReplyContains(Struct, frozen=True):

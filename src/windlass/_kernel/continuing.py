@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass._hooks.dispatch import Passage
-from windlass.criteria import TOOLS_RAN, Limit, name_of
+from windlass.criteria import NO_TOOLS, TOOLS_RAN, Limit, name_of
 from windlass.decisions import Vote
 from windlass.errors import HookError
 from windlass.events import Continuing
@@ -23,6 +23,7 @@ _FINISHED = {
     "content_filter": StopReason.CONTENT_FILTER,
     "refusal": StopReason.REFUSAL,
 }
+_NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
 _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
 
 
@@ -34,8 +35,12 @@ class Evaluator:
 
     async def evaluate(self, fold: Fold) -> Evaluated:
         segment = self.segment
-        if segment.program.only_tools_count and fold.last is not None and fold.last.calls:
-            return _GO_ON
+        if segment.program.only_tools_count and fold.last is not None:
+            if fold.last.calls:
+                return _GO_ON
+            evaluated = Evaluated(fold.steps, Vote.ALLOW_STOP, _NO_TOOLS)
+            segment.record(evaluated)
+            return evaluated
         state = fold.state
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
@@ -79,14 +84,13 @@ def _vote(name: str, criterion: Criterion, state: State) -> Any:
     return cast
 
 
-def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], state: State | Fold) -> tuple[StopReason, str]:
+def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], fold: Fold) -> tuple[StopReason, str]:
     """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
     if evaluated.vote is Vote.FORBID:
         detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
         names = {name for name, _ in evaluated.reasons}
         limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
-    turn = (state.state if isinstance(state, Fold) else state).turn
-    last = turn.last if turn is not None else None
+    last = fold.last or (fold.turn.last if fold.turn is not None else None)
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
     return _FINISHED.get(finish, StopReason.COMPLETED), f"the model finished because of {finish!r}"

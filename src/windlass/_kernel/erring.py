@@ -41,8 +41,10 @@ class Handler:
         if isinstance(error, SessionError) or category_of(error) == "store" or fold.turn is None:
             raise error
         segment.failure = error
-        answer = segment.settled.pop(id(error), None)
-        if answer is None:
+        settled, segment.settled = segment.settled, None
+        if settled is not None and settled[0] is error:
+            answer: Answer = settled[1]
+        else:
             answer = await answer_to(segment, error, category_of(error))
         if answer.action == "retry":
             await segment.commit()

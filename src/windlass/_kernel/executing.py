@@ -319,7 +319,7 @@ class Executor:
         ):
             answer = await answer_to(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
             if answer.action == "halt":
-                segment.settled[id(error)] = answer
+                segment.settled = (error, answer)
                 raise error
             if answer.action == "retry":
                 segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))

@@ -45,7 +45,6 @@ from windlass.turns import Turn, Writes
 from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .program import Program
 
-_NO_BACKLOG = NoBacklog()
 STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 """Where parts are injected for one step and go with it."""
 
@@ -57,13 +56,18 @@ class Segment:
     asked again by another process because it is not in the log.
     """
 
-    __slots__ = (
-        "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_parallel", "_reading",
-        "_side_calls", "_tasks", "_writer", "answers", "applier", "backlog", "clock", "durable", "early", "ephemeral",
-        "evaluator", "executor", "failure", "fold", "given_slots", "hooks", "inbox", "known", "lifecycle", "listens",
-        "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope", "settled", "taken",
-        "turn", "unrecorded", "unreviewed",
-    )  # fmt: skip
+    inbox = False
+    failure: BaseException | None = None
+    unrecorded: tuple[Injected, ...] = ()
+    unreviewed: tuple[str, ...] = ()
+    early: tuple[MessageHeld, ...] = ()
+    settled: tuple[Exception, Any] | None = None
+    taken: str | None = None
+    known: set[str] | None = None
+    backlog: Backlog = NoBacklog()
+    _parallel: dict[str, str] | None = None
+    _reading = False
+    _writer: asyncio.Lock | None = None
 
     def __init__(
         self,
@@ -89,26 +93,17 @@ class Segment:
         self.reserve = program.reserve
         self.turn: Turn[Any] = Turn(self)
         self.resumed = resumed or message is None
-        self.inbox = False
-        self.failure: BaseException | None = None
-        self.unrecorded: tuple[Injected, ...] = ()
-        self.unreviewed: list[str] = []
-        self.early: list[MessageHeld] = []
-        self.settled: dict[int, Any] = {}
-        self.taken: str | None = None
-        self.known: set[str] | None = None
         self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
         self.listens = bool(self._listeners)
-        self.backlog = Backlog() if self.listens else _NO_BACKLOG
-        self.record: Recorder = self._record if self.listens else fold.add
+        self.record: Recorder = fold.add
+        if self.listens:
+            self.record = self._record
+            self.backlog = Backlog()
         self._durable = program.hooks.durable
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._parallel: dict[str, str] | None = None
-        self._reading = False
-        self._writer: asyncio.Lock | None = None
         self._side_calls: dict[str, int] = {}
         self._active_since = program.clock.monotonic()
         made = program.composites
@@ -269,7 +264,7 @@ class Segment:
         """Keep a message for the end of the step. What comes before the turn has started waits for that."""
         turn = self.fold.turn
         if turn is None or (turn.outcome is not None and not isinstance(turn.outcome, Suspended)):
-            self.early.append(held)
+            self.early = (*self.early, held)
         else:
             self.record(held)
 
@@ -302,7 +297,8 @@ class Segment:
 
     async def settle(self) -> State:
         """Everything beside the turn, then the last records, then the observers and what they failed at."""
-        await self._wait_for_tasks()
+        if self._tasks:
+            await self._wait_for_tasks()
         await self.commit()
         if self.listens:
             await self._wait_for_tasks()

@@ -65,7 +65,8 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
     else:
         passage.answers = recorded.answers
         verdict = await passage.judge(only=asks_again(segment))
-    segment.unreviewed += passage.unreviewed
+    if passage.unreviewed:
+        segment.unreviewed = (*segment.unreviewed, *passage.unreviewed)
     if not isinstance(verdict, Ask):
         return verdict
     digest = reviewed()
