@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from windlass.events import EVENTS
@@ -20,7 +20,7 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run."""
 
-    __slots__ = ("changing", "costly", "event", "gates", "groups", "judges", "name", "shadows")
+    __slots__ = ("changing", "costly", "event", "gates", "groups", "judges", "name", "quick", "shadows", "view")
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
         self.event = event
@@ -32,7 +32,17 @@ class Point:
         self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
         self.shadows = tuple(hook for hook in gates if hook.shadow)
         self.judges = bool(gates)
+        self.quick: tuple[Callable[[Any], Any], ...] | None = None
+        self.view: Callable[[Any], Any] | None = None
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
+
+    def bound(self) -> None:
+        """Once its hooks know what they are given: if all that may change something are plain and see the same, they
+        can be asked in one go."""
+        views = {hook.view for hook in self.changing}
+        if len(views) == 1 and all(hook.quick for hook in self.changing):
+            self.quick = tuple([hook.fn for hook in self.changing])
+            self.view = views.pop()
 
 
 class CompiledHooks:
@@ -73,7 +83,10 @@ class CompiledHooks:
             hook.bind(self.slots_by_type)
         for event in EVENTS:
             mine = [hook for hook in self.all if hook.event is event]
-            setattr(self, attribute(event), Point(event, mine) if mine else None)
+            point = Point(event, mine) if mine else None
+            if point is not None:
+                point.bound()
+            setattr(self, attribute(event), point)
         self.model_wraps = self._wraps(ModelCall)
         self.tool_wraps = self._wraps(ToolCall)
         self.step_wraps = self._wraps(Step)

@@ -104,6 +104,31 @@ def _blocked(hook: Hook, seconds: float, site: Site) -> None:
     site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
 
 
+async def first_answer(point: Point, event: Any) -> tuple[int, Any] | None:
+    """The first of a point's quick hooks that is not silent, and what it says: mostly there is none."""
+    assert point.quick is not None
+    given = event if point.view is None else point.view(event)
+    index = 0
+    try:
+        for fn in point.quick:
+            answer = await fn(given)
+            if answer is not None:
+                return index, answer
+            index += 1
+    except Exception as error:
+        raise failing(point.changing[index], point, error) from error
+    return None
+
+
+def failing(hook: Hook, point: Point, error: Exception) -> HookError:
+    """The error of a hook that failed, in its name."""
+    if isinstance(error, HookError):
+        error.hook = error.hook or hook.name
+        return error
+    text = f"{hook.kind} {hook.name!r} failed on {point.name}: {type(error).__name__}: {error}"
+    return HookError(text, hook=hook.name, event=point.name)
+
+
 class Passage(Struct, gc=False):
     """One event on its way through one point. `about` is the id of what the event is about."""
 
@@ -117,38 +142,30 @@ class Passage(Struct, gc=False):
 
     # ------------------------------------------------------------ rewrite
 
-    async def rewrite(self) -> Any:
-        """The event with its final payload. A rewrite that fails fails the action."""
-        event = given = self.event
-        view = None
-        for hook in self.point.changing:
-            if hook.view is not view:
-                view = hook.view
-                given = event if view is None else view(event)
-            try:
-                if hook.quick:
-                    answer = await hook.fn(given)
-                elif hook.matches is None or hook.matches(event.call):
-                    answer = await call(hook, event, self.site)
-                else:
-                    continue
-            except Exception as error:
-                raise self._failing(hook, error) from error
-            if answer is not None:
-                if hook.kind == "hook":
-                    self._say(hook, answer)
-                else:
-                    self._change(hook, answer)
-                event = given = self.event
-                view = None
-        return event
+    async def rewrite(self, first: tuple[int, Any] | None = None) -> Any:
+        """The event with its final payload. A rewrite that fails fails the action.
 
-    def _failing(self, hook: Hook, error: Exception) -> HookError:
-        if isinstance(error, HookError):
-            error.hook = error.hook or hook.name
-            return error
-        text = f"{hook.kind} {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
-        return HookError(text, hook=hook.name, event=self.point.name)
+        `first` is what `first_answer` found: those before it were silent.
+        """
+        start = 0
+        if first is not None:
+            self._answered(self.point.changing[first[0]], first[1])
+            start = first[0] + 1
+        for hook in self.point.changing[start:]:
+            if hook.matches is None or hook.matches(self.event.call):
+                try:
+                    answer = await call(hook, self.event, self.site)
+                except Exception as error:
+                    raise failing(hook, self.point, error) from error
+                if answer is not None:
+                    self._answered(hook, answer)
+        return self.event
+
+    def _answered(self, hook: Hook, answer: Any) -> None:
+        if hook.kind == "hook":
+            self._say(hook, answer)
+        else:
+            self._change(hook, answer)
 
     def _say(self, hook: Hook, answer: Any) -> None:
         answer = self._answer(hook, answer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
-from windlass._hooks.dispatch import Passage
+from windlass._hooks.dispatch import Passage, first_answer
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -31,6 +33,7 @@ class Runner:
         self.begins = segment.program.begins_steps
         self.replying = segment.hooks.model_replying
         self._passage: Passage | None = None
+        self._silent = False
 
     async def run(self, fold: Fold) -> StepFold:
         segment = self.segment
@@ -47,7 +50,7 @@ class Runner:
                 if segment.program.limits and self._exceeded(fold):
                     break
                 await self._ask(number, step.round)
-            elif self.replying is None or await self._judge_reply(step):
+            elif self.replying is None or self._silent or await self._judge_reply(step):
                 if fold.open is not None and fold.open.calls and fold.going:
                     await segment.executor.execute(fold)
                 break
@@ -89,14 +92,14 @@ class Runner:
     async def _ask(self, number: int, round_: int) -> None:
         """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
         segment, caller = self.segment, self.caller
-        request: ModelRequest | None = assemble(self.fold, segment.program, segment.unrecorded)
+        request = assemble(self.fold, segment.program, segment.unrecorded)
         reply: ModelReply | None = None
         if (point := segment.hooks.model_calling) is not None:
-            about = _about(segment, number, "request", round_)
-            passage = Passage(point, ModelCalling(request, segment.turn), segment, about)  # type: ignore[arg-type]
-            request = (await passage.rewrite()).request
-            if point.judges or passage.said:
-                request, reply = await self._judge_request(passage)
+            event = ModelCalling(request, segment.turn)
+            first = None if point.quick is None else await first_answer(point, event)
+            if first is not None or point.quick is None or point.judges:
+                passage = Passage(point, event, segment, _about(segment, number, "request", round_))
+                request, reply = await self._judge_request(passage, first)  # type: ignore[assignment]
         attempt = 0
         if request is not None:
             reply = await (caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number))
@@ -106,9 +109,13 @@ class Runner:
         if segment.listens:
             await segment.told()
 
-    async def _judge_request(self, passage: Passage) -> tuple[ModelRequest | None, ModelReply | None]:
+    async def _judge_request(
+        self, passage: Passage, first: tuple[int, Any] | None
+    ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
+        if first is not None or passage.point.quick is None:
+            await passage.rewrite(first)
         request: ModelRequest = passage.event.request
         verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
@@ -125,9 +132,14 @@ class Runner:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
         segment = self.segment
         if (point := self.replying) is not None:
-            about = _about(segment, number, "reply", round_)
-            self._passage = passage = Passage(point, ModelReplying(reply, segment.turn), segment, about)
-            reply = (await passage.rewrite()).reply
+            event = ModelReplying(reply, segment.turn)
+            first = None if point.quick is None else await first_answer(point, event)
+            self._silent = first is None and point.quick is not None and not point.judges
+            if not self._silent:
+                about = _about(segment, number, "reply", round_)
+                self._passage = passage = Passage(point, event, segment, about)
+                if first is not None or point.quick is None:
+                    reply = (await passage.rewrite(first)).reply
         reply = _with_ids(reply, f"{self.fold.session}/{number}")
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 
