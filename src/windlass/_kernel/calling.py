@@ -63,9 +63,7 @@ class ModelCaller:
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
-        self.judged, self.step, self.round = request, step, round_
-        self.number = self._attempted = 0
-        self.reply = self.error = None
+        self._begin(request, step, round_)
         try:
             given: ModelReply = await self._onion(request)
         except Exception:
@@ -78,6 +76,11 @@ class ModelCaller:
         if not self.paid:
             self._write_attempt()
         return given
+
+    def _begin(self, request: ModelRequest, step: int, round_: int) -> None:
+        self.judged, self.step, self.round = request, step, round_
+        self.number = self._attempted = 0
+        self.reply = self.error = None
 
     def _halted(self) -> bool:
         """Whether the gates halted the turn over a changed request: then it is concluded."""
