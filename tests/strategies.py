@@ -30,8 +30,14 @@ plain_values: st.SearchStrategy[Any] = st.recursive(
 )
 """What JSON can hold."""
 
+
+def _ask(**given: Any) -> Ask:
+    """A question whose default is an answer it allows."""
+    return Ask(**given | {"default": given["default"] if "approve" in given["allow"] else "reject"})
+
+
 asks = st.builds(
-    Ask,
+    _ask,
     question=texts,
     allow=st.lists(st.sampled_from(ANSWER_KINDS), min_size=1, unique=True).map(tuple),
     approvers=st.none() | st.lists(texts, min_size=1, max_size=2).map(tuple),

@@ -1112,11 +1112,12 @@ async def test_a_value_that_does_not_fit_its_slot_is_named():
     assert "'count'" in error
 
 
-async def test_an_answer_that_json_cannot_hold_still_leaves_a_log_that_can_be_written():
+async def test_an_answer_that_no_log_can_hold_is_refused_and_its_gate_named():
     agent = adding()
-    agent.gate(ToolCalling)(lambda event: Answer(object()))
+    agent.gate(ToolCalling, name="odd")(lambda event: Answer(object()))
     result = await agent.run("go", session="s")
-    assert results(result)[0][0] == "answered"
+    assert results(result)[0][0] == "denied"
+    assert "odd" in results(result)[0][1]
     await check_log(agent, "s", result.state)
 
 

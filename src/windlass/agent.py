@@ -7,9 +7,11 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from ._hooks.compiled import CompiledHooks
 from ._hooks.hooks import Band, Hook
@@ -30,9 +32,9 @@ from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, SessionEnded
+from .records import Asked, Record, SessionEnded
 from .results import Result
-from .states import Fold, State, fold, fold_log
+from .states import Fold, State, fold
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Criterion
@@ -117,6 +119,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         }
         self._program: Program | None = None
         self._running: dict[str, _Running] = {}
+        self._steering: dict[str, Result[OutputT] | None] = {}
+        self._kept: OrderedDict[str, _Log] = OrderedDict()
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
@@ -243,13 +247,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         _check_answers(answers)
         segment = await self._enter(session, given, answers, scope, slots)
         handover: Handover[State] = Handover()
-        states = handover.read(lambda: _drive(segment, handover.put))
+        states = handover.read(lambda: self._produce(segment, handover))
         try:
             async for state in states:
                 yield state
         finally:
-            await states.aclose()
-            self._leave(segment)
+            try:
+                await states.aclose()
+            finally:
+                self._leave(segment)
 
     def run_sync(
         self,
@@ -281,11 +287,16 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A session as its log tells it."""
         records = await self._store.read(session)
         if not records:
-            raise SessionUnknown(f"there is no session {session!r}", session=session)
+            raise _unknown(session)
         return fold(session, records)
 
     async def steer(self, session: str, message: str | Message) -> None:
-        """Put a message into the turn that is running in a session; the model reads it at its next step."""
+        """Put a message into the turn that is running in a session; the model reads it at its next step.
+
+        If none is running, the session's next turn reads it.
+        """
+        if session not in self._running and not await self._store.read(session):
+            raise _unknown(session)
         await self._store.put(session, secrets.token_hex(8), "steer", _user_message(message))
 
     # ------------------------------------------------------------ how a turn is entered and left
@@ -303,12 +314,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         name = session if session is not None else new_id()
         self._running[name] = _Running()
         try:
-            log = Fold(name) if session is None else fold_log(name, await self._store.read(name))
+            log = Fold(name) if session is None else await self.log(name)
             if message is None:
                 _check_resumable(log.state)
-            return Segment(
+            segment = Segment(
                 program, log, message=message, answers=answers, scope=scope, slots=slots, ephemeral=session is None
             )
+            if session is not None and await self._store.take(name, log.inbox):
+                segment.inbox = True
+            return segment
         except BaseException:
             self._running.pop(name).end()
             raise
@@ -317,32 +331,94 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._running.pop(segment.fold.session).end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
-        state = await _drive(segment, None)
+        token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
+        try:
+            state = await _drive(segment, None)
+        finally:
+            _inside.reset(token)
+        return self._ended(segment, state)
+
+    async def _produce(self, segment: Segment, handover: Handover[State]) -> State:
+        """The turn of `iterate`. It has a task of its own, and so a context of its own."""
+        _inside.set((*_inside.get(), self._running[segment.fold.session]))
+        state = await _drive(segment, handover.put)
+        self._ended(segment, state)
+        return state
+
+    def _ended(self, segment: Segment, state: State) -> Result[OutputT]:
+        """The result, also for those whose steering the turn has heard."""
         result = Result(state, self._output, segment.hooks.slots, segment.failure)
-        self._running[segment.fold.session].result = result
+        if not segment.ephemeral:
+            self._keep(segment)
+            for key in list(self._steering):
+                if key in state.inbox and self._steering.get(key, result) is None:
+                    self._steering[key] = result
         return result
+
+    async def log(self, session: str) -> Fold:
+        """A session's log, folded: what was kept of it and what came since, or else all of it.
+
+        Whoever gets it owns it. A kept one counts only if the store still has the record it ends with.
+        """
+        kept = self._kept.pop(session, None)
+        if kept is not None:
+            since = await self._store.read(session, kept.stored - 1)
+            if since and since[0] == kept.end:
+                kept.extend(since[1:])
+                return kept
+        log = _Log(session)
+        log.extend(await self._store.read(session))
+        return log
+
+    def _keep(self, segment: Segment) -> None:
+        """Keep the log of a turn that is over for the next one. Who still works for this turn cannot write to it."""
+        log = segment.fold
+        if isinstance(log, _Log) and log.stored and not log.pending and log.state.over:
+            segment.record = _ignore
+            self._kept[log.session] = log
+            if len(self._kept) > _KEPT_SESSIONS:
+                self._kept.popitem(last=False)
 
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
         if self.busy == "refuse":
             self.refuse_busy(session)
+        self._refuse_inside(session)
         if self.busy == "queue":
             while (running := self._running.get(session)) is not None:
                 await running.ended()
             return await self.run(message, session=session, scope=scope, slots=slots)
         key = secrets.token_hex(8)
-        await self._store.put(session, key, "steer", message)
-        running = self._running.get(session)
-        if running is not None:
-            await running.ended()
-            if running.result is not None and key in running.result.state.inbox:
-                return cast("Result[OutputT]", running.result)
-        segment = await self._enter(session, message, None, scope, slots)
-        segment.taken = key
+        self._steering[key] = None
         try:
+            await self._store.put(session, key, "steer", message)
+            while (running := self._running.get(session)) is not None:
+                await running.ended()
+                if (heard := self._steering[key]) is not None:
+                    return heard
+            return self._steering[key] or await self._run_steering(session, key, message, scope, slots)
+        finally:
+            del self._steering[key]
+
+    async def _run_steering(self, session: str, key: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
+        """A turn for steering that no turn has heard. One that heard it and was cancelled is its result, too."""
+        segment = await self._enter(session, message, None, scope, slots)
+        try:
+            if key in segment.fold.inbox:
+                return Result(segment.state, self._output, segment.hooks.slots)
+            segment.taken = key
             return await self._finish(segment)
         finally:
             self._leave(segment)
+
+    def _refuse_inside(self, session: str) -> None:
+        """Raise if the turn that runs in the session is one the caller is part of: it would wait for itself."""
+        if self._running.get(session) in _inside.get():
+            raise SessionBusy(
+                f"session {session!r} was given a message from inside its own turn, which would wait for itself; "
+                "use turn.add or agent.steer to say something in it, or another session",
+                session=session,
+            )
 
     def refuse_busy(self, session: str) -> None:
         """Raise if a turn is running in the session."""
@@ -377,7 +453,7 @@ class Session(Generic[ScopeT, OutputT]):
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
         self.agent.refuse_busy(self.id)
-        log = fold_log(self.id, await self.agent.store.read(self.id))
+        log = await self.agent.log(self.id)
         state = log.state
         if state.seq and state.over and not state.ended:
             segment = Segment(self.agent.compile(), log, resumed=True)
@@ -386,23 +462,50 @@ class Session(Generic[ScopeT, OutputT]):
 
 
 class _Running:
-    """A turn that runs in a session, for those who wait for its end."""
+    """A turn that runs in a session, for those who wait for its end, be it in other threads."""
 
-    __slots__ = ("_waiters", "result")
+    __slots__ = ("_over", "_waiters")
 
     def __init__(self) -> None:
-        self.result: Result[Any] | None = None
+        self._over = False
         self._waiters: list[asyncio.Future[None]] = []
 
     async def ended(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        if not self._over:  # asked after the waiter is listed: one of the two sees the other
+            await waiter
 
     def end(self) -> None:
+        self._over = True
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.get_loop().call_soon_threadsafe(_set, waiter)
+
+
+class _Log(Fold):
+    """A fold that knows the last record that is stored: by it one can tell whether the store has the same log still."""
+
+    end: Record | None = None
+
+    def acknowledge(self, count: int) -> None:
+        if count:
+            self.end = self.pending[count - 1]
+        super().acknowledge(count)
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Fold records that the store has."""
+        for record in records:
+            self.add(record)
+        self.acknowledge(len(records))
+
+
+_inside: ContextVar[tuple[_Running, ...]] = ContextVar("windlass_inside", default=())
+"""The turns that the current task is part of."""
+
+
+def _ignore(record: Record) -> None:
+    """The turn is over: what comes now is in no log."""
 
 
 def _set(waiter: asyncio.Future[None]) -> None:
@@ -418,9 +521,13 @@ async def _drive(segment: Segment, emit: Any) -> State:
     return state
 
 
+def _unknown(session: str) -> SessionUnknown:
+    return SessionUnknown(f"there is no session {session!r}", session=session)
+
+
 def _check_resumable(state: State) -> None:
     if state.seq == 0:
-        raise SessionUnknown(f"there is no session {state.session!r}", session=state.session)
+        raise _unknown(state.session)
     if state.over:
         raise NotSuspended(
             f"session {state.session!r} has no turn to resume: the last one ended with {state.outcome!r}",
@@ -452,7 +559,7 @@ def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="windlass-run-sync")
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="windlass-run-sync")
     thread.start()
     thread.join()
     if errors:
@@ -481,5 +588,6 @@ _TEXT: Output[Any] = Output(str)
 _DEFAULT_PIPELINE = Pipeline.minimal()
 _DEFAULT_POLICY = ErrorPolicy()
 _CLOCK = SystemClock()
+_KEPT_SESSIONS = 256
 
 __all__ = ["Agent", "Result", "Session"]

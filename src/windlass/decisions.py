@@ -47,6 +47,9 @@ class Ask(Decision, frozen=True):
     default: Literal["approve", "reject"] = "reject"
 
     def __post_init__(self) -> None:
+        given: tuple[object, ...] = (self.allow, self.approvers)
+        if any(isinstance(names, str) for names in given):
+            raise ValueError("Ask(allow=…, approvers=…) take tuples of names, not a str")
         if not self.allow:
             raise ValueError("Ask(allow=()) could never be answered")
         if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
@@ -55,6 +58,8 @@ class Ask(Decision, frozen=True):
             raise ValueError("Ask(expires=…) must not be negative")
         if self.default not in ("approve", "reject"):
             raise ValueError(f"Ask(default={self.default!r}): must be 'approve' or 'reject'")
+        if self.default == "approve" and "approve" not in self.allow:
+            raise ValueError("Ask(default='approve') needs 'approve' among the answers it allows")
 
 
 class Regenerate(Decision, frozen=True):

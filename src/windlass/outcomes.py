@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 from typing import Any
 
+from . import errors
 from .errors import HookError, ModelError
 from .messages import Value
 
@@ -67,6 +69,21 @@ def error_value(error: BaseException) -> ErrorValue:
         error.retry_after if isinstance(error, ModelError) else None,
         error.status if isinstance(error, ModelError) else None,
     )
+
+
+def recorded_error(error: ErrorValue) -> Exception:
+    """An error of the log, to be raised again: in its own class where that is one of ours or Python's."""
+    kind = getattr(errors, error.type, None) or getattr(builtins, error.type, None)
+    if isinstance(kind, type) and issubclass(kind, ModelError):
+        return kind(error.message, retryable=error.retryable, retry_after=error.retry_after, status=error.status)
+    if isinstance(kind, type) and issubclass(kind, HookError):
+        return kind(error.message, hook=error.hook or "")
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(error.message)
+        except TypeError:
+            pass
+    return ModelError(f"{error.type}: {error.message}", retryable=error.retryable)
 
 
 class Completed(Value, frozen=True, gc=True, tag=True, tag_field="outcome"):

@@ -33,8 +33,9 @@ class Store(Protocol):
     """An append-only log per session, an inbox per session, and cursors of those who read behind it.
 
     `append` refuses with `SessionConflict` unless the log has exactly `expected` records, and returns whether the
-    inbox has something. Records are acknowledged when it returns. One process advances a session at a time. Where
-    nothing outlives the process `durable` is false, and nobody waits for an acknowledgement before calling a tool.
+    inbox has something. A batch is stored as a whole or not at all, and acknowledged when `append` returns. One process
+    advances a session at a time. Where nothing outlives the process `durable` is false, and nobody waits for an
+    acknowledgement before calling a tool.
     """
 
     @property

@@ -253,12 +253,13 @@ class Asked(Record, frozen=True):
 
 
 class Answered(Record, frozen=True):
-    """A question was answered, by whom, and about which digest."""
+    """A question was answered, by whom, and about which digest. `covers` names the hooks whose question it was."""
 
     id: str
     answer: AnyResolution
     digest: str
     by: str = ""
+    covers: tuple[str, ...] = ()
     expired: bool = False
 
 

@@ -134,6 +134,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     errors_in_a_row: int = 0
     retries: int = 0
     cancel: str | None = None
+    unreviewed: tuple[str, ...] = ()
     admitted: bool = False
     last: Step | None = None
     concluded: r.Outcome | None = None
@@ -274,7 +275,7 @@ class StepFold(Struct):
                 if call.result is not None:
                     results.append(call.result)
             step = Step(self.number, self.reply, tuple(calls), tuple(results))
-            if len(results) == len(calls):
+            if self.reply is not None and len(results) == len(calls):
                 self.made = step
         return step
 
@@ -522,6 +523,12 @@ def _(fold: Fold, record: r.HookDecided) -> None:
         fold.turn.decided = (*fold.turn.decided, record)
 
 
+@_folds(r.HookFailed)
+def _(fold: Fold, record: r.HookFailed) -> None:
+    if record.effect == "unreviewed" and fold.turn is not None:
+        fold.turn.unreviewed = tuple(sorted({*fold.turn.unreviewed, record.hook}))
+
+
 @_folds(r.ModelAttempted)
 def _(fold: Fold, record: r.ModelAttempted) -> None:
     step = _open(fold)
@@ -618,7 +625,9 @@ def _(fold: Fold, record: r.Evaluated) -> None:
 
 @_folds(r.StopVetoed)
 def _(fold: Fold, record: r.StopVetoed) -> None:
-    _turn(fold).vetoes += 1
+    turn = _turn(fold)
+    turn.vetoes += 1
+    turn.evaluated = None
 
 
 @_folds(r.Rewound)
@@ -641,6 +650,7 @@ def _(fold: Fold, record: r.ErrorHandled) -> None:
 def _(fold: Fold, record: r.Asked) -> None:
     turn = _turn(fold)
     turn.waiting = (*turn.waiting, record)
+    turn.answered = tuple([answered for answered in turn.answered if answered.id != record.id])
 
 
 @_folds(r.Answered)
@@ -703,6 +713,7 @@ def _(fold: Fold, record: r.TurnEnded) -> None:
     turn.text = turn.text if record.text is None else record.text
     turn.active += record.active
     turn.injected = ()
+    turn.waiting = ()
     fold.open = None
     fold.going = False
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.decisions import Allow, Answer, Ask, Deny, Halt, Ignore, Retry, Says, Vote
+from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Retry, Says, Vote
 from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow
 from windlass.messages import as_parts, frozen
 from windlass.outcomes import error_value
@@ -139,6 +140,7 @@ class Passage(Struct, gc=False):
     answers: tuple[tuple[str, Any], ...] = ()
     said: tuple[tuple[Hook, Says, Any], ...] = ()
     unreviewed: tuple[str, ...] = ()
+    heard: bool = False
 
     # ------------------------------------------------------------ rewrite
 
@@ -147,18 +149,20 @@ class Passage(Struct, gc=False):
 
         `first` is what `first_answer` found: those before it were silent.
         """
+        self.heard = True
         start = 0
         if first is not None:
             self._answered(self.point.changing[first[0]], first[1])
             start = first[0] + 1
         for hook in self.point.changing[start:]:
-            if hook.matches is None or hook.matches(self.event.call):
-                try:
-                    answer = await call(hook, self.event, self.site)
-                except Exception as error:
-                    raise failing(hook, self.point, error) from error
-                if answer is not None:
-                    self._answered(hook, answer)
+            try:
+                if hook.matches is not None and not hook.matches(self.event.call):
+                    continue
+                answer = await call(hook, self.event, self.site)
+            except Exception as error:
+                raise failing(hook, self.point, error) from error
+            if answer is not None:
+                self._answered(hook, answer)
         return self.event
 
     def _answered(self, hook: Hook, answer: Any) -> None:
@@ -172,8 +176,8 @@ class Passage(Struct, gc=False):
         says = answer if isinstance(answer, Says) else Says(decision=answer)
         if says.rewrite is not None:
             self._change(hook, says.rewrite)
-        if says.decision is not None and rank_of(self.point.event, says.decision) is None:
-            raise illegal(hook, self.point, says.decision)
+        if says.decision is not None:
+            _check_decision(hook, self.point, says.decision)
         if says.inject is not None and self.point.event.injects is None:
             raise IllegalAnswer(
                 f"hook {hook.name!r} injects on {self.point.name}, where nothing can be added",
@@ -213,6 +217,10 @@ class Passage(Struct, gc=False):
 
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
         """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
+        if not self.heard:
+            for hook in self.point.changing:
+                if hook.kind == "hook":
+                    await self._ask(hook, only)
         for hook, says, payload in self.said:
             if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
                 self.answers = (*self.answers, (hook.name, says.decision))
@@ -227,16 +235,22 @@ class Passage(Struct, gc=False):
         return strictest(self.point.event, self.answers)
 
     async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
-        if hook.matches is not None and not hook.matches(self.event.call):
-            return
         if only is not None and not only(hook):
             return
         try:
+            if hook.matches is not None and not hook.matches(self.event.call):
+                return
             answer = await call(hook, self.event, self.site)
+            if hook.kind == "hook" and answer is not None:
+                answer = self._answer(hook, answer)
+                answer = answer.decision if isinstance(answer, Says) else answer
             if answer is None:
                 return
-            if rank_of(self.point.event, answer) is None:
-                raise illegal(hook, self.point, answer)
+            _check_decision(hook, self.point, answer)
+        except asyncio.CancelledError as error:
+            if cancelled():
+                raise
+            answer = self._failed(hook, RuntimeError(f"it raised {type(error).__name__}"))
         except Exception as error:
             answer = self._failed(hook, error)
         if answer is not None:
@@ -336,6 +350,29 @@ class Passage(Struct, gc=False):
                 reserve=self.site.reserve,
             )
         return size
+
+
+def _check_decision(hook: Hook, point: Point, decision: Any) -> None:
+    """Refuse what the event does not take, and a decision that a log could not hold."""
+    if rank_of(point.event, decision) is None:
+        raise illegal(hook, point, decision)
+    if isinstance(decision, Vote):
+        return
+    try:
+        plain = msgspec.to_builtins(decision)
+        if not isinstance(decision, Answer | Finish):
+            msgspec.convert(plain, type(decision))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        text = (
+            f"{hook.kind} {hook.name!r} ({hook.source}) answered {type(decision).__name__} on {point.name} with a value"
+        )
+        raise IllegalAnswer(f"{text} that cannot be kept: {error}", hook=hook.name, event=point.name) from error
+
+
+def cancelled() -> bool:
+    """Whether somebody asked for the running task to be cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def tokens(parts: Any) -> int:

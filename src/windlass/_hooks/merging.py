@@ -83,7 +83,8 @@ def _merge_asks(event: type[Event[Any, Any, Any]], alike: list[tuple[str, Any]])
         what = "answer" if not allow else "approver"
         return _refusal(event, f"{_names(alike)} ask, but no {what} satisfies all of them")
     expiries = [ask.expires for ask in asks if ask.expires is not None]
-    default = "approve" if all(ask.default == "approve" for ask in asks) else "reject"
+    approve = "approve" in allow and all(ask.default == "approve" for ask in asks)
+    default = "approve" if approve else "reject"
     question = _joined((ask.question for ask in asks), "\n")
     return Ask(question, allow, approvers, min(expiries) if expiries else None, default)  # type: ignore[arg-type]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +22,9 @@ from .dispatch import Site, supply
 from .hooks import Hook
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+LEFT_BEHIND_AFTER = 60.0
+"""Seconds for which a plain wrap that was cancelled waits for what is inside it to end."""
 
 
 class Kind(Struct, frozen=True):
@@ -62,9 +67,7 @@ def _boundary(inner: Effect, kind: Kind) -> Effect:
 
 
 def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
-    fn, matches, proper = hook.fn, hook.matches, kind.type
-    if not hook.is_async:
-        fn = partial(_in_thread, fn)
+    fn, matches, proper = _async(hook), hook.matches, kind.type
 
     async def layer(value: Any) -> Any:
         result = await fn(value, inner)
@@ -88,12 +91,13 @@ def checked(hook: Hook, kind: Kind, result: Any) -> Any:
 
 
 class _Ledger:
-    """What the wraps and the effect of one onion wrote: of several attempts only the last one's writes stay."""
+    """What the wraps and the effect of one call wrote: of several attempts only the last one's writes stay."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("closed", "entries")
 
     def __init__(self) -> None:
         self.entries: list[Writes] = []
+        self.closed = False
 
     def forget_below(self, depth: int) -> None:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
@@ -109,7 +113,10 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> E
             layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind)
             if outside:
                 layer = _boundary(layer, kind)
-        result = await layer(value)
+        try:
+            result = await layer(value)
+        finally:
+            ledger.closed = True
         _refuse_conflicts(ledger.entries)
         for writes in ledger.entries:
             site.keep(writes)
@@ -119,9 +126,11 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> E
 
 
 def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind) -> Effect:
-    fn = hook.fn if hook.is_async else partial(_in_thread, hook.fn)
+    fn = _async(hook)
 
     async def call_next(value: Any) -> Any:
+        if ledger.closed:
+            raise _too_late(hook)
         ledger.forget_below(depth)
         return await inner(value)
 
@@ -151,38 +160,118 @@ def _refuse_conflicts(entries: Sequence[Writes]) -> None:
 # ---------------------------------------------------------------- plain functions as wraps
 
 
-async def _in_thread(fn: Callable[..., Any], value: Any, inner: Effect, **supplied: Any) -> Any:
-    """A wrap written as a plain function runs in a thread of its own; its `call_next` waits for the loop's answer."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
+def _async(hook: Hook) -> Callable[..., Awaitable[Any]]:
+    return hook.fn if hook.is_async else partial(_in_thread, hook)
 
-    def call_next(given: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(_awaited(inner(given)), loop).result()
 
-    def finish(result: Any, error: BaseException | None) -> None:
-        if done.cancelled():
+async def _in_thread(hook: Hook, value: Any, inner: Effect, **supplied: Any) -> Any:
+    """A wrap written as a plain function runs in a thread of its own, which cannot be stopped.
+
+    But once its call is over, cancelled or returned, nothing goes on inside it and its `call_next` is refused.
+    """
+    crossing = _Crossing(hook, inner)
+    why: tuple[Any, ...] = ()
+    try:
+        result = await crossing.start(value, supplied)
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError as cancelled:
+        why = cancelled.args
+        raise
+    finally:
+        await crossing.close(*why)
+
+
+class _Crossing:
+    """Between the loop and the thread of one call of a plain wrap. All but `call_next` and `_work` is the loop's."""
+
+    __slots__ = ("closed", "done", "hook", "inner", "inside", "loop")
+
+    def __init__(self, hook: Hook, inner: Effect) -> None:
+        self.hook = hook
+        self.inner = inner
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[Any] = self.loop.create_future()
+        self.inside: set[asyncio.Task[Any]] = set()
+        self.closed = False
+
+    def start(self, value: Any, supplied: dict[str, Any]) -> asyncio.Future[Any]:
+        run = partial(contextvars.copy_context().run, self.hook.fn, value, self.call_next, **supplied)
+        threading.Thread(target=self._work, args=(run,), name="windlass-wrap", daemon=True).start()
+        return self.done
+
+    def _work(self, run: Callable[[], Any]) -> None:
+        result = error = None
+        try:
+            result = without_stop_iteration(run)
+        except BaseException as caught:
+            error = caught
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self._finish, result, error)
+
+    def _finish(self, result: Any, error: BaseException | None) -> None:
+        if self.done.done():
             return
         if error is not None:
-            done.set_exception(error)
+            self.done.set_exception(error)
         else:
-            done.set_result(result)
+            self.done.set_result(result)
 
-    def work() -> None:
+    def call_next(self, value: Any = None) -> Any:
+        """What a plain wrap calls: it waits for the loop's answer."""
+        if self.closed or self.loop.is_closed():
+            raise _too_late(self.hook)
+        if asyncio._get_running_loop() is self.loop:
+            raise _on_the_loop(self.hook)
         try:
-            result, error = context.run(fn, value, call_next, **supplied), None
-        except BaseException as caught:
-            result, error = None, caught
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, error)
+            return asyncio.run_coroutine_threadsafe(self._enter(value), self.loop).result()
+        except concurrent.futures.CancelledError:  # an Exception, unlike asyncio's: a wrap that retries would go on
+            raise asyncio.CancelledError from None
 
-    threading.Thread(target=work, name="windlass-wrap", daemon=True).start()
-    result = await done
-    return await result if inspect.isawaitable(result) else result
+    async def _enter(self, value: Any) -> Any:
+        if self.closed:
+            raise _too_late(self.hook)
+        task = asyncio.current_task()
+        assert task is not None
+        self.inside.add(task)
+        try:
+            return await self.inner(value)
+        finally:
+            self.inside.discard(task)
+
+    async def close(self, *why: Any) -> None:
+        """Cancel what is inside and wait for its end. A second cancel goes inside as well."""
+        self.closed = True
+        again: asyncio.CancelledError | None = None
+        until = self.loop.time() + LEFT_BEHIND_AFTER
+        while self.inside and (left := until - self.loop.time()) > 0:
+            for task in self.inside:
+                task.cancel(*why)
+            try:
+                await asyncio.wait(self.inside, timeout=left)
+            except asyncio.CancelledError as cancelled:
+                again = cancelled
+        if again is not None:
+            raise again
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+def without_stop_iteration(run: Callable[[], Any]) -> Any:
+    """Call a function in a thread. A future cannot carry a StopIteration: whoever awaits it would wait for ever."""
+    try:
+        return run()
+    except StopIteration as error:
+        raise RuntimeError("a plain function raised StopIteration") from error
+
+
+def _too_late(hook: Hook) -> HookError:
+    event = hook.event.__name__
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next, but the call is over"
+    return HookError(text, hook=hook.name, event=event)
+
+
+def _on_the_loop(hook: Hook) -> HookError:
+    event = hook.event.__name__
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} is a plain function that returned an awaitable"
+    return HookError(f"{text}; to call call_next from there make it `async def`", hook=hook.name, event=event)
 
 
 # ---------------------------------------------------------------- wraps of a step or a turn
@@ -199,25 +288,43 @@ def surround(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
 async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any:
     results: list[Any] = []
     entered = 0
+    closed = False
+    from_inside: Exception | None = None
 
     async def call_next(_: Any = None) -> Any:
-        nonlocal entered
+        nonlocal entered, from_inside
+        if closed:
+            raise _too_late(hook)
         entered += 1
         if entered > 1:
             raise _not_once(hook, "twice")
-        results.append(await inner(value))
+        try:
+            results.append(await inner(value))
+        except Exception as error:
+            from_inside = error
+            raise
         return results[0]
 
     writes = Writes(hook.name)
     supplied = supply(hook, site, writes)
-    if hook.is_async:
-        await hook.fn(value, call_next, **supplied)
-    else:
-        await _in_thread(hook.fn, value, call_next, **supplied)
+    try:
+        await _async(hook)(value, call_next, **supplied)
+    except Exception as error:
+        if error is from_inside or isinstance(error, HookError):
+            raise
+        raise _failed(hook, error) from error
+    finally:
+        closed = True
     if not results:
         raise _not_once(hook, "not at all") if not entered else _not_once(hook, "and swallowed what it raised")
     site.keep(writes)
     return results[0]
+
+
+def _failed(hook: Hook, error: Exception) -> HookError:
+    event = hook.event.__name__
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} failed: {type(error).__name__}: {error}"
+    return HookError(text, hook=hook.name, event=event)
 
 
 def _not_once(hook: Hook, how: str) -> HookError:

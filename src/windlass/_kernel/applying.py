@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
-from windlass.outcomes import Stopped, StopReason
-from windlass.records import HeldReleased, ReplyRejected, Rewound, StepEnded, ToolReturned
+from windlass.outcomes import Stopped, StopReason, error_value
+from windlass.records import HeldReleased, HookFailed, ReplyRejected, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .segment import Segment, handled
@@ -83,8 +85,13 @@ async def _ending(segment: Segment, step: Step, error: BaseException | None) -> 
     assert point is not None
     about = step_id(segment.fold.session, step.number)
     passage = Passage(point, StepEnding(step, segment.turn, error), segment, about + "/end")
-    await passage.rewrite()
-    verdict = await decide(segment, passage)
+    try:
+        async with asyncio.timeout(segment.program.ending_timeout):
+            await passage.rewrite()
+            verdict = await decide(segment, passage)
+    except TimeoutError as late:
+        segment.record(HookFailed("StepEnding", "StepEnding", error_value(late), effect="Halt"))
+        verdict = Halt(f"the hooks of StepEnding took longer than {segment.program.ending_timeout} s")
     if isinstance(verdict, Halt):
         segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
     elif isinstance(verdict, Rewind):

@@ -6,10 +6,10 @@ from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Answer, Ask, Halt
-from windlass.errors import BadReply, ModelError, WindlassError
+from windlass.errors import BadReply, ModelError
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
-from windlass.outcomes import ErrorValue, Stopped, StopReason, error_value
+from windlass.outcomes import Stopped, StopReason, error_value, recorded_error
 from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
@@ -103,10 +103,13 @@ class ModelCaller:
         ) is not None:
             return settled
         try:
-            self.reply = reply = await self.attempt(request, self.step)
+            reply = await self.attempt(request, self.step)
         except Exception as error:
+            self._write_attempt()
             self.error = error
             raise
+        self._write_attempt()  # of one that ran beside this one
+        self.reply = reply
         return reply
 
     async def _before(self, request: ModelRequest) -> ModelReply | None:
@@ -172,20 +175,3 @@ def fingerprint_of(judged: ModelRequest, request: ModelRequest) -> str:
     if request.messages is not judged.messages:
         texts.append(f"messages={list(request.messages)!r}")
     return digest(*texts) if texts else ""
-
-
-def recorded_error(error: ErrorValue) -> Exception:
-    """An error of the log, raised again in its own class where that is one of ours or Python's."""
-    import builtins
-
-    from windlass import errors
-
-    kind = getattr(errors, error.type, None) or getattr(builtins, error.type, None)
-    if isinstance(kind, type) and issubclass(kind, ModelError):
-        return kind(error.message, retryable=error.retryable, retry_after=error.retry_after, status=error.status)
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, WindlassError):
-        try:
-            return kind(error.message)
-        except TypeError:
-            pass
-    return ModelError(f"{error.type}: {error.message}", retryable=error.retryable)

@@ -8,16 +8,16 @@ from typing import Any
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import Passage
+from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.merging import strictest
 from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
-from windlass.outcomes import Completed, Stopped, StopReason, error_value
+from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
 from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
-from windlass.states import CallFold, Fold
+from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
@@ -37,14 +37,13 @@ class Executor:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}
         self.written: dict[str, Writes] = {}
+        self.retried: dict[str, int] = {}
         if segment.hooks.tool_wraps:
             kind = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError, self._guarded)
             self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
         self.wrapped = bool(segment.hooks.tool_wraps)
         self.judged = segment.program.judges_calls or segment.resumed
-        self.halts: dict[str, Halt] = {}
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
-        self.finishes: dict[str, Finish] = {}
 
     async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do. One alone needs no task."""
@@ -61,8 +60,8 @@ class Executor:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
-        if self.judged or self.halts or self.finishes:
-            self._conclude()
+        if self.judged or step.decided:
+            self._conclude(step)
 
     async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
         """The calls that may run now, once all are decided. A halt on any closes all."""
@@ -82,19 +81,21 @@ class Executor:
                 await self._return(call, text_result(f"Not run, the turn was halted: {halt.reason}", "denied"))
         segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
 
-    def _conclude(self) -> None:
-        """What the results of the step mean for the turn: halt, wait, finish, or simply go on."""
+    def _conclude(self, step: StepFold) -> None:
+        """What the gates said of the results means halt, wait, finish, or simply go on. All of it is in the log."""
         segment = self.segment
-        if self.halts:
-            halt = strictest(ToolReturning, [(_position(call), halt) for call, halt in self.halts.items()])
+        spoken = [(_position(d.about), d.verdict) for d in step.decided if d.event in ("ToolReturning", "ToolCalling")]
+        halts = [(call, verdict) for call, verdict in spoken if isinstance(verdict, Halt)]
+        finishes = [(call, verdict.value) for call, verdict in spoken if isinstance(verdict, Finish)]
+        if halts:
+            halt = strictest(ToolReturning, halts)
             segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
-        elif segment.waiting and segment.fold.going:
-            segment.suspend()
-            return
-        elif self.finishes:
-            value = self.finishes[min(self.finishes, key=_position)].value
+        elif segment.waiting:
+            if segment.fold.going:
+                segment.suspend()
+        elif finishes:
+            value = min(finishes, key=lambda finish: finish[0])[1]
             segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
-        self.halts, self.finishes = {}, {}
 
     # ------------------------------------------------------------ decide
 
@@ -110,6 +111,8 @@ class Executor:
             answered = segment.answer_to(state.proposed.id)
             if answered is not None and answered.digest == decided.digest:
                 await self._after_answer(state, decided, answered)
+            elif not segment.is_waiting(state.proposed.id):
+                self._put_again(state.call, decided)
             return
         point = segment.hooks.tool_calling
         call = state.call
@@ -124,6 +127,14 @@ class Executor:
             segment.record(ToolDecided(call.id, denied, call.digest, ((error.hook or "?", denied),)))
             return
         await self._judge(passage, changed, None if changed is call else changed.json)
+
+    def _put_again(self, call: ToolCall, decided: ToolDecided) -> None:
+        """The log has the `Ask` and not the question: whoever wrote it died in between."""
+        segment = self.segment
+        point = segment.hooks.tool_calling or _NOBODY
+        passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id, decided.answers)
+        if isinstance(decided.verdict, Ask):
+            segment.ask_person(question(segment, passage, decided.verdict, call.digest, call=call))
 
     def _decide_unmatched(self, call: ToolCall) -> None:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
@@ -191,10 +202,14 @@ class Executor:
         if point is not None and _may_rerun(segment) and isinstance(verdict, Allow | Answer):
             passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id)
             passage.answers = (("person", verdict),)
-            verdict = await passage.judge(asks_again(segment))
-            if isinstance(verdict, Ask):
-                verdict = after_answer(ToolCalling, passage.answers, answered)
-        json = None if call.json == state.proposed.json else call.json
+            again = await passage.judge(asks_again(segment))
+            new = {name for name, d in passage.answers if isinstance(d, Ask)} - set(answered.covers)
+            if isinstance(again, Ask) and new:
+                segment.record(ToolDecided(call.id, again, call.digest, passage.answers, _changed(state)))
+                segment.ask_person(question(segment, passage, again, call.digest, call=call))
+                return
+            verdict = verdict if isinstance(again, Ask) else again
+        json = _changed(state)
         answers = (*decided.answers, (answered.by or "person", verdict))
         segment.record(ToolDecided(call.id, verdict, call.digest, answers, json))
         if point is not None and not isinstance(verdict, Halt | Deny):
@@ -242,10 +257,21 @@ class Executor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._keep_what_is_done()
             raise
         finally:
             self.waiting_writes = None
             self.segment.parallel(False)
+
+    def _keep_what_is_done(self) -> None:
+        """The batch breaks off: calls that had ended keep their results and what they wrote."""
+        segment = self.segment
+        for state, result, writes in (self.waiting_writes or {}).values():
+            try:
+                segment.keep(writes)
+            except HookError as error:
+                result = text_result(f"Error: {error}", "error")
+            segment.record(ToolReturned(state.call.id, state.call.name, result, segment.clock.now()))
 
     async def _keep_in_order(self, batch: list[CallFold]) -> None:
         """What parallel calls wrote, in the order of the calls and not in that of their ends."""
@@ -274,7 +300,10 @@ class Executor:
                     result = await self._in_wraps(state, call)
                 else:
                     result = await self.attempt(call, state.called + 1, "")
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as raised:
+                if isinstance(raised, asyncio.CancelledError) and cancelled():
+                    raise
+                error = raised if isinstance(raised, Exception) else ToolError("the tool cancelled itself")
                 self.written.pop(call.id, None)
                 failed = await self._failed(call, state, error)
                 if failed is None:
@@ -322,7 +351,9 @@ class Executor:
                 segment.settled = (error, answer)
                 raise error
             if answer.action == "retry":
-                segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
+                if not self.wrapped:
+                    segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
+                self.retried[call.id] = state.called
                 if answer.delay:
                     await segment.clock.sleep(answer.delay)
                 return None
@@ -337,7 +368,7 @@ class Executor:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
         segment = self.segment
         tool = segment.program.tools.get(call.name)
-        if tool is None:
+        if tool is None or not _offered(segment.fold, call.name):
             return unknown_tool(call.name, segment)
         try:
             values = tool.prepare(call.json)
@@ -391,13 +422,12 @@ class Executor:
 
     async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
-        attempts = self.attempts[call.id] = Attempts(state)
+        tried = self.retried.get(call.id, 0)
+        attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
         try:
             result = await self._onion(call)
         finally:
             del self.attempts[call.id]
-            if attempts.halt is not None:
-                self.halts[call.id] = attempts.halt
         if attempts.result is not None and result is attempts.result:
             return attempts.result
         self._write_attempt(call.id, attempts)
@@ -415,19 +445,20 @@ class Executor:
         attempts = self.attempts[call.id]
         attempts.number += 1
         self.written.pop(call.id, None)
-        if (attempts.number > 1 or call is not attempts.state.call or self.segment.resumed) and (
+        if (attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed) and (
             settled := await self._before(call, attempts)
         ) is not None:
             return settled
+        _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         try:
             attempts.result = result = await self.attempt(call, attempts.number, attempts.fingerprint)
         except Exception as error:
-            attempts.error = error
+            attempts.error = attempts.known = error
             raise
         return result
 
     async def _before(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
-        if attempts.number > 1:
+        if attempts.number - attempts.since > 1:
             self._write_attempt(call.id, attempts)
             _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         attempts.error = attempts.result = None
@@ -462,8 +493,6 @@ class Executor:
             return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
             verdict = Deny(f"nobody can be asked about a call that a wrap changed: {verdict.question}")
-        if isinstance(verdict, Halt):
-            attempts.halt = verdict
         return text_result(f"Denied: {verdict.reason}", "denied") if isinstance(verdict, Deny | Halt) else None
 
     # ------------------------------------------------------------ the result
@@ -490,10 +519,6 @@ class Executor:
             segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
         if isinstance(verdict, Deny):
             return text_result(f"Withheld: {verdict.reason}", "denied")
-        if isinstance(verdict, Halt):
-            self.halts[passage.about] = verdict
-        elif isinstance(verdict, Finish):
-            self.finishes[passage.about] = verdict
         for item in await passage.inject(passage.about):
             if item.durable:
                 result = result.replace(content=(*result.content, *item.parts))
@@ -508,45 +533,58 @@ class Attempts(Struct):
     state: CallFold
     number: int = 0
     written: int = 0
+    since: int = 0
     fingerprint: str = ""
     result: ToolResult | None = None
     error: Exception | None = None
-    halt: Halt | None = None
+    known: Exception | None = None
 
     def served(self) -> ToolResult | None:
         """What the log has of this attempt; a recorded error is raised again."""
-        from .calling import recorded_error
-
         for attempt in self.state.attempts:
             if (attempt.attempt, attempt.fingerprint) == (self.number, self.fingerprint):
                 self.written = self.number
                 if attempt.result is None:
                     assert attempt.error is not None
-                    self.error = recorded_error(attempt.error)
+                    self.error = self.known = recorded_error(attempt.error)
                     raise self.error
                 self.result = attempt.result
                 return attempt.result
         return None
 
 
+def _changed(state: CallFold) -> str | None:
+    """The arguments, if they are not those that were proposed."""
+    return None if state.call.json == state.proposed.json else state.call.json
+
+
 def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> None:
     """A second attempt at an unsafe call that was started, unless the tool said that nothing happened."""
-    if not _unsafe(tool) or not attempts.state.called or isinstance(attempts.error, NotDone):
+    first = attempts.number - attempts.since == 1
+    if first or not _unsafe(tool) or not attempts.state.called or isinstance(attempts.known, NotDone):
         return
-    outcome = "known" if attempts.error is None else "unknown"
+    outcome = "known" if attempts.known is None else "unknown"
     raise UnsafeRetry(
         f"tool {call.name!r} is unsafe and was started: it is not called again, its outcome is {outcome}. Raise "
         'NotDone in the tool if nothing happened, or declare it with retry="safe" or effect="idempotent"'
-    ) from attempts.error
+    ) from attempts.known
 
 
 def _unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and tool.effect == "unsafe" and tool.retry != "safe"
 
 
+def _offered(fold: Fold, name: str) -> bool:
+    """Whether the session has the tool: a hook may have taken it out when the session started."""
+    opened = fold.opened
+    return opened is None or opened.tools is None or any(spec.name == name for spec in opened.tools)
+
+
 def unknown_tool(name: str, segment: Segment) -> ToolResult:
     """The result of a call that nobody can execute."""
-    known = ", ".join(segment.program.tools) or "none"
+    opened = segment.fold.opened
+    names = segment.program.tools if opened is None or opened.tools is None else [spec.name for spec in opened.tools]
+    known = ", ".join(names) or "none"
     return text_result(f"Error: there is no tool {name!r}. Known tools: {known}.", "error")
 
 
@@ -568,7 +606,7 @@ def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult
 
 def _may_rerun(segment: Segment) -> bool:
     point, again = segment.hooks.tool_calling, asks_again(segment)
-    return point is not None and any(again(hook) for hook in (*point.gates, *point.costly))
+    return point is not None and any(again(hook) for hook in (*point.changing, *point.gates, *point.costly))
 
 
 def _error_text(error: Exception) -> str:
@@ -579,4 +617,4 @@ def _error_text(error: Exception) -> str:
 
 def _position(call_id: str) -> str:
     """The place of a call in its step, such that texts sort like numbers."""
-    return call_id[call_id.rindex("/") + 1 :].zfill(9)
+    return call_id.split("/attempt.")[0].rsplit("/", 1)[1].zfill(9)

@@ -13,26 +13,28 @@ class Handover(Generic[T]):
     """A channel of one place. A slow consumer slows the producer; one that leaves ends it."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[T] = asyncio.Queue(1)
+        self._values: list[T] = []
+        self._ready = asyncio.Event()
         self._taken = asyncio.Event()
 
     async def put(self, value: T) -> None:
         """Hand over a value and wait until the consumer asks for the next one."""
         self._taken.clear()
-        await self._queue.put(value)
+        self._values.append(value)
+        self._ready.set()
         await self._taken.wait()
 
     async def read(self, produce: Callable[[], Awaitable[T]]) -> AsyncGenerator[T, None]:
         """What the producer, run in a task of its own, hands over; last of all, what it returns."""
         task = asyncio.ensure_future(produce())
+        task.add_done_callback(lambda _: self._ready.set())
         try:
-            while not task.done():
-                getter = asyncio.ensure_future(self._queue.get())
-                await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED)
-                if not getter.done():
-                    getter.cancel()
+            while True:
+                await self._ready.wait()
+                self._ready.clear()
+                if not self._values:
                     break
-                yield getter.result()
+                yield self._values.pop()
                 self._taken.set()
             yield await task
         finally:

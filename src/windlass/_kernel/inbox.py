@@ -10,13 +10,23 @@ from .segment import Segment
 from .stages import add_message
 
 
-async def take_inbox(segment: Segment) -> None:
-    """Move what came from outside into the log: steering becomes a message, a cancel ends the turn."""
+async def take_inbox(segment: Segment) -> bool:
+    """Move what came from outside into the log: steering becomes a message, a cancel ends the turn.
+
+    Whether a message was added. What comes after this is told by the next commit.
+    """
+    segment.inbox = added = False
     entries = await segment.program.store.take(segment.fold.session, segment.fold.inbox)
     for key, kind, data in entries:
         segment.record(InboxTaken(key, kind))
         if kind == "steer":
-            await add_message(segment, as_message(data), "steering")
+            added = await add_message(segment, as_message(data), "steering") or added
         elif kind == "cancel":
             segment.record(CancelRequested(str(data)))
             segment.conclude(Cancelled(str(data)))
+    return added
+
+
+async def steered(segment: Segment) -> bool:
+    """Take the inbox if there is something in it: whether the turn has been told more and should go on."""
+    return segment.inbox and await take_inbox(segment)

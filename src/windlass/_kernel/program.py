@@ -7,12 +7,14 @@ import contextvars
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
+from windlass._hooks.wraps import without_stop_iteration
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
 from windlass.messages import ToolSpec, frozen
@@ -115,8 +117,25 @@ class Program:
         self._pool: ThreadPoolExecutor | None = None
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
-        """Run a plain function in the agent's own pool, with the caller's context variables."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=f"windlass-{self.name}")
+        """Run a plain function in the agent's own pool, with the caller's context variables.
+
+        What a thread of the pool waits for gets a thread of its own: all of them could be waiting.
+        """
+        waiting = _waiting.get()
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(context.run, fn))
+        context.run(_waiting.set, waiting | {self})
+        run = partial(context.run, without_stop_iteration, fn)
+        name = f"windlass-{self.name}"
+        if self in waiting:
+            alone = ThreadPoolExecutor(1, thread_name_prefix=name)
+            try:
+                return await asyncio.get_running_loop().run_in_executor(alone, run)
+            finally:
+                alone.shutdown(wait=False)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=name)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+
+_waiting: ContextVar[frozenset[Program]] = ContextVar("windlass_waiting", default=frozenset())
+"""The programs of whose pools a thread is held while this context runs."""

@@ -116,6 +116,7 @@ class Runner:
         segment = self.segment
         if first is not None or passage.point.quick is None:
             await passage.rewrite(first)
+        passage.heard = True
         request: ModelRequest = passage.event.request
         verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
@@ -140,6 +141,7 @@ class Runner:
                 self._passage = passage = Passage(point, event, segment, about)
                 if first is not None or point.quick is None:
                     reply = (await passage.rewrite(first)).reply
+                passage.heard = True
         reply = _with_ids(reply, f"{self.fold.session}/{number}")
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 

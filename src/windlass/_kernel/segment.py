@@ -31,6 +31,7 @@ from windlass.records import (
     Asked,
     Concluded,
     Fact,
+    HookDecided,
     Injected,
     MessageHeld,
     Record,
@@ -59,7 +60,8 @@ class Segment:
     inbox = False
     failure: BaseException | None = None
     unrecorded: tuple[Injected, ...] = ()
-    unreviewed: tuple[str, ...] = ()
+    began = False
+    recorded: tuple[HookDecided, ...] = ()
     early: tuple[MessageHeld, ...] = ()
     settled: tuple[Exception, Any] | None = None
     taken: str | None = None
@@ -105,6 +107,8 @@ class Segment:
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._side_calls: dict[str, int] = {}
+        if self.resumed and fold.turn is not None:
+            self.recorded = (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
         self._active_since = program.clock.monotonic()
         made = program.composites
         self.executor = made.executor(self)
@@ -208,8 +212,9 @@ class Segment:
     def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
         """Settle how the turn will end. What was settled first stands."""
         if self.fold.turn is not None and self.fold.turn.concluded is None:
-            if self.unreviewed and isinstance(outcome, Completed | Stopped):
-                outcome = outcome.replace(unreviewed=tuple(sorted(set(self.unreviewed))))
+            unreviewed = self.fold.turn.unreviewed
+            if unreviewed and isinstance(outcome, Completed | Stopped):
+                outcome = outcome.replace(unreviewed=unreviewed)
             self.record(Concluded(outcome, text))
 
     def suspend(self) -> None:
@@ -335,8 +340,9 @@ class Segment:
             raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
         request = _side_request(asked, messages, options)
         fingerprint = request_digest(request)
-        number = self._side_calls[by] = self._side_calls.get(by, 0) + 1
-        key = f"{by}#{number}"
+        counted = f"{by}#{self.fold.steps + 1}"
+        number = self._side_calls[counted] = self._side_calls.get(counted, 0) + 1
+        key = f"{by}#{self.fold.steps + 1}.{number}"
         if (served := self._served(key, fingerprint)) is not None:
             return served
         if (answer := await self._guarded(request, by)) is not None:

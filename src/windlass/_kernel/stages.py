@@ -22,6 +22,7 @@ from windlass.decisions import (
 )
 from windlass.events import MessageAdding, ModelCalling, ModelReplying, Resuming, TurnEnding, TurnStarting
 from windlass.messages import Message, ToolCall
+from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded
 from windlass.types import AnyEvent
@@ -65,13 +66,12 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
     else:
         passage.answers = recorded.answers
         verdict = await passage.judge(only=asks_again(segment))
-    if passage.unreviewed:
-        segment.unreviewed = (*segment.unreviewed, *passage.unreviewed)
     if not isinstance(verdict, Ask):
         return verdict
     digest = reviewed()
     answered = segment.answer_to(about)
-    if answered is not None and answered.digest == digest:
+    askers = {name for name, decision in passage.answers if isinstance(decision, Ask)}
+    if answered is not None and answered.digest == digest and askers <= {*answered.covers}:
         return after_answer(event, passage.answers, answered)
     segment.ask_person(question(segment, passage, verdict, digest))
     return WAITING
@@ -84,9 +84,12 @@ def asks_again(segment: Segment) -> Callable[[Hook], bool]:
 
 
 def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
-    step, turn = segment.fold.open, segment.fold.turn
-    decided = (*(step.decided if step is not None else ()), *(turn.decided if turn is not None else ()))
-    return next((d for d in reversed(decided) if d.event == event and d.about == about), None)
+    """What the log had to say of this stage when the segment was entered; it is served once."""
+    for decided in reversed(segment.recorded):
+        if decided.event == event and decided.about == about:
+            segment.recorded = tuple([other for other in segment.recorded if other is not decided])
+            return decided
+    return None
 
 
 def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None) -> Asked:
@@ -153,7 +156,8 @@ def keep_out(segment: Segment, item: Injected) -> None:
 
 async def add_message(segment: Segment, message: Any, by: str) -> bool:
     """A message into the transcript, past the guard's door. False if it was not let in."""
-    admitted = await admit(segment, message, f"{segment.fold.session}/m{len(segment.fold.messages) + 1}")
+    place = f"{segment.fold.session}/m{len(segment.fold.messages) + 1}"
+    admitted = await admit(segment, message, f"{place}/{digest_of(repr(message))[:8]}")
     if not isinstance(admitted, Deny | Halt):
         segment.record(MessageAdded(admitted, by))
         return True

@@ -90,6 +90,7 @@ class TurnLifecycle:
         """Record that a turn has started."""
         segment = self.segment
         number = segment.fold.turns + 1
+        segment.began = True
         segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
         if segment.taken is not None:
             segment.record(InboxTaken(segment.taken, "steer"))
@@ -206,11 +207,11 @@ class TurnLifecycle:
         if (point := segment.hooks.turn_starting) is not None:
             about = f"{fold.session}/t{turn.number}"
             await inject_again(segment, Passage(point, TurnStarting(turn.message, segment.turn), segment, about))
-        voted = turn.evaluated is not None and turn.evaluated.step == fold.steps
+        voted = turn.evaluated if turn.evaluated is not None and turn.evaluated.step == fold.steps else None
         about = f"{fold.session}/{fold.steps + 1}"
         begun = any(item.about == about and item.event == "StepStarting" for item in turn.injected)
-        if fold.open is None and turn.steps and not voted and not begun:
-            await segment.resolver.resolve(fold, await segment.evaluator.evaluate(fold))
+        if fold.open is None and turn.steps and not begun:
+            await segment.resolver.resolve(fold, voted or await segment.evaluator.evaluate(fold))
 
     async def _know_the_old_hooks(self) -> None:
         """Which hooks there were when the turn was recorded: gates that are new since then are asked."""
@@ -272,12 +273,12 @@ class TurnLifecycle:
             if asked is None:
                 raise self._stale(ask_id, "no such question is open; " + _open_questions(waiting))
             self._check_answer(asked, answer, now)
-            records.append(Answered(ask_id, answer, asked.digest, answer.by or ""))
+            records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
         for asked in waiting.values():
             expired = asked.expires_at is not None and now >= asked.expires_at
             if expired and asked.id not in segment.answers:
                 default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
-                records.append(Answered(asked.id, default, asked.digest, "default", expired=True))
+                records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True))
         return records
 
     def _check_answer(self, asked: Asked, answer: AnyResolution, now: float) -> None:
@@ -287,6 +288,8 @@ class TurnLifecycle:
             raise self._stale(asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
         if asked.expires_at is not None and now >= asked.expires_at:
             raise self._stale(asked.id, "it has expired")
+        if isinstance(answer, Edit) and not isinstance(answer.arguments, dict):
+            raise self._stale(asked.id, f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
         if asked.approvers is not None and answer.by not in asked.approvers:
             raise self._stale(asked.id, f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}")
 
@@ -350,7 +353,7 @@ class TurnLifecycle:
             return Stopped(StopReason.WITHHELD, verdict.reason), ""
         if isinstance(verdict, Answer):
             return outcome, str(verdict.value)
-        marked = tuple(sorted({*getattr(outcome, "unreviewed", ()), *segment.unreviewed}))
+        marked = turn.unreviewed
         if marked and isinstance(outcome, Completed | Stopped):
             outcome = outcome.replace(unreviewed=marked)
         return outcome, None if text == before else text
@@ -383,10 +386,13 @@ class TurnLifecycle:
             outcome: Failed | Cancelled = Failed(error_value(error))
         else:
             outcome = Cancelled(str(error))
-            segment.record(CancelRequested(str(error)))
         try:
             if segment.fold.turn is None or segment.state.over:
-                self._begin(segment.message or Message("user"))
+                if segment.began or segment.message is None:
+                    return await segment.settle()
+                self._begin(segment.message)
+            if isinstance(outcome, Cancelled):
+                segment.record(CancelRequested(str(error)))
             await abandon(segment, f"the turn ended: {error}", error)
             segment.conclude(outcome)
             await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.errors import SessionConflict
-from windlass.records import Record, SessionEnded
+from windlass.records import InboxTaken, Record, SessionEnded
 
 
 class MemoryStore:
@@ -17,6 +17,7 @@ class MemoryStore:
     def __init__(self, *, keep_ended: int = 100) -> None:
         self._logs: dict[str, list[Record]] = {}
         self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
+        self._taken: dict[str, set[str]] = {}
         self._cursors: dict[str, dict[str, int]] = {}
         self._pipelines: dict[str, bytes] = {}
         self._ended: dict[str, None] = {}
@@ -36,6 +37,8 @@ class MemoryStore:
         if not expected and records:
             self._logs[session] = log
         log.extend(records)
+        if session in self._inboxes:
+            self._drop_taken(session, records)
         if records and type(records[-1]) is SessionEnded:
             self._forget(session)
         elif session in self._ended:
@@ -49,10 +52,9 @@ class MemoryStore:
         return list(self._logs)
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        inbox = self._inboxes.setdefault(session, {})
-        if key in inbox:
+        if key in self._inboxes.get(session, ()) or key in self._taken.get(session, ()):
             return False
-        inbox[key] = (kind, data)
+        self._inboxes.setdefault(session, {})[key] = (kind, data)
         return True
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
@@ -74,6 +76,15 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to close."""
 
+    def _drop_taken(self, session: str, records: Sequence[Record]) -> None:
+        """What the log says was taken leaves the inbox; its key stays known, so that it cannot be put again."""
+        inbox = self._inboxes[session]
+        for record in records:
+            if type(record) is InboxTaken and inbox.pop(record.key, None) is not None:
+                self._taken.setdefault(session, set()).add(record.key)
+        if not inbox:
+            del self._inboxes[session]
+
     def _forget(self, session: str) -> None:
         self._ended.pop(session, None)
         self._ended[session] = None
@@ -82,4 +93,5 @@ class MemoryStore:
             del self._ended[oldest]
             self._logs.pop(oldest, None)
             self._inboxes.pop(oldest, None)
+            self._taken.pop(oldest, None)
             self._cursors.pop(oldest, None)
