@@ -34,7 +34,7 @@ from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Record, SessionEnded
 from .results import Result
-from .states import Fold, State, fold
+from .states import Fold, State, fold, fold_log
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Criterion
@@ -314,7 +314,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         name = session if session is not None else new_id()
         self._running[name] = _Running()
         try:
-            log = Fold(name) if session is None else await self.log(name)
+            log = Fold(name) if session is None else await self._log(name)
             if message is None:
                 _check_resumable(log.state)
             segment = Segment(
@@ -355,7 +355,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
                     self._steering[key] = result
         return result
 
-    async def log(self, session: str) -> Fold:
+    async def _log(self, session: str) -> Fold:
         """A session's log, folded: what was kept of it and what came since, or else all of it.
 
         Whoever gets it owns it. A kept one counts only if the store still has the record it ends with.
@@ -404,7 +404,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A turn for steering that no turn has heard. One that heard it and was cancelled is its result, too."""
         segment = await self._enter(session, message, None, scope, slots)
         try:
-            if key in segment.fold.inbox:
+            if key in segment.fold.inbox and segment.state.outcome is not None:
                 return Result(segment.state, self._output, segment.hooks.slots)
             segment.taken = key
             return await self._finish(segment)
@@ -453,7 +453,7 @@ class Session(Generic[ScopeT, OutputT]):
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
         self.agent.refuse_busy(self.id)
-        log = await self.agent.log(self.id)
+        log = fold_log(self.id, await self.agent.store.read(self.id))
         state = log.state
         if state.seq and state.over and not state.ended:
             segment = Segment(self.agent.compile(), log, resumed=True)

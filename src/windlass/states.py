@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from . import records as r
-from .decisions import Ask
+from .decisions import Ask, Vote
 from .messages import Message, Messages, ModelReply, ToolCall, ToolCallPart, ToolResult, ToolResultPart, Usage, Value
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
@@ -627,7 +627,7 @@ def _(fold: Fold, record: r.Evaluated) -> None:
 def _(fold: Fold, record: r.StopVetoed) -> None:
     turn = _turn(fold)
     turn.vetoes += 1
-    turn.evaluated = None
+    turn.evaluated = r.Evaluated(fold.steps, Vote.REQUEST, tuple([(name, "veto") for name in record.by]))
 
 
 @_folds(r.Rewound)

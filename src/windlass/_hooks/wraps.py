@@ -216,25 +216,31 @@ class _Crossing:
         else:
             self.done.set_result(result)
 
-    def call_next(self, value: Any = None) -> Any:
+    def call_next(self, *given: Any) -> Any:
         """What a plain wrap calls: it waits for the loop's answer."""
-        if self.closed or self.loop.is_closed():
+        if self.closed:
             raise _too_late(self.hook)
         if asyncio._get_running_loop() is self.loop:
             raise _on_the_loop(self.hook)
+        entering = self._enter(given)
         try:
-            return asyncio.run_coroutine_threadsafe(self._enter(value), self.loop).result()
+            answer = asyncio.run_coroutine_threadsafe(entering, self.loop)
+        except RuntimeError:  # the loop is closed
+            entering.close()
+            raise _too_late(self.hook) from None
+        try:
+            return answer.result()
         except concurrent.futures.CancelledError:  # an Exception, unlike asyncio's: a wrap that retries would go on
             raise asyncio.CancelledError from None
 
-    async def _enter(self, value: Any) -> Any:
+    async def _enter(self, given: tuple[Any, ...]) -> Any:
         if self.closed:
             raise _too_late(self.hook)
         task = asyncio.current_task()
         assert task is not None
         self.inside.add(task)
         try:
-            return await self.inner(value)
+            return await self.inner(*given)
         finally:
             self.inside.discard(task)
 

@@ -351,7 +351,7 @@ class Executor:
                 segment.settled = (error, answer)
                 raise error
             if answer.action == "retry":
-                if not self.wrapped:
+                if len(state.attempts) < state.called:
                     segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
                 self.retried[call.id] = state.called
                 if answer.delay:

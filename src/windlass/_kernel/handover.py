@@ -29,13 +29,12 @@ class Handover(Generic[T]):
         task = asyncio.ensure_future(produce())
         task.add_done_callback(lambda _: self._ready.set())
         try:
-            while True:
+            while self._values or not task.done():
                 await self._ready.wait()
                 self._ready.clear()
-                if not self._values:
-                    break
-                yield self._values.pop()
-                self._taken.set()
+                if self._values:
+                    yield self._values.pop()
+                    self._taken.set()
             yield await task
         finally:
             if not task.done():
