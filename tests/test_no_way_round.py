@@ -39,9 +39,10 @@ from windlass import (
     fold,
     tool,
 )
+from windlass.errors import HookError
 from windlass.messages import Usage
 from windlass.stores import MemoryStore
-from windlass.testing import ScriptedModel, calls, says
+from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 
 class Ran:
@@ -335,3 +336,42 @@ async def test_a_veto_is_not_given_twice_when_its_process_dies_after_it():
     await left.append("s", log[: vetoed + 2], 0)
     result = await build(left, says("two")).resume("s")
     assert [message.text for message in result.messages] == [message.text for message in expected.messages]
+
+
+async def test_a_kept_call_next_is_refused_when_the_call_is_over(ran: Ran):
+    model = ScriptedModel(calls("do", x=1), says("end"), says("never"))
+    agent = Agent(model, tools=[ran.do])
+    kept: list[Any] = []
+
+    @agent.wrap(ModelCall)
+    async def keep(request: Any, call_next: Any) -> Any:
+        kept.append((call_next, request))
+        return await call_next(request)
+
+    @agent.wrap(ToolCall)
+    async def keep_too(call: ToolCall, call_next: Any) -> Any:
+        kept.append((call_next, call))
+        return await call_next(call)
+
+    await agent.run("go")
+    assert len(kept) == 3
+    for call_next, value in kept:
+        with pytest.raises(HookError, match="over"):
+            await call_next(value)
+    assert len(model.requests) == 2
+    assert ran.done == [1]
+
+
+async def test_steering_that_comes_during_the_last_reply_is_heard_in_this_turn():
+    answered: list[str] = []
+
+    async def talk(request: Any) -> Any:
+        answered.append(request.messages[-1].text)
+        if len(answered) == 1:
+            await agent.steer("s", "and in French?")
+        return says(f"reply {len(answered)}")
+
+    agent = Agent(FunctionModel(talk))
+    result = await agent.run("hello", session="s")
+    assert answered == ["hello", "and in French?"]
+    assert result.text == "reply 2"

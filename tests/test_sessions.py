@@ -48,6 +48,8 @@ class Held:
     async def reply(self, request: Any) -> Any:
         self.asked.set()
         await self.may_go_on.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
         return says("; ".join(users(request.messages)))
 
 
@@ -151,6 +153,19 @@ async def test_a_gate_that_runs_its_own_session_is_refused():
         assert (await agent.run("go", session="s")).outcome == Completed()
 
 
+@pytest.mark.parametrize("busy", ["refuse", "queue", "steer"])
+async def test_nobody_can_wait_for_a_session_without_a_name(busy):
+    agent = Agent(ScriptedModel(calls("add", a=1, b=2), says("done")), tools=[add], busy=busy)
+
+    @agent.gate(ToolCalling)
+    async def again(event: ToolCalling) -> None:
+        with pytest.raises(SessionBusy):
+            await agent.run("again", session=event.turn.state.session)
+
+    async with asyncio.timeout(PATIENCE):
+        assert (await agent.run("go")).outcome == Completed()
+
+
 async def test_a_tool_may_run_another_session_of_its_agent():
     async def run(agent: Agent) -> Any:
         return await agent.run("there", session="other")
@@ -190,8 +205,9 @@ async def test_a_task_left_behind_by_a_turn_may_run_the_session_when_that_turn_i
 # ---------------------------------------------------------------- several who steer
 
 
-async def test_of_many_messages_to_a_busy_session_each_is_heard_once():
-    held = Held(busy="steer")
+@pytest.mark.parametrize("busy", ["queue", "steer"])
+async def test_of_many_messages_to_a_busy_session_each_is_heard_once(busy):
+    held = Held(busy=busy)
     turns = [asyncio.ensure_future(held.agent.run("one", session="s"))]
     await held.asked.wait()
     turns += [asyncio.ensure_future(held.agent.run(text, session="s")) for text in ("two", "three", "four")]

@@ -312,7 +312,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A segment over the session's log. The session is busy until `_leave`."""
         program = self._program or self.compile()
         name = session if session is not None else new_id()
-        self._running[name] = _Running()
+        self._running[name] = _UNNAMED if session is None else _Running()
         try:
             log = Fold(name) if session is None else await self._log(name)
             if message is None:
@@ -331,6 +331,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._running.pop(segment.fold.session).end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
+        if segment.ephemeral:
+            return Result(await _drive(segment, None), self._output, segment.hooks.slots, segment.failure)
         token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
         try:
             state = await _drive(segment, None)
@@ -383,7 +385,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
         if self.busy == "refuse":
             self.refuse_busy(session)
-        self._refuse_inside(session)
+        self._refuse_waiting(session)
         if self.busy == "queue":
             while (running := self._running.get(session)) is not None:
                 await running.ended()
@@ -411,9 +413,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         finally:
             self._leave(segment)
 
-    def _refuse_inside(self, session: str) -> None:
-        """Raise if the turn that runs in the session is one the caller is part of: it would wait for itself."""
-        if self._running.get(session) in _inside.get():
+    def _refuse_waiting(self, session: str) -> None:
+        """Raise if the turn that runs in the session cannot be waited for: the caller is part of it, or it is the last.
+
+        A session without a name of its own ends with its turn.
+        """
+        running = self._running.get(session)
+        if running is _UNNAMED:
+            raise SessionBusy(
+                f"a turn is running in session {session!r}, which was given no name and ends with it; use agent.steer",
+                session=session,
+            )
+        if running in _inside.get():
             raise SessionBusy(
                 f"session {session!r} was given a message from inside its own turn, which would wait for itself; "
                 "use turn.add or agent.steer to say something in it, or another session",
@@ -483,6 +494,10 @@ class _Running:
                 waiter.get_loop().call_soon_threadsafe(_set, waiter)
 
 
+_UNNAMED = _Running()
+"""All turns of sessions without a name: nobody waits for their end."""
+
+
 class _Log(Fold):
     """A fold that knows the last record that is stored: by it one can tell whether the store has the same log still."""
 
@@ -501,7 +516,7 @@ class _Log(Fold):
 
 
 _inside: ContextVar[tuple[_Running, ...]] = ContextVar("windlass_inside", default=())
-"""The turns that the current task is part of."""
+"""The turns of named sessions that the current task is part of."""
 
 
 def _ignore(record: Record) -> None:

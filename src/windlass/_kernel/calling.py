@@ -6,7 +6,7 @@ from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Answer, Ask, Halt
-from windlass.errors import BadReply, ModelError
+from windlass.errors import BadReply, HookError, ModelError
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
 from windlass.outcomes import Stopped, StopReason, error_value, recorded_error
@@ -35,6 +35,7 @@ class ModelCaller:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.wrapped = bool(segment.hooks.model_wraps)
+        self.judged: ModelRequest | None = None
         self.halted: Halt | None = None
         self.reply: ModelReply | None = None
         self.error: Exception | None = None
@@ -70,6 +71,8 @@ class ModelCaller:
             if not self._halted():
                 raise
             return None
+        finally:
+            self.judged = None
         if self.halted is not None and self._halted():
             return None
         self.paid = given is self.reply
@@ -115,6 +118,8 @@ class ModelCaller:
     async def _before(self, request: ModelRequest) -> ModelReply | None:
         """What the log has is served; what the gates have not judged goes to them first."""
         segment = self.segment
+        if self.judged is None:
+            raise HookError("call_next was kept and called when the call was over", hook="", event="ModelCall")
         if self.number > 1:
             self._write_attempt()
         changed = request is not self.judged

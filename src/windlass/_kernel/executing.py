@@ -442,7 +442,9 @@ class Executor:
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
-        attempts = self.attempts[call.id]
+        attempts = self.attempts.get(call.id)
+        if attempts is None:
+            raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
         attempts.number += 1
         self.written.pop(call.id, None)
         if (attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed) and (

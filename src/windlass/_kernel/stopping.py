@@ -11,6 +11,7 @@ from windlass.records import Evaluated, StopVetoed
 from windlass.states import Fold, step_id
 
 from .continuing import reason_of
+from .inbox import steered
 from .segment import Segment
 from .stages import add_message, decide
 
@@ -28,7 +29,9 @@ class Resolver:
         if evaluated.vote is Vote.REQUEST or evaluated.vote is Vote.ALLOW:
             return
         reason, detail = reason_of(evaluated, segment.program.criteria, fold)
-        if segment.hooks.stopping is not None and not reason.hard and await self._vetoed(fold, reason):
+        if segment.inbox and not reason.hard and (await steered(segment) or not fold.going):
+            await segment.commit()
+        elif segment.hooks.stopping is not None and not reason.hard and await self._vetoed(fold, reason):
             await segment.commit()
         elif reason is StopReason.COMPLETED:
             segment.conclude(_COMPLETED)
