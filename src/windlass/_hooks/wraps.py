@@ -295,10 +295,10 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
     results: list[Any] = []
     entered = 0
     closed = False
-    from_inside: Exception | None = None
+    from_inside: list[Exception] = []
 
     async def call_next(_: Any = None) -> Any:
-        nonlocal entered, from_inside
+        nonlocal entered
         if closed:
             raise _too_late(hook)
         entered += 1
@@ -307,7 +307,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
         try:
             results.append(await inner(value))
         except Exception as error:
-            from_inside = error
+            from_inside.append(error)
             raise
         return results[0]
 
@@ -316,7 +316,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
     try:
         await _async(hook)(value, call_next, **supplied)
     except Exception as error:
-        if error is from_inside or isinstance(error, HookError):
+        if error in from_inside or isinstance(error, HookError):
             raise
         raise _failed(hook, error) from error
     finally:

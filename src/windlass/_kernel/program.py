@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -124,7 +123,10 @@ class Program:
         waiting = _waiting.get()
         context = contextvars.copy_context()
         context.run(_waiting.set, waiting | {self})
-        run = partial(context.run, without_stop_iteration, fn)
+
+        def run() -> Any:
+            return context.run(without_stop_iteration, fn)
+
         name = f"windlass-{self.name}"
         if self in waiting:
             alone = ThreadPoolExecutor(1, thread_name_prefix=name)

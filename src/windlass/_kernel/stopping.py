@@ -29,14 +29,19 @@ class Resolver:
         if evaluated.vote is Vote.REQUEST or evaluated.vote is Vote.ALLOW:
             return
         reason, detail = reason_of(evaluated, segment.program.criteria, fold)
-        if segment.inbox and not reason.hard and (await steered(segment) or not fold.going):
-            await segment.commit()
-        elif segment.hooks.stopping is not None and not reason.hard and await self._vetoed(fold, reason):
+        if not reason.hard and await self._held_up(fold, reason):
             await segment.commit()
         elif reason is StopReason.COMPLETED:
             segment.conclude(_COMPLETED)
         else:
             segment.conclude(Stopped(reason, detail))
+
+    async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
+        """Whether the turn does not simply stop: somebody steered or cancelled it, or a hook vetoes."""
+        segment = self.segment
+        if segment.inbox and (await steered(segment) or not fold.going):
+            return True
+        return segment.hooks.stopping is not None and await self._vetoed(fold, reason)
 
     async def _vetoed(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
