@@ -373,12 +373,11 @@ class Fold:
 
     def glimpse(self) -> State:
         """The value it stands for, without the records the store does not have: what an observer is shown."""
-        pending, self.pending = self.pending, []
+        pending, self.pending, self._state = self.pending, [], None
         try:
             return replace(self.state, seq=self.stored + len(pending))
         finally:
-            self.pending = pending
-            self._state = None
+            self.pending, self._state = pending, None
 
     @property
     def state(self) -> State:
@@ -565,7 +564,8 @@ def _(fold: Fold, record: r.ReplyRejected) -> None:
 
 @_folds(r.ToolDecided)
 def _(fold: Fold, record: r.ToolDecided) -> None:
-    step = _open(fold)
+    step = fold.open
+    assert step is not None
     call = step.calls[record.call]
     call.decided = record
     if record.json is not None:
@@ -576,7 +576,8 @@ def _(fold: Fold, record: r.ToolDecided) -> None:
 
 @_folds(r.ToolCalled)
 def _(fold: Fold, record: r.ToolCalled) -> None:
-    step = _open(fold)
+    step = fold.open
+    assert step is not None
     call = step.calls[record.call]
     call.called = record.attempt
     if step.versions is not None:
@@ -585,7 +586,8 @@ def _(fold: Fold, record: r.ToolCalled) -> None:
 
 @_folds(r.ToolAttempted)
 def _(fold: Fold, record: r.ToolAttempted) -> None:
-    step = _open(fold)
+    step = fold.open
+    assert step is not None
     call = step.calls[record.call]
     call.attempts = (*call.attempts, record)
     if step.versions is not None:
@@ -594,7 +596,8 @@ def _(fold: Fold, record: r.ToolAttempted) -> None:
 
 @_folds(r.ToolReturned)
 def _(fold: Fold, record: r.ToolReturned) -> None:
-    step = _open(fold)
+    step = fold.open
+    assert step is not None
     call = step.calls[record.call]
     call.result = record.result
     if step.versions is not None:

@@ -14,7 +14,7 @@ from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import ToolCalling, ToolReturning
-from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
+from windlass.messages import ToolCall, ToolResult, ToolSpec, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
 from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
@@ -368,7 +368,8 @@ class Executor:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
         segment = self.segment
         tool = segment.program.tools.get(call.name)
-        if tool is None or not _offered(segment.fold, call.name):
+        opened = segment.fold.opened
+        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, call.name)):
             return unknown_tool(call.name, segment)
         try:
             values = tool.prepare(call.json)
@@ -576,10 +577,9 @@ def _unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and tool.effect == "unsafe" and tool.retry != "safe"
 
 
-def _offered(fold: Fold, name: str) -> bool:
+def _offered(specs: tuple[ToolSpec, ...], name: str) -> bool:
     """Whether the session has the tool: a hook may have taken it out when the session started."""
-    opened = fold.opened
-    return opened is None or opened.tools is None or any(spec.name == name for spec in opened.tools)
+    return any(spec.name == name for spec in specs)
 
 
 def unknown_tool(name: str, segment: Segment) -> ToolResult:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from windlass.messages import as_message
+from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
-from windlass.records import CancelRequested, InboxTaken
+from windlass.records import CancelRequested, InboxTaken, MessageHeld
 
 from .segment import Segment
 from .stages import add_message
@@ -20,11 +20,19 @@ async def take_inbox(segment: Segment) -> bool:
     for key, kind, data in entries:
         segment.record(InboxTaken(key, kind))
         if kind == "steer":
-            added = await add_message(segment, as_message(data), "steering") or added
+            added = await _hear(segment, as_message(data)) or added
         elif kind == "cancel":
             segment.record(CancelRequested(str(data)))
             segment.conclude(Cancelled(str(data)))
     return added
+
+
+async def _hear(segment: Segment, message: Message) -> bool:
+    """Steering enters at once, or after the step that is open: a call and its result are not to be parted."""
+    if segment.fold.open is None:
+        return await add_message(segment, message, "steering")
+    segment.hold(MessageHeld(message, "steering"))
+    return True
 
 
 async def steered(segment: Segment) -> bool:
