@@ -106,7 +106,7 @@ async def test_a_costly_gate_is_asked_only_if_no_other_refused():
 
 
 async def test_a_transformer_changes_the_words_of_every_later_reader():
-    agent = Agent(ScriptedModel(says("my number is 42"), says("ok")))
+    agent = Agent(ScriptedModel(says("the word is swordfish"), says("ok")))
     made: list[object] = []
 
     @agent.transform
@@ -120,13 +120,13 @@ async def test_a_transformer_changes_the_words_of_every_later_reader():
             return ()
 
         def flush(self) -> Iterable[str]:
-            yield self.held.replace("42", "**")
+            yield self.held.replace("swordfish", "**")
 
     result = await agent.run("go", session="s")
     again = await agent.run("and?", session="s")
-    assert result.text == "my number is **"
-    assert "42" not in repr(await agent.store.read("s"))
-    assert "42" not in repr(list(again.messages))
+    assert result.text == "the word is **"
+    assert "swordfish" not in repr(await agent.store.read("s"))
+    assert "swordfish" not in repr(list(again.messages))
     assert len(made) == 2
 
 
