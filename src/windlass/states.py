@@ -313,26 +313,30 @@ class Fold:
     the latest step, if nobody has asked for it as a value yet.
     """
 
-    stored = 0
-    steps = 0
-    turns = 0
-    before = _NOTHING
-    slots = _NO_SLOTS
-    turn: TurnFold | None = None
-    going = False
-    open: StepFold | None = None
-    last: StepFold | None = None
-    opened: r.SessionOpened | None = None
-    ended = False
-    inbox: tuple[str, ...] = ()
-    pipeline = ""
-    _messages: Messages | None = None
-    _state: State | None = None
+    __slots__ = (
+        "_items", "_messages", "_state", "before", "ended", "going", "inbox", "last", "open", "opened", "pending",
+        "pipeline", "session", "slots", "steps", "stored", "turn", "turns",
+    )  # fmt: skip
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self.stored = 0
+        self.steps = 0
+        self.turns = 0
+        self.before = _NOTHING
+        self.slots = _NO_SLOTS
+        self.turn: TurnFold | None = None
+        self.going = False
+        self.open: StepFold | None = None
+        self.last: StepFold | None = None
+        self.opened: r.SessionOpened | None = None
+        self.ended = False
+        self.inbox: tuple[str, ...] = ()
+        self.pipeline = ""
         self.pending: list[r.Record] = []
         self._items: list[Message] = []
+        self._messages: Messages | None = None
+        self._state: State | None = None
 
     @classmethod
     def of(cls, state: State) -> Fold:

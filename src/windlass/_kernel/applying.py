@@ -19,6 +19,8 @@ from .stages import add_message, admit, decide, inject
 class Applier:
     """Applies a finished step to the state. A suspended step stays open."""
 
+    __slots__ = ("segment",)
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 

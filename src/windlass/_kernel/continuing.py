@@ -30,6 +30,8 @@ _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
 class Evaluator:
     """Collects the votes and records the strictest with the reasons of those who cast it."""
 
+    __slots__ = ("segment",)
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 

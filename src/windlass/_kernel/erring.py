@@ -33,6 +33,8 @@ class Answer(Struct, frozen=True):
 class Handler:
     """Turns an error into retry (the step is entered again), ignore, or halt."""
 
+    __slots__ = ("segment",)
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 

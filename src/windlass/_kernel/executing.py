@@ -33,6 +33,8 @@ _UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have
 class Executor:
     """Decides and runs the open calls of a step."""
 
+    __slots__ = ("_onion", "attempts", "judged", "retried", "segment", "waiting_writes", "wrapped", "written")
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.attempts: dict[str, Attempts] = {}

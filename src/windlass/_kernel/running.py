@@ -26,6 +26,8 @@ from .stages import WAITING, decide, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
+    __slots__ = ("_passage", "_silent", "begins", "caller", "fold", "replying", "segment")
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.fold = segment.fold

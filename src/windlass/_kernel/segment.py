@@ -50,16 +50,10 @@ STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 """Where parts are injected for one step and go with it."""
 
 
-class Segment:
-    """Holds the current state and hands its records to the store and the observers.
+class Rare:
+    """What few segments need: as it is until somebody sets it."""
 
-    The state is the truth; what else is here is live: the caller's scope, tasks beside the turn, and what must be
-    asked again by another process because it is not in the log.
-    """
-
-    inbox = False
     failure: BaseException | None = None
-    unrecorded: tuple[Injected, ...] = ()
     began = False
     recorded: tuple[HookDecided, ...] = ()
     early: tuple[MessageHeld, ...] = ()
@@ -70,6 +64,21 @@ class Segment:
     _parallel: dict[str, str] | None = None
     _reading = False
     _writer: asyncio.Lock | None = None
+
+
+class Segment(Rare):
+    """Holds the current state and hands its records to the store and the observers.
+
+    The state is the truth; what else is here is live: the caller's scope, tasks beside the turn, and what must be
+    asked again by another process because it is not in the log.
+    """
+
+    __slots__ = (
+        "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_side_calls", "_tasks", "answers",
+        "applier", "clock", "durable", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox",
+        "lifecycle", "listens", "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope",
+        "turn", "unrecorded",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -90,6 +99,8 @@ class Segment:
         self.scope = scope
         self.given_slots = slots or {}
         self.ephemeral = ephemeral
+        self.inbox = False
+        self.unrecorded: tuple[Injected, ...] = ()
         self.hooks = program.hooks
         self.clock = program.clock
         self.reserve = program.reserve

@@ -21,6 +21,8 @@ _COMPLETED = Completed()
 class Resolver:
     """Settles a stop. Hard limits, errors and cancels are never put to a veto."""
 
+    __slots__ = ("segment",)
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 

@@ -42,6 +42,8 @@ _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reje
 class TurnLifecycle:
     """Starts, finishes and, if need be, cleans up after a turn."""
 
+    __slots__ = ("segment",)
+
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
 
