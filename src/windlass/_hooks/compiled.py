@@ -40,8 +40,10 @@ class Point:
         """Once its hooks know what they are given: if all that may change something are plain and see the same, they
         can be asked in one go."""
         views = {hook.view for hook in self.changing}
-        if len(views) == 1 and all(hook.quick for hook in self.changing):
-            self.quick = tuple([hook.fn for hook in self.changing])
+        fns = tuple([hook.fn for hook in self.changing])
+        told_apart = all(fns.index(fn) == at for at, fn in enumerate(fns))
+        if len(views) == 1 and told_apart and all(hook.quick for hook in self.changing):
+            self.quick = fns
             self.view = views.pop()
 
 

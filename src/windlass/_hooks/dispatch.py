@@ -109,15 +109,13 @@ async def first_answer(point: Point, event: Any) -> tuple[int, Any] | None:
     """The first of a point's quick hooks that is not silent, and what it says: mostly there is none."""
     assert point.quick is not None
     given = event if point.view is None else point.view(event)
-    index = 0
+    fn = None
     try:
         for fn in point.quick:
-            answer = await fn(given)
-            if answer is not None:
-                return index, answer
-            index += 1
+            if (answer := await fn(given)) is not None:
+                return point.quick.index(fn), answer
     except Exception as error:
-        raise failing(point.changing[index], point, error) from error
+        raise failing(point.changing[point.quick.index(fn)], point, error) from error
     return None
 
 

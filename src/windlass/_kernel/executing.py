@@ -454,7 +454,8 @@ class Executor:
             settled := await self._before(call, attempts)
         ) is not None:
             return settled
-        _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
+        if attempts.number - attempts.since > 1:
+            _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         try:
             attempts.result = result = await self.attempt(call, attempts.number, attempts.fingerprint)
         except Exception as error:
@@ -565,8 +566,7 @@ def _changed(state: CallFold) -> str | None:
 
 def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> None:
     """A second attempt at an unsafe call that was started, unless the tool said that nothing happened."""
-    first = attempts.number - attempts.since == 1
-    if first or not _unsafe(tool) or not attempts.state.called or isinstance(attempts.known, NotDone):
+    if not _unsafe(tool) or not attempts.state.called or isinstance(attempts.known, NotDone):
         return
     outcome = "known" if attempts.known is None else "unknown"
     raise UnsafeRetry(
