@@ -14,7 +14,7 @@ from ._hooks.registrar import Registrar
 from ._kernel.applying import Applier
 from ._kernel.composites import PHASES, Composites, Phase, PhaseHandler
 from ._kernel.continuing import Evaluator
-from ._kernel.erring import Handler
+from ._kernel.erring import DefaultErrorHandler
 from ._kernel.executing import Executor
 from ._kernel.running import Runner
 from ._kernel.stopping import Resolver
@@ -31,7 +31,7 @@ DEFAULT = Composites(
     applier=Applier,
     evaluator=Evaluator,
     resolver=Resolver,
-    errors=Handler,
+    errors=DefaultErrorHandler,
     executor=Executor,
 )
 

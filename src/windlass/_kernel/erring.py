@@ -21,7 +21,7 @@ from .segment import Segment
 _RETRY_LIMIT = "RetryLimit"
 
 
-class Answer(Struct, frozen=True):
+class Handling(Struct, frozen=True):
     """What is to be done about an error, who said so, and the Halt if a hook gave one."""
 
     action: Action
@@ -30,7 +30,7 @@ class Answer(Struct, frozen=True):
     halt: Halt | None = None
 
 
-class Handler:
+class DefaultErrorHandler:
     """Turns an error into retry (the step is entered again), ignore, or halt."""
 
     __slots__ = ("segment",)
@@ -45,9 +45,9 @@ class Handler:
         segment.failure = error
         settled, segment.settled = segment.settled, None
         if settled is not None and settled[0] is error:
-            answer: Answer = settled[1]
+            answer: Handling = settled[1]
         else:
-            answer = await answer_to(segment, error, category_of(error))
+            answer = await handling_of(segment, error, category_of(error))
         if answer.action == "retry":
             await segment.commit()
             if answer.delay:
@@ -67,14 +67,14 @@ class Handler:
         await segment.commit()
 
 
-async def answer_to(segment: Segment, error: Exception, category: Category, retryable: bool = True) -> Answer:
+async def handling_of(segment: Segment, error: Exception, category: Category, retryable: bool = True) -> Handling:
     """Hooks are asked, then the policy; its bounds hold whatever anybody says. The answer is recorded."""
     policy, fold = segment.program.policy, segment.fold
-    answer = Answer(policy.action(category), "policy", policy.delay)
+    answer = Handling(policy.action(category), "policy", policy.delay)
     if segment.hooks.erring is not None and not isinstance(error, HookError):
         answer = await _ask(segment, segment.hooks.erring, error, category, answer)
     if answer.action == "retry" and (bound := _bound(segment, retryable)) is not None:
-        answer = Answer("ignore" if category == "tool" else "halt", bound)
+        answer = Handling("ignore" if category == "tool" else "halt", bound)
     if category != "tool" or answer.by != "policy" or answer.action != "ignore":
         segment.record(ErrorHandled(error_value(error), category, answer.action, answer.by, fold.steps + 1))
     return answer
@@ -92,7 +92,7 @@ def _bound(segment: Segment, retryable: bool) -> str | None:
     return _RETRY_LIMIT if any(turn.retries >= limit.retries for limit in limits) else None
 
 
-async def _ask(segment: Segment, point: Point, error: Exception, category: Category, otherwise: Answer) -> Answer:
+async def _ask(segment: Segment, point: Point, error: Exception, category: Category, otherwise: Handling) -> Handling:
     fold = segment.fold
     attempt = fold.turn.errors_in_a_row + 1 if fold.turn is not None else 1
     about = step_id(fold.session, fold.steps + 1) + "/error"
@@ -102,10 +102,10 @@ async def _ask(segment: Segment, point: Point, error: Exception, category: Categ
     by = ", ".join(sorted(name for name, _ in passage.answers))
     match verdict:
         case Retry(delay=delay):
-            return Answer("retry", by, delay)
+            return Handling("retry", by, delay)
         case Ignore():
-            return Answer("ignore", by)
+            return Handling("ignore", by)
         case Halt() as halt:
-            return Answer("halt", by, halt=halt)
+            return Handling("halt", by, halt=halt)
         case _:
             return otherwise

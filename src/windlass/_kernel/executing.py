@@ -21,7 +21,7 @@ from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
-from .erring import answer_to
+from .erring import handling_of
 from .segment import Segment
 from .stages import after_answer, asks_again, keep_out, question
 
@@ -348,7 +348,7 @@ class Executor:
         if not isinstance(error, HookError) and (
             segment.hooks.erring or segment.program.policy.action("tool") != "ignore"
         ):
-            answer = await answer_to(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
+            answer = await handling_of(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
             if answer.action == "halt":
                 segment.settled = (error, answer)
                 raise error
