@@ -16,9 +16,11 @@ from windlass import (
     Deny,
     Edit,
     ErrorPolicy,
+    Failed,
     Finish,
     Halt,
     HookAction,
+    HookFailed,
     Lifecycle,
     MessageAdding,
     ModelCall,
@@ -39,7 +41,7 @@ from windlass import (
     fold,
     tool,
 )
-from windlass.errors import HookError
+from windlass.errors import HookError, StoreError
 from windlass.messages import Usage
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
@@ -375,3 +377,34 @@ async def test_steering_that_comes_during_the_last_reply_is_heard_in_this_turn()
     result = await agent.run("hello", session="s")
     assert answered == ["hello", "and in French?"]
     assert result.text == "reply 2"
+
+
+async def test_a_store_that_fails_is_the_outcome_of_the_turn_and_nothing_is_acknowledged(ran: Ran):
+    class Full(MemoryStore):
+        durable = True
+
+        async def append(self, session: str, records: Any, expected: int) -> bool:
+            if expected:
+                raise OSError("disk full")
+            return await super().append(session, records, expected)
+
+    store = Full()
+    result = await Agent(ScriptedModel(calls("do", x=1), says("end")), tools=[ran.do], store=store).run(
+        "go", session="s"
+    )
+    assert isinstance(result.outcome, Failed)
+    assert "disk full" in result.outcome.error.message
+    assert isinstance(result.error, StoreError)
+    assert len(await store.read("s")) < result.state.seq
+
+
+async def test_a_shadow_that_is_too_slow_is_given_up_and_says_so():
+    agent = Agent(ScriptedModel(says("hi")), observer_patience=0.05)
+
+    @agent.gate(ModelCalling, mode="shadow")
+    async def slow(event: ModelCalling) -> None:
+        await asyncio.sleep(60)
+
+    await agent.run("go", session="s")
+    failed = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert [(record.hook, record.effect) for record in failed] == [("slow", "shadow")]

@@ -281,6 +281,10 @@ class Passage(Struct, gc=False):
         """A shadow gate: what it answers is recorded and nothing else."""
         try:
             answer = await call(hook, self.event, self.site, may_write=False)
+        except asyncio.CancelledError:
+            late = HookTimeout(f"shadow {hook.name!r} was not done when the turn was", hook=hook.name)
+            self.site.record(HookFailed(hook.name, self.point.name, error_value(late), effect="shadow"))
+            raise
         except Exception as error:
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="shadow"))
             return

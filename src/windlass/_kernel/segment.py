@@ -12,7 +12,7 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
 from windlass.decisions import Answer, AnyResolution, Ask, Halt
-from windlass.errors import ConfigError, HookError, SlotConflict
+from windlass.errors import ConfigError, HookError, SlotConflict, StoreError, WindlassError
 from windlass.events import ModelCalling
 from windlass.messages import (
     Message,
@@ -178,7 +178,13 @@ class Segment(Rare):
         async with self._writer:
             fold = self.fold
             if batch := fold.pending[:]:
-                self.inbox = await self.program.store.append(fold.session, batch, fold.stored)
+                try:
+                    self.inbox = await self.program.store.append(fold.session, batch, fold.stored)
+                except WindlassError:
+                    raise
+                except Exception as error:
+                    text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
+                    raise StoreError(text) from error
                 fold.acknowledge(len(batch))
 
     async def _catch_up(self) -> None:
@@ -329,6 +335,7 @@ class Segment(Rare):
             _, late = await asyncio.wait(self._tasks, timeout=self.program.patience)
             for task in late:
                 task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
         return await self.program.in_thread(fn)

@@ -399,7 +399,10 @@ class TurnLifecycle:
             segment.conclude(outcome)
             await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)
             return await segment.settle()
-        except StoreError:
+        except StoreError:  # what cannot be stored is still told to the caller
+            segment.conclude(outcome)
+            if segment.fold.turn is not None and segment.fold.turn.outcome is None:
+                segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
             return segment.state
         except Exception as another:
             segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
