@@ -21,8 +21,9 @@ async def loop(
     after: Sequence[Callable[..., Awaitable[None]]] = (),
     wrap_model: Sequence[Callable[[Call], Call]] = (),
     wrap_tool: Sequence[Callable[[Call], Call]] = (),
-) -> str:
-    """A turn from a prompt to the final text."""
+    sink: Callable[[list[Message]], None] | None = None,
+) -> tuple[str, list[Message]]:
+    """A turn from a prompt to the final text and the messages; `sink` gets those of each step, to keep them."""
 
     async def call_tool(call: Message) -> Any:
         return await tools[call["name"]](**json.loads(call["args"]))
@@ -32,6 +33,8 @@ async def loop(
     for wrap in reversed(wrap_tool):
         call_tool = wrap(call_tool)
     messages: list[Message] = [{"role": "user", "content": prompt}]
+    if sink:
+        sink(messages)
     while True:
         for hook in before:
             await hook(messages)
@@ -39,12 +42,14 @@ async def loop(
         for hook in after:
             await hook(messages, reply)
         messages.append(reply)
-        calls = reply.get("tool_calls", ())
-        for call in calls:
-            result = await call_tool(call)
-            messages.append({"role": "tool", "id": call["id"], "content": str(result)})
-        if not calls:
-            return reply["content"]
+        new = [reply]
+        for call in reply.get("tool_calls", ()):
+            new.append({"role": "tool", "id": call["id"], "content": str(await call_tool(call))})  # noqa: PERF401
+        messages += new[1:]
+        if sink:
+            sink(new)
+        if len(new) == 1:
+            return reply["content"], messages
 
 
 async def fake_model(messages: list[Message]) -> Message:
@@ -80,7 +85,7 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
     """A function that runs one turn, with so many no-op hooks at each of four points."""
 
     async def turn() -> str:
-        return await loop(
+        text, _ = await loop(
             fake_model,
             {"add": add},
             "go",
@@ -89,5 +94,6 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
             wrap_model=[pass_on] * hooks,
             wrap_tool=[pass_on] * hooks,
         )
+        return text
 
     return turn
