@@ -14,7 +14,7 @@ class MemoryStore:
 
     durable = False
 
-    def __init__(self, *, keep_ended: int = 16) -> None:
+    def __init__(self, *, keep_ended: int = 64) -> None:
         self._logs: dict[str, list[Record]] = {}
         self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
         self._taken: dict[str, set[str]] = {}
