@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from windlass import (
+    ActiveTimeLimit,
     Agent,
     Allow,
     Approve,
@@ -30,6 +31,7 @@ from windlass import (
     Says,
     SessionStarting,
     StepEnding,
+    StepStarting,
     Stopped,
     Stopping,
     Suspended,
@@ -408,3 +410,27 @@ async def test_a_shadow_that_is_too_slow_is_given_up_and_says_so():
     await agent.run("go", session="s")
     failed = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
     assert [(record.hook, record.effect) for record in failed] == [("slow", "shadow")]
+
+
+async def test_a_gate_that_is_asked_again_on_resume_cannot_loosen_what_held_by_default(ran: Ran):
+    def build(store: MemoryStore, *script: Any) -> Agent:
+        return Agent(ScriptedModel(*script), tools=[ran.do], store=store, unmatched="deny")
+
+    whole = MemoryStore()
+    await build(whole, calls("do", x=1), says("end")).run("go", session="s")
+    log = list(await whole.read("s"))
+    decided = next(i for i, record in enumerate(log) if type(record).__name__ == "ToolDecided")
+    left = MemoryStore()
+    await left.append("s", log[: decided + 1], 0)
+    later = build(left, says("end"))
+    later.gate(ToolCalling, on_resume="rerun")(lambda event: Allow())
+    await later.resume("s")
+    assert ran.done == []
+
+
+async def test_a_limit_does_not_stop_the_first_model_call_because_a_gate_has_spoken():
+    model = ScriptedModel(says("hi"))
+    agent = Agent(model, criteria=[ActiveTimeLimit(0)])
+    agent.gate(StepStarting)(lambda event: Allow())
+    await agent.run("go")
+    assert len(model.requests) == 1

@@ -63,7 +63,7 @@ def test_no_committed_file_names_a_path_or_a_registry_of_one_machine():
     [
         "open('/{}/main/x')".format("work"),
         "/{}/.cache".format("root"),
-        "--index-url https://x",
+        "--index-{} https://x".format("url"),
         "-i https://x",
     ],
 )

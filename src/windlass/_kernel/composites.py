@@ -6,7 +6,7 @@ Between composites the state travels as its accumulator: they read what they nee
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -86,6 +86,3 @@ class Composites(Struct, frozen=True):
     resolver: Callable[[Segment], StopResolver]
     errors: Callable[[Segment], ErrorHandler]
     executor: Callable[[Segment], ToolExecutor]
-
-
-Handlers: TypeAlias = Sequence[PhaseHandler]

@@ -175,7 +175,8 @@ class Executor:
         point = self.segment.hooks.tool_calling
         assert point is not None
         passage = Passage(point, ToolCalling(state.call, self.segment.turn), self.segment, state.call.id)
-        passage.answers = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
+        spoken = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
+        passage.answers = spoken or (("default", decided.verdict),)
         before = len(passage.answers)
         verdict = await passage.judge(asks_again(self.segment))
         if len(passage.answers) > before and verdict != decided.verdict:
@@ -269,23 +270,27 @@ class Executor:
         """The batch breaks off: calls that had ended keep their results and what they wrote."""
         segment = self.segment
         for state, result, writes in (self.waiting_writes or {}).values():
-            try:
-                segment.keep(writes)
-            except HookError as error:
-                result = text_result(f"Error: {error}", "error")
+            result = self._kept(writes, result)
             segment.record(ToolReturned(state.call.id, state.call.name, result, segment.clock.now()))
 
     async def _keep_in_order(self, batch: list[CallFold]) -> None:
         """What parallel calls wrote, in the order of the calls and not in that of their ends."""
-        waiting, self.waiting_writes = self.waiting_writes or {}, None
+        waiting = self.waiting_writes or {}
         for call in batch:
             if (held := waiting.get(call.proposed.id)) is not None:
                 state, result, writes = held
-                try:
-                    self.segment.keep(writes)
-                except HookError as error:
-                    result = text_result(f"Error: {error}", "error")
+                result = self._kept(writes, result)
+                waiting[call.proposed.id] = (state, result, Writes(writes.by))
                 await self._return(state, result)
+                del waiting[call.proposed.id]
+
+    def _kept(self, writes: Writes, result: ToolResult) -> ToolResult:
+        """The result of a call once what it wrote is kept; a conflict is its result."""
+        try:
+            self.segment.keep(writes)
+        except HookError as error:
+            return text_result(f"Error: {error}", "error")
+        return result
 
     async def _run(self, state: CallFold) -> None:
         """A decided call to its result: refused, answered for it, in doubt since a crash, or executed."""
@@ -316,10 +321,7 @@ class Executor:
             if self.waiting_writes is not None:
                 self.waiting_writes[call.id] = (state, result, writes)
                 return
-            try:
-                segment.keep(writes)
-            except HookError as error:
-                result = text_result(f"Error: {error}", "error")
+            result = self._kept(writes, result)
         if segment.hooks.tool_returning is None and not self.judged:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:

@@ -20,7 +20,7 @@ from windlass.states import Fold, StepFold, step_id
 from .calling import ModelCaller
 from .inbox import take_inbox
 from .segment import Segment, handled, request_digest
-from .stages import WAITING, decide, inject
+from .stages import WAITING, begun, decide, inject
 
 
 class Runner:
@@ -42,14 +42,14 @@ class Runner:
         if segment.inbox:
             await take_inbox(segment)
         number = fold.steps + 1
-        if self.begins and fold.open is None and not (segment.resumed and self._begun(number)):
+        if self.begins and fold.open is None and not (segment.resumed and begun(fold)):
             await self._begin(number)
         while fold.going:
             step = fold.open
             if step is None:
                 await self._ask(number, 1)
             elif step.reply is None:
-                if segment.program.limits and self._exceeded(fold):
+                if step.round > 1 and segment.program.limits and self._exceeded(fold):
                     break
                 await self._ask(number, step.round)
             elif self.replying is None or self._silent or await self._judge_reply(step):
@@ -58,14 +58,8 @@ class Runner:
                 break
         return fold.open or StepFold(number)
 
-    def _begun(self, number: int) -> bool:
-        """Whether the log shows that this step had begun before somebody died."""
-        about = step_id(self.fold.session, number)
-        injected = self.fold.turn.injected if self.fold.turn is not None else ()
-        return any(item.about == about and item.event == "StepStarting" for item in injected)
-
     def _exceeded(self, fold: Fold) -> bool:
-        """Limits hold before each model call: a retry or a new attempt may be one too many."""
+        """Limits hold before a retry or a regeneration too: it may be one too many."""
         segment, state = self.segment, fold.state
         votes = [(limit, limit(state)) for limit in segment.program.limits]
         exceeded = [(limit.reason, f"{name_of(limit)}: {vote[1]}") for limit, vote in votes if vote is not None]

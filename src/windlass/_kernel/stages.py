@@ -25,6 +25,7 @@ from windlass.messages import Message, ToolCall
 from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded
+from windlass.states import Fold, step_id
 from windlass.types import AnyEvent
 
 from .segment import Segment
@@ -113,6 +114,13 @@ def after_answer(event: type[AnyEvent], answers: Any, answered: Answered) -> Any
             if event.rejected is Regenerate:
                 return Regenerate(reason)
             return Halt(reason) if event.rejected is Halt else Deny(reason)
+
+
+def begun(fold: Fold) -> bool:
+    """Whether the log shows that the next step had begun when somebody died."""
+    about = step_id(fold.session, fold.steps + 1)
+    injected = fold.turn.injected if fold.turn is not None else ()
+    return any(item.about == about and item.event == "StepStarting" for item in injected)
 
 
 def may_go_on(verdict: Any) -> bool:

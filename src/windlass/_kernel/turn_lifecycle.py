@@ -34,7 +34,7 @@ from windlass.turns import Writes
 
 from .applying import abandon, release
 from .segment import Segment, handled
-from .stages import WAITING, add_message, decide, inject, inject_again, may_go_on, question, take_in
+from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
 
 _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
@@ -210,9 +210,7 @@ class TurnLifecycle:
             about = f"{fold.session}/t{turn.number}"
             await inject_again(segment, Passage(point, TurnStarting(turn.message, segment.turn), segment, about))
         voted = turn.evaluated if turn.evaluated is not None and turn.evaluated.step == fold.steps else None
-        about = f"{fold.session}/{fold.steps + 1}"
-        begun = any(item.about == about and item.event == "StepStarting" for item in turn.injected)
-        if fold.open is None and turn.steps and not begun:
+        if fold.open is None and turn.steps and not begun(fold):
             await segment.resolver.resolve(fold, voted or await segment.evaluator.evaluate(fold))
 
     async def _know_the_old_hooks(self) -> None:
