@@ -28,12 +28,14 @@ from windlass import (
     ModelCalling,
     ModelReplying,
     NotDone,
+    Resuming,
     Says,
     SessionStarting,
     StepEnding,
     StepStarting,
     Stopped,
     Stopping,
+    StopReason,
     Suspended,
     ToolCall,
     ToolCalling,
@@ -434,3 +436,29 @@ async def test_a_limit_does_not_stop_the_first_model_call_because_a_gate_has_spo
     agent.gate(StepStarting)(lambda event: Allow())
     await agent.run("go")
     assert len(model.requests) == 1
+
+
+async def test_a_question_about_going_on_that_expired_is_answered_by_its_default(ran: Ran):
+    agent = Agent(ScriptedModel(calls("do", x=1), says("end")), tools=[ran.do])
+    agent.gate(ToolCalling)(lambda event: Ask("sure?"))
+    agent.gate(Resuming)(lambda event: Ask("has nothing changed?", expires=0))
+    await agent.run("go", session="s")
+    again = await agent.resume("s", answers={"s/1/1": Approve()})
+    assert isinstance(again.outcome, Suspended)
+    result = await agent.resume("s")
+    assert result.outcome == Stopped(StopReason.HALTED, "The question expired.")
+    answers = [record.by for record in await agent.store.read("s") if type(record).__name__ == "Answered"]
+    assert answers == ["default"]
+    assert ran.done == []
+
+
+async def test_what_a_hook_adds_before_the_turn_is_in_the_first_request():
+    model = ScriptedModel(says("hi"))
+    agent = Agent(model)
+
+    @agent.gate(SessionStarting)
+    def greet(event: SessionStarting, turn: Any) -> None:
+        turn.add("the office is closed")
+
+    await agent.run("go")
+    assert [message.text for message in model.requests[0].messages] == ["go", "the office is closed"]

@@ -117,6 +117,8 @@ class TurnLifecycle:
         if segment.hooks.turn_starting is None and segment.hooks.message_adding is None:
             self._begin(message)
             segment.record(MessageAdded())
+            if segment.early:
+                await release(segment)
             return
         about = f"{segment.fold.session}/t{segment.fold.turns + 1}"
         passage = door = None
@@ -184,11 +186,15 @@ class TurnLifecycle:
         turn = segment.fold.turn
         assert turn is not None
         await self._know_the_old_hooks()
-        verdict = await self._drift() if isinstance(turn.outcome, Suspended) else None
+        drift = f"{segment.fold.session}/t{turn.number}/resume"
+        allowed = next((answered for answered in checked if answered.id == drift), None)
+        verdict = await self._drift(drift, allowed) if isinstance(turn.outcome, Suspended) else None
         if verdict is WAITING:
             return
         segment.record(Resumed(segment.program.digest, segment.clock.now()))
         if isinstance(verdict, Halt):
+            if allowed is not None:
+                segment.record(allowed)
             await abandon(segment, f"The turn was halted: {verdict.reason}")
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
             return
@@ -235,16 +241,13 @@ class TurnLifecycle:
             door = Passage(point, MessageAdding(turn.message, segment.turn), segment, about + "/message")
         await self._judge_turn(passage, door)
 
-    async def _drift(self) -> Any:
-        """Resuming: hooks may stop the turn or ask again before it goes on."""
+    async def _drift(self, about: str, answered: Answered | None) -> Any:
+        """Resuming: hooks may stop the turn or ask again before it goes on; `answered` says what a person told."""
         segment, fold = self.segment, self.segment.fold
-        point, turn = segment.hooks.resuming, fold.turn
-        assert turn is not None
-        about = f"{fold.session}/t{turn.number}/resume"
-        answer = segment.answers.get(about)
-        if isinstance(answer, Reject):
-            return Halt(answer.message or "a person stopped the turn")
-        if answer is not None or point is None:
+        point = segment.hooks.resuming
+        if answered is not None and isinstance(answered.answer, Reject):
+            return Halt(answered.answer.message or "a person stopped the turn")
+        if answered is not None or point is None:
             return None
         if segment.is_waiting(about):
             return WAITING
