@@ -137,7 +137,6 @@ class Passage(Struct, gc=False):
     about: str
     answers: tuple[tuple[str, Any], ...] = ()
     said: tuple[tuple[Hook, Says, Any], ...] = ()
-    unreviewed: tuple[str, ...] = ()
     heard: bool = False
 
     # ------------------------------------------------------------ rewrite
@@ -258,7 +257,6 @@ class Passage(Struct, gc=False):
         """What a gate that raised or timed out counts as: the matrix says, and it is closed."""
         raised = self.point.event.raised
         if raised is None or hook.on_error == "unreviewed":
-            self.unreviewed = (*self.unreviewed, hook.name)
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="unreviewed"))
             return None
         reason = f"gate {hook.name!r} failed: {type(error).__name__}: {error}"
