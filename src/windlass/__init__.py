@@ -35,6 +35,7 @@ from .decisions import (
     Veto,
     Vote,
 )
+from .deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from .errors import ModelError, NotDone, ToolError, WindlassError
 from .events import (
     Compacting,
@@ -46,6 +47,7 @@ from .events import (
     ModelCalling,
     ModelReplying,
     Resuming,
+    Retracted,
     SessionStarting,
     StepEnding,
     StepStarted,
@@ -118,6 +120,7 @@ __all__ = [
     "Allow",
     "Answer",
     "Answered",
+    "ArgumentsDelta",
     "Approve",
     "Ask",
     "Asked",
@@ -172,6 +175,7 @@ __all__ = [
     "Result",
     "Resumed",
     "Resuming",
+    "Retracted",
     "RetryLimit",
     "Rewind",
     "Says",
@@ -193,7 +197,9 @@ __all__ = [
     "Stopping",
     "SubagentStopping",
     "Suspended",
+    "TextDelta",
     "TextPart",
+    "ThinkingDelta",
     "ThinkingPart",
     "TokenLimit",
     "Tool",

@@ -306,6 +306,13 @@ class LateResult(Fact, frozen=True, gc=True):
     result: Any = None
 
 
-LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult)
+class Retracted(Fact, frozen=True):
+    """What a stream has shown of this step so far does not count: the attempt was repeated, replaced or rejected."""
+
+    step: int
+    reason: str = ""
+
+
+LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult, Retracted)
 FACTS: tuple[type[Fact], ...] = (*records.KINDS.values(), *LIVE_FACTS)
 Decidable: TypeAlias = AnyDecision | Vote

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from .deltas import AnyDelta
 from .messages import Message, ModelReply, ModelRequest
 from .records import Record
 
@@ -18,6 +19,19 @@ class Model(Protocol):
 
     async def reply(self, request: ModelRequest) -> ModelReply | Message | str:
         """Answer a request, or raise a `ModelError`."""
+        ...
+
+
+@runtime_checkable
+class StreamingModel(Model, Protocol):
+    """A model that can also be heard while it speaks; it is asked to when somebody streams the turn."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
+        """Answer a request piece by piece; last of all comes the whole reply.
+
+        A `str` is a piece of text. The pieces of a part, joined, are what the reply has at that place. A generator that
+        is closed stops asking. Raise a `ModelError` if the answer breaks off.
+        """
         ...
 
 

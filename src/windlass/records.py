@@ -23,8 +23,15 @@ from .messages import (
 from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 
 
-class Fact(Value, frozen=True, tag=True, tag_field="kind"):
-    """Something that happened. Observers listen to facts; they cannot change anything any more."""
+class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+    """Something that happened. Observers listen to facts; they cannot change anything any more.
+
+    `path` and `seq` are set on what is told, never on what is written: the session of the sub-agent in which it
+    happened, seen from above, and its number in a stream.
+    """
+
+    path: str = ""
+    seq: int = 0
 
 
 class Record(Fact, frozen=True):

@@ -1,0 +1,47 @@
+"""Pieces of a reply while it is being said. A model yields them, transformers change them, a stream hands them on.
+
+They are provisional until the `ModelReplied` of the same step, round and attempt; a `Retracted` voids what the stream
+has shown of a step so far.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from .messages import Value
+from .records import Fact
+
+
+class Delta(Value, frozen=True):
+    """A piece of one part of a reply. A model says which part, by its place in the message; the kernel says the rest.
+
+    `seq` is its number in the stream, which it shares with the facts.
+    """
+
+    text: str
+    part: int = 0
+    step: int = 0
+    round: int = 1
+    attempt: int = 1
+    seq: int = 0
+    path: str = ""
+
+
+class TextDelta(Delta, frozen=True, tag="text_delta", tag_field="kind"):
+    """A piece of the answer."""
+
+
+class ThinkingDelta(Delta, frozen=True, tag="thinking_delta", tag_field="kind"):
+    """A piece of the model's reasoning."""
+
+
+class ArgumentsDelta(Delta, frozen=True, tag="arguments_delta", tag_field="kind"):
+    """A piece of the JSON of a call's arguments. `call` is our id of the call, `name` the tool, as far as known."""
+
+    call: str = ""
+    name: str = ""
+
+
+AnyDelta: TypeAlias = TextDelta | ThinkingDelta | ArgumentsDelta
+StreamEvent: TypeAlias = AnyDelta | Fact
+"""What `agent.stream` gives: `seq` counts both kinds, `path` is the session of the sub-agent it comes from."""
