@@ -18,12 +18,15 @@ from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
 from ._hooks.wraps import surround
+from ._kernel.composites import Emit
 from ._kernel.handover import Handover
 from ._kernel.loop import drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
+from ._kernel.speaking import PLACES
 from .criteria import name_of
 from .decisions import AnyResolution
+from .deltas import StreamEvent
 from .errors import ConfigError, NotSuspended, SessionBusy, SessionUnknown
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
@@ -33,7 +36,7 @@ from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Record, SessionEnded
-from .results import Result
+from .results import Result, Stream
 from .states import Fold, State, fold, fold_log
 from .stores import open_store
 from .tools import Tool, toolset
@@ -229,7 +232,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         finally:
             self._leave(segment)
 
-    async def iterate(
+    def iterate(
         self,
         message: str | Message | None = None,
         *,
@@ -242,20 +245,39 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         given = None if message is None else _user_message(message)
         if given is None and session is None:
             raise ConfigError("iterate needs a message, or a session to resume")
-        if session is not None:
-            self.refuse_busy(session)
         _check_answers(answers)
-        segment = await self._enter(session, given, answers, scope, slots)
         handover: Handover[State] = Handover()
-        states = handover.read(lambda: self._produce(segment, handover))
-        try:
-            async for state in states:
-                yield state
-        finally:
-            try:
-                await states.aclose()
-            finally:
-                self._leave(segment)
+
+        async def produce() -> None:
+            result = await self._produce(session, given, answers, scope, slots, emit=handover.put)
+            handover.offer(result.state)
+
+        return handover.read(produce)
+
+    def stream(
+        self,
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT | None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Stream[OutputT]:
+        """A turn as it happens: words and facts in one stream. Without a message it resumes.
+
+        Whoever leaves the stream before its end cancels the turn.
+        """
+        given = None if message is None else _user_message(message)
+        if given is None and session is None:
+            raise ConfigError("stream needs a message, or a session to resume")
+        _check_answers(answers)
+        results: list[Result[OutputT]] = []
+        handover: Handover[StreamEvent] = Handover(PLACES)
+
+        async def produce() -> None:
+            results.append(await self._produce(session, given, answers, scope, slots, handover=handover))
+
+        return Stream(handover.read(produce), results)
 
     def run_sync(
         self,
@@ -299,6 +321,23 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise _unknown(session)
         await self._store.put(session, secrets.token_hex(8), "steer", _user_message(message))
 
+    async def cancel(self, session: str, reason: str = "") -> bool:
+        """End the turn of a session, wherever it runs; False if there is none that could be ended.
+
+        One that runs here ends now, one that is suspended or runs elsewhere when its owner next looks at its inbox.
+        """
+        running = self._running.get(session)
+        if running is not None and running.segment is not None:
+            running.segment.cancel(reason)
+            return True
+        records = await self._store.read(session)
+        if not records:
+            raise _unknown(session)
+        if fold(session, records).over:
+            return False
+        await self._store.put(session, secrets.token_hex(8), "cancel", reason)
+        return True
+
     # ------------------------------------------------------------ how a turn is entered and left
 
     async def _enter(
@@ -308,6 +347,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None,
         scope: Any,
         slots: Mapping[str, Any] | None,
+        handover: Handover[StreamEvent] | None = None,
     ) -> Segment:
         """A segment over the session's log. The session is busy until `_leave`."""
         program = self._program or self.compile()
@@ -318,10 +358,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if message is None:
                 _check_resumable(log.state)
             segment = Segment(
-                program, log, message=message, answers=answers, scope=scope, slots=slots, ephemeral=session is None
-            )
-            if session is not None and await self._store.take(name, log.inbox):
-                segment.inbox = True
+                program, log, message=message, answers=answers, scope=scope, slots=slots, ephemeral=session is None,
+                handover=handover,
+            )  # fmt: skip
+            if session is not None:
+                self._running[name].segment = segment
+                segment.inbox = bool(await self._store.take(name, log.inbox))
             return segment
         except BaseException:
             self._running.pop(name).end()
@@ -340,12 +382,27 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             _inside.reset(token)
         return self._ended(segment, state)
 
-    async def _produce(self, segment: Segment, handover: Handover[State]) -> State:
-        """The turn of `iterate`. It has a task of its own, and so a context of its own."""
-        _inside.set((*_inside.get(), self._running[segment.fold.session]))
-        state = await _drive(segment, handover.put)
-        self._ended(segment, state)
-        return state
+    async def _produce(
+        self,
+        session: str | None,
+        message: Message | None,
+        answers: Mapping[str, AnyResolution] | None,
+        scope: Any,
+        slots: Mapping[str, Any] | None,
+        emit: Emit | None = None,
+        handover: Handover[StreamEvent] | None = None,
+    ) -> Result[OutputT]:
+        """The turn of `iterate` and of `stream`. It has a task of its own, and so a context of its own."""
+        if session is not None:
+            self.refuse_busy(session)
+        segment = await self._enter(session, message, answers, scope, slots, handover)
+        try:
+            _inside.set((*_inside.get(), self._running[segment.fold.session]))
+            return self._ended(segment, await _drive(segment, emit))
+        finally:
+            if segment.voice is not None:
+                segment.voice.close()
+            self._leave(segment)
 
     def _ended(self, segment: Segment, state: State) -> Result[OutputT]:
         """The result, also for those whose steering the turn has heard."""
@@ -475,9 +532,10 @@ class Session(Generic[ScopeT, OutputT]):
 class _Running:
     """A turn that runs in a session, for those who wait for its end, be it in other threads."""
 
-    __slots__ = ("_over", "_waiters")
+    __slots__ = ("_over", "_waiters", "segment")
 
     def __init__(self) -> None:
+        self.segment: Segment | None = None
         self._over = False
         self._waiters: list[asyncio.Future[None]] = []
 

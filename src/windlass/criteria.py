@@ -31,6 +31,10 @@ class Limit(Struct, frozen=True):
         """Why the turn must not go on, or None."""
         raise NotImplementedError
 
+    def left(self, turn: TurnState) -> float | None:
+        """In how many seconds it will be exceeded whatever happens, if that is known."""
+        return None
+
     def __call__(self, state: State) -> Evaluation | None:
         turn = state.turn
         why = None if turn is None else self.exceeded(state, turn)
@@ -80,6 +84,9 @@ class ActiveTimeLimit(Limit, frozen=True):
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         return f"worked for {turn.active:.1f} of {self.seconds} s" if turn.active >= self.seconds else None
 
+    def left(self, turn: TurnState) -> float | None:
+        return self.seconds - turn.active
+
 
 class Deadline(Limit, frozen=True):
     """Not after a moment (seconds since the epoch), or not later than so many seconds after the turn began.
@@ -93,11 +100,15 @@ class Deadline(Limit, frozen=True):
     reason: ClassVar[StopReason] = StopReason.DEADLINE
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
+        left = self.left(turn)
+        return "the deadline has passed" if left is not None and left <= 0 else None
+
+    def left(self, turn: TurnState) -> float | None:
         moments = [self.at] if self.at is not None else []
         if self.after is not None:
             moments.append(turn.started_at + self.after)
         now = time.time() if self.now is None else self.now()
-        return "the deadline has passed" if moments and now >= min(moments) else None
+        return min(moments) - now if moments else None
 
 
 class RetryLimit(Limit, frozen=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Any, Generic, Self, TypeVar
 
+from .deltas import StreamEvent
+from .errors import ConfigError
 from .messages import Messages, Usage
 from .outcomes import StopReason
 from .outputs import Output
@@ -86,3 +89,38 @@ class Result(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Result({self.text!r}, {self.outcome!r})"
+
+
+class Stream(Generic[OutputT]):
+    """A turn while it happens: `async for event in stream` gives deltas and facts, numbered in one sequence.
+
+    Leave it by `break` only where nobody else holds it; `async with agent.stream(…) as stream` ends the turn for sure
+    when the block is left, and so does `aclose`. `result` is there when the stream has been read to its end.
+    """
+
+    def __init__(self, events: AsyncGenerator[StreamEvent, None], results: list[Result[OutputT]]) -> None:
+        self._events = events
+        self._results = results
+
+    def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
+        return self._events
+
+    async def __anext__(self) -> StreamEvent:
+        return await anext(self._events)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the stream. A turn that is not over is cancelled and closed."""
+        await self._events.aclose()
+
+    @property
+    def result(self) -> Result[OutputT]:
+        """What the turn came to, once the stream has been read to its end."""
+        if not self._results:
+            raise ConfigError("the stream has no result yet: read it to its end")
+        return self._results[0]

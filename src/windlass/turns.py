@@ -22,6 +22,7 @@ class Host(Protocol):
     @property
     def scope(self) -> Any: ...
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
+    def cancel(self, reason: str = "") -> None: ...
     async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
 
 
@@ -123,6 +124,12 @@ class Turn(Generic[ScopeT]):
         if isinstance(message, str):
             message = Message("user", (), writes.by).replace(parts=_text(message))
         writes.messages.append(message)
+
+    def cancel(self, reason: str = "") -> None:
+        """End the turn now: what runs is cancelled, open calls are closed, the ending hooks run. From any thread."""
+        if self._state is not None:
+            raise HookError("an observer cannot cancel the turn; use a gate, or agent.cancel", hook="")
+        self._host.cancel(reason)
 
     async def ask(self, model: Any, messages: Message | str | Sequence[Message], **options: Any) -> ModelReply:
         """Ask a model beside the turn: recorded, charged, judged by the guard gates, never in the answer's stream."""

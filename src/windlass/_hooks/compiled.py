@@ -20,7 +20,19 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run."""
 
-    __slots__ = ("changing", "costly", "event", "gates", "groups", "judges", "name", "quick", "shadows", "view")
+    __slots__ = (
+        "changing",
+        "costly",
+        "event",
+        "gates",
+        "groups",
+        "holders",
+        "judges",
+        "name",
+        "quick",
+        "shadows",
+        "view",
+    )
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
         self.event = event
@@ -32,6 +44,7 @@ class Point:
         self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
         self.shadows = tuple(hook for hook in gates if hook.shadow)
         self.judges = bool(gates)
+        self.holders = tuple(hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live)
         self.quick: tuple[Callable[[Any], Any], ...] | None = None
         self.view: Callable[[Any], Any] | None = None
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
@@ -98,6 +111,11 @@ class CompiledHooks:
         for hook in self.all:
             if hook.kind == "observe":
                 self.listeners[hook.event] = (*self.listeners.get(hook.event, ()), hook)
+
+    @property
+    def holders(self) -> tuple[Hook, ...]:
+        """Who holds back the stream: whoever can still change a whole reply, unless it says `live=True`."""
+        return tuple(hook for point in (self.model_replying, self.turn_ending) if point for hook in point.holders)
 
     def _wraps(self, effect: type) -> tuple[Hook, ...]:
         return tuple(hook for hook in self.all if hook.kind == "wrap" and hook.event is effect)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from windlass.errors import HookError, RegistrationError
+from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
+from windlass.errors import BadReply, HookError, RegistrationError
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.types import Transformer
 
@@ -39,12 +40,183 @@ class Transform:
             )
 
 
+class Chain:
+    """The transformers of one part of one attempt, each fed by the one before; what one holds back the next waits for.
+
+    One that fails ends the attempt: nothing that was held back is let out.
+    """
+
+    __slots__ = ("_links",)
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self._links = [(transform.name, _made(transform)) for transform in transforms]
+
+    def feed(self, text: str) -> Sequence[str]:
+        """What comes out for a chunk."""
+        chunks: Sequence[str] = (text,)
+        for name, link in self._links:
+            chunks = _fed(name, link, chunks)
+        return chunks
+
+    def flush(self) -> Sequence[str]:
+        """What was held back, when nothing more will come."""
+        chunks: Sequence[str] = ()
+        for name, link in self._links:
+            chunks = _fed(name, link, chunks, True)
+        return chunks
+
+
+def _made(transform: Transform) -> Transformer:
+    try:
+        return transform.factory()
+    except Exception as error:
+        raise _failed(transform.name, error) from error
+
+
+def _fed(name: str, link: Transformer, chunks: Sequence[str], flush: bool = False) -> Sequence[str]:
+    made: list[str] = []
+    try:
+        for chunk in chunks:
+            made += link.feed(chunk)
+        if flush:
+            made += link.flush()
+        for piece in made:
+            if type(piece) is not str:
+                raise TypeError(f"it gave {type(piece).__name__}, not str")
+    except Exception as error:
+        raise _failed(name, error) from error
+    return made
+
+
+def _failed(name: str, error: Exception) -> HookError:
+    return HookError(f"transform {name!r} failed: {error}", hook=name)
+
+
+# ---------------------------------------------------------------- a reply that is being said
+
+_CHANNEL_OF: dict[type[Any], str] = {
+    TextDelta: "text", TextPart: "text",
+    ThinkingDelta: "thinking", ThinkingPart: "thinking",
+    ArgumentsDelta: "arguments", ToolCallPart: "arguments",
+}  # fmt: skip
+
+
+class Saying:
+    """One part while it is being said: what the model gave of it, and what the transformers made of that."""
+
+    __slots__ = ("_chain", "given", "kind", "made", "name", "over", "part")
+
+    def __init__(self, kind: type[AnyDelta], part: int, name: str, transforms: Sequence[Transform]) -> None:
+        mine = [transform for transform in transforms if _CHANNEL_OF[kind] in transform.channels]
+        self.kind = kind
+        self.part = part
+        self.name = name
+        self.over = False
+        self.given: list[str] = []
+        self.made: list[str] = []
+        self._chain = Chain(mine) if mine else None
+
+    def feed(self, text: str) -> Sequence[str]:
+        """What may be said once this piece has come."""
+        self.given.append(text)
+        made = (text,) if self._chain is None else self._chain.feed(text)
+        self.made += made
+        return made
+
+    def flush(self) -> Sequence[str]:
+        """What was held back, once the part is over."""
+        if self.over:
+            return ()
+        self.over = True
+        made = () if self._chain is None else self._chain.flush()
+        self.made += made
+        return made
+
+
+class Speech:
+    """A reply as it is being said: pieces of it go in, what the transformers make of them comes out, part by part."""
+
+    __slots__ = ("_transforms", "parts")
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self._transforms = transforms
+        self.parts: dict[int, Saying] = {}
+
+    def part(self, kind: type[AnyDelta], part: int, name: str = "") -> Saying:
+        """The part of which something is said next."""
+        saying = self.parts.get(part)
+        if saying is None:
+            saying = self.parts[part] = Saying(kind, part, name, self._transforms)
+        if saying.over or saying.kind is not kind:
+            raise BadReply(
+                f"the model says a {kind.__name__} of part {part}, which is a {saying.kind.__name__} or over"
+            )
+        return saying
+
+    def whole(self, reply: ModelReply) -> ModelReply | None:
+        """The model's whole reply, made of what was said. None if that is something else: then nothing said counts."""
+        parts = reply.message.parts
+        if any(at >= len(parts) for at in self.parts):
+            return None
+        said: list[str | None] = []
+        for at, part in enumerate(parts):
+            saying = self.parts.get(at)
+            if saying is None:
+                said.append(None)
+            elif saying.kind is not _DELTA_OF.get(type(part)) or "".join(saying.given) != words(part):
+                return None
+            else:
+                said.append("".join(saying.made))
+        return _rebuilt(self._transforms, reply, said)
+
+    def partial(self) -> tuple[Part, ...]:
+        """What was said, of a reply that will not be whole: text and reasoning. A call half spoken is none."""
+        parts: list[Part] = []
+        for at in sorted(self.parts):
+            saying = self.parts[at]
+            text = "".join(saying.made)
+            if text and saying.kind is TextDelta:
+                parts.append(TextPart(text))
+            elif text and saying.kind is ThinkingDelta:
+                parts.append(ThinkingPart(text))
+        return tuple(parts)
+
+
+_DELTA_OF: dict[type[Any], type[AnyDelta]] = {
+    TextPart: TextDelta,
+    ThinkingPart: ThinkingDelta,
+    ToolCallPart: ArgumentsDelta,
+}
+
+
+def words(part: Part) -> str | None:
+    """What a part says, if it says something."""
+    if type(part) is ToolCallPart:
+        return part.json
+    return part.text if type(part) is TextPart or type(part) is ThinkingPart else None
+
+
+def pieces_of(reply: ModelReply) -> Iterator[tuple[type[AnyDelta], str, int, str]]:
+    """A whole reply in one piece per part: what kind, what is said, which part, and of which tool."""
+    for at, part in enumerate(reply.message.parts):
+        if text := words(part):
+            yield _DELTA_OF[type(part)], text, at, part.name if type(part) is ToolCallPart else ""
+
+
+# ---------------------------------------------------------------- a reply as a whole
+
+
 def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> ModelReply:
-    """The reply as the transformers leave it. A signed part that would change is dropped with its signature."""
+    """The reply as the transformers leave it."""
+    return _rebuilt(transforms, reply, [None] * len(reply.message.parts))
+
+
+def _rebuilt(transforms: Sequence[Transform], reply: ModelReply, said: Sequence[str | None]) -> ModelReply:
+    """The reply with what was said of its parts; where nothing was, the transformers see the part as a whole."""
     parts: list[Part] = []
     changed = False
-    for part in reply.message.parts:
-        new = _transform_part(transforms, part)
+    for part, text in zip(reply.message.parts, said, strict=True):
+        new = _changed(part, _run(transforms, part) if text is None else text)
         changed = changed or new is not part
         if new is not None:
             parts.append(new)
@@ -54,34 +226,22 @@ def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> Model
     return reply.replace(message=message)
 
 
-def _transform_part(transforms: Sequence[Transform], part: Part) -> Part | None:
-    if type(part) is TextPart:
-        text = _run(transforms, "text", part.text)
-        return part if text == part.text else part.replace(text=text) if text else None
-    if type(part) is ThinkingPart:
-        text = _run(transforms, "thinking", part.text)
-        if text == part.text:
-            return part
-        return None if part.signature or not text else part.replace(text=text)
+def _changed(part: Part, text: str | None) -> Part | None:
+    """The part with other words. One that is empty then is dropped, and so is a signed one, with its signature."""
+    if text is None or text == words(part):
+        return part
     if type(part) is ToolCallPart:
-        text = _run(transforms, "arguments", part.json)
-        return part if text == part.json else part.replace(json=text)
-    return part
+        return part.replace(json=text)
+    if not text or (type(part) is ThinkingPart and part.signature):
+        return None
+    return part.replace(text=text)
 
 
-def _run(transforms: Sequence[Transform], channel: str, text: str) -> str:
-    """A whole text through the chain, each link fed by the one before and flushed after it."""
-    chunks = [text]
-    for transform in transforms:
-        if channel not in transform.channels:
-            continue
-        try:
-            link: Any = transform.factory()
-            out = [piece for chunk in chunks for piece in link.feed(chunk)]
-            out.extend(link.flush())
-            if wrong := [type(piece).__name__ for piece in out if not isinstance(piece, str)]:
-                raise TypeError(f"it gave {wrong[0]}, not str")
-        except Exception as error:
-            raise HookError(f"transform {transform.name!r} failed: {error}", hook=transform.name) from error
-        chunks = out
-    return "".join(chunks)
+def _run(transforms: Sequence[Transform], part: Part) -> str | None:
+    """The words of a whole part through the chain."""
+    mine = [transform for transform in transforms if _CHANNEL_OF.get(type(part)) in transform.channels]
+    text = words(part)
+    if not mine or text is None:
+        return text
+    chain = Chain(mine)
+    return "".join([*chain.feed(text), *chain.flush()])

@@ -9,7 +9,7 @@ from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason, error_value
-from windlass.records import HeldReleased, HookFailed, ReplyRejected, Rewound, StepEnded, ToolReturned
+from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .segment import Segment, handled
@@ -126,6 +126,17 @@ def _first_of(messages: Messages, start: int, step: int) -> int:
     return len(messages)
 
 
+def keep_partial(segment: Segment) -> None:
+    """What the user has seen of a reply that was cut short stays, marked as partial."""
+    voice, fold = segment.voice, segment.fold
+    if voice is None or (fold.open is not None and fold.open.reply is not None):
+        return
+    if (partial := voice.partial()) is not None:
+        message = partial.message.replace(id=step_id(fold.session, voice.step))
+        reply = partial.replace(message=message)
+        segment.record(ModelReplied(voice.step, reply, voice.round, voice.attempt, True, segment.clock.now()))
+
+
 async def abandon(segment: Segment, reason: str, error: BaseException | None = None) -> None:
     """End an open step that cannot go on: its calls are closed and StepEnding runs with the error.
 
@@ -142,6 +153,8 @@ async def abandon(segment: Segment, reason: str, error: BaseException | None = N
         and not any(c.decided for c in step.calls.values())
     ):
         segment.record(ReplyRejected(step.number, reason))
+        if segment.voice is not None:
+            segment.voice.drop(reason)
     close_calls(segment, reason)
     await end_step(segment, error)
 

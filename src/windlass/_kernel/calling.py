@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from typing import Any
+
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Answer, Ask, Halt
+from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
 from windlass.outcomes import Stopped, StopReason, error_value, recorded_error
+from windlass.protocols import Model
 from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
 from .segment import Segment
+from .speaking import Voice
 
 
 class RequestRefused(ModelError):
@@ -28,19 +34,22 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "number", "paid", "reply", "round",
-        "segment", "step", "wrapped",
+        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "number", "paid", "reply", "round", "said",
+        "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
+        self.voice = segment.voice
+        self.transforms = segment.hooks.transforms
         self.wrapped = bool(segment.hooks.model_wraps)
         self.judged: ModelRequest | None = None
         self.halted: Halt | None = None
         self.reply: ModelReply | None = None
         self.error: Exception | None = None
         self.paid = True
-        self.number = 1
+        self.number = self.round = 1
+        self.said: list[ModelReply] = []
         if self.wrapped:
             kind = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply, self._guarded)
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, kind)
@@ -52,10 +61,40 @@ class ModelCaller:
             segment.fact(ModelCalled, step, self.number, request)
         program = segment.program
         model = program.model if request.model is program.model_name else segment.model(request)
+        if self.voice is not None:
+            return await self._aloud(self.voice, model, request, step)
         reply = await model.reply(request)
         if type(reply) is not ModelReply:
             reply = as_reply(reply)
-        return transform_reply(program.hooks.transforms, reply) if program.hooks.transforms else reply
+        return transform_reply(self.transforms, reply) if self.transforms else reply
+
+    async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
+        """The same for somebody who listens: the model is heard while it speaks, if it can be."""
+        voice.begin(step, self.round, self.number)
+        stream = getattr(model, "stream", None)
+        if stream is None:
+            return voice.whole(as_reply(await model.reply(request)))
+        pieces: AsyncGenerator[Any, None] = stream(request)
+        handover = voice.handover
+        reply: ModelReply | None = None
+        try:
+            async for piece in pieces:
+                kind = type(piece)
+                if kind is str:
+                    voice.feed_text(piece)
+                elif kind is TextDelta or kind is ThinkingDelta:
+                    voice.feed(kind, piece.text, piece.part)
+                elif kind is ArgumentsDelta:
+                    voice.feed(kind, piece.text, piece.part, piece.name)
+                else:
+                    reply = as_reply(piece)
+                if handover.full:
+                    await handover.room()
+        finally:
+            await pieces.aclose()
+        if reply is None:
+            raise BadReply(f"the stream of model {model.name!r} ended without the whole reply", retryable=True)
+        return voice.whole(reply)
 
     # ------------------------------------------------------------ inside wraps
 
@@ -78,12 +117,16 @@ class ModelCaller:
         self.paid = given is self.reply
         if not self.paid:
             self._write_attempt()
+        if self.transforms and not any(given is said for said in self.said):
+            return transform_reply(self.transforms, given)
         return given
 
     def _begin(self, request: ModelRequest, step: int, round_: int) -> None:
         self.judged, self.step, self.round = request, step, round_
         self.number = self._attempted = 0
         self.reply = self.error = None
+        if self.said:
+            self.said = []
 
     def _halted(self) -> bool:
         """Whether the gates halted the turn over a changed request: then it is concluded."""
@@ -113,6 +156,8 @@ class ModelCaller:
             raise
         self._write_attempt()  # of one that ran beside this one
         self.reply = reply
+        if self.transforms:
+            self.said.append(reply)
         return reply
 
     async def _before(self, request: ModelRequest) -> ModelReply | None:
@@ -169,6 +214,8 @@ class ModelCaller:
         if served.reply is None:
             assert served.error is not None
             raise recorded_error(served.error)
+        if self.transforms:
+            self.said.append(served.reply)
         return served.reply
 
 

@@ -1,42 +1,79 @@
-"""Handing values from the loop to a consumer, one at a time: the loop waits until the consumer comes back."""
+"""Handing values from the loop to a consumer, through few places: a consumer that is slow slows the loop down."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Handover(Generic[T]):
-    """A channel of one place. A slow consumer slows the producer; one that leaves ends it."""
+    """A channel. A value keeps its place until the consumer comes back for the next; a consumer that leaves ends it.
 
-    def __init__(self) -> None:
-        self._values: list[T] = []
+    With one place (the default) the producer waits for the consumer after each value.
+    """
+
+    __slots__ = ("_few", "_idle", "_places", "_ready", "_room", "_values", "closed", "full")
+
+    def __init__(self, places: int = 1) -> None:
+        self._places = places
+        self._few = places // 2
+        self._values: deque[T] = deque()
         self._ready = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._room = asyncio.Event()
+        self._idle = False
+        self.full = False
+        self.closed = False
+
+    def offer(self, value: T) -> None:
+        """Hand over a value without waiting. If it is `full` then, whoever can wait for `room` does so."""
+        values = self._values
+        if self.closed:
+            return
+        values.append(value)
+        if len(values) >= self._places:
+            self.full = True
+        if self._idle:
+            self._idle = False
+            self._ready.set()
+
+    async def room(self) -> None:
+        """Wait until there are places again."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
 
     async def put(self, value: T) -> None:
-        """Hand over a value and wait until the consumer asks for the next one."""
-        self._taken.clear()
-        self._values.append(value)
-        self._ready.set()
-        await self._taken.wait()
+        """Hand over a value and wait for room."""
+        self.offer(value)
+        await self.room()
 
-    async def read(self, produce: Callable[[], Awaitable[T]]) -> AsyncGenerator[T, None]:
-        """What the producer, run in a task of its own, hands over; last of all, what it returns."""
+    async def read(self, produce: Callable[[], Awaitable[Any]]) -> AsyncGenerator[T, None]:
+        """What the producer, run in a task of its own, hands over. Its error, if it ends with one, comes last."""
         task = asyncio.ensure_future(produce())
         task.add_done_callback(lambda _: self._ready.set())
+        values = self._values
         try:
-            while self._values or not task.done():
-                await self._ready.wait()
+            while True:
+                while values:
+                    yield values[0]
+                    values.popleft()
+                    if self.full and len(values) <= self._few:
+                        self.full = False
+                        self._room.set()
+                if task.done():
+                    break
+                self._idle = True
                 self._ready.clear()
-                if self._values:
-                    yield self._values.pop()
-                    self._taken.set()
-            yield await task
+                await self._ready.wait()
+            await task
         finally:
+            self.closed = True
+            self.full = False
+            self._room.set()
             if not task.done():
-                task.cancel()
+                task.cancel("the consumer left")
                 await asyncio.gather(task, return_exceptions=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import current_task
+
 from windlass.states import State
 
 from .composites import Emit
@@ -10,6 +12,7 @@ from .segment import Segment
 
 async def drive(segment: Segment, emit: Emit | None = None) -> State:
     """Take a turn to its end, or to where it has to wait. The fold is the log so far; its state is made on demand."""
+    segment.task = current_task()
     fold, lifecycle, runner, applier = segment.fold, segment.lifecycle, segment.runner, segment.applier
     try:
         await lifecycle.start(fold)

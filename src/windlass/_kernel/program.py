@@ -46,7 +46,7 @@ class Program:
         "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits", "max_parallel",
         "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers",
         "only_tools_count", "output_schema", "patience", "policy", "reserve", "settings", "specs", "store",
-        "system", "tools", "unmatched",
+        "system", "timed", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +113,7 @@ class Program:
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )
+        self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage, first_answer
+from windlass._hooks.streams import transform_reply
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -26,14 +27,15 @@ from .stages import WAITING, begun, decide, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
-    __slots__ = ("_passage", "_silent", "begins", "caller", "fold", "replying", "segment")
+    __slots__ = ("_passage", "_silent", "begins", "caller", "fold", "replying", "segment", "voice")
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.fold = segment.fold
         self.caller = ModelCaller(segment)
-        self.begins = segment.program.begins_steps
+        self.begins = segment.program.begins_steps or segment.voice is not None
         self.replying = segment.hooks.model_replying
+        self.voice = segment.voice
         self._passage: Passage | None = None
         self._silent = False
 
@@ -53,6 +55,8 @@ class Runner:
                     break
                 await self._ask(number, step.round)
             elif self.replying is None or self._silent or await self._judge_reply(step):
+                if self.voice is not None:
+                    self.voice.stands()
                 if fold.open is not None and fold.open.calls and fold.going:
                     await segment.executor.execute(fold)
                 break
@@ -97,7 +101,10 @@ class Runner:
                 passage = Passage(point, event, segment, _about(segment, number, "request", round_))
                 request, reply = await self._judge_request(passage, first)  # type: ignore[assignment]
         attempt = 0
+        if reply is not None and caller.transforms:
+            reply = transform_reply(caller.transforms, reply)
         if request is not None:
+            caller.round = round_
             reply = await (caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number))
             attempt = caller.number
         if reply is not None:
@@ -127,7 +134,9 @@ class Runner:
 
     async def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
-        segment = self.segment
+        segment, voice = self.segment, self.voice
+        if voice is not None:
+            voice.hold()
         if (point := self.replying) is not None:
             event = ModelReplying(reply, segment.turn)
             first = None if point.quick is None else await first_answer(point, event)
@@ -138,7 +147,9 @@ class Runner:
                 if first is not None or point.quick is None:
                     reply = (await passage.rewrite(first)).reply
                 passage.heard = True
-        reply = _with_ids(reply, f"{self.fold.session}/{number}")
+        given, reply = reply, _with_ids(reply, f"{self.fold.session}/{number}")
+        if voice is not None:
+            voice.settle(given, reply, number, round_, attempt)
         segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
 
     async def _judge_reply(self, step: StepFold) -> bool:
@@ -153,11 +164,16 @@ class Runner:
         if any(call.decided for call in step.calls.values()):
             return True
         await segment.commit()
+        voice = self.voice
         if passage is None:
+            if voice is not None:
+                voice.recall(step.reply, step.number, step.round)
             about = _about(segment, step.number, "reply", step.round)
             passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, about)
         message = step.reply.message
         verdict = await decide(segment, passage, lambda: digest(repr(message)))
+        if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
+            voice.drop("the reply does not stand")
         if verdict is WAITING:
             segment.suspend()
         elif isinstance(verdict, Halt):
@@ -167,7 +183,11 @@ class Runner:
             self._reject(step, verdict, _speakers(passage, Regenerate))
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
-            answered = _with_ids(as_reply(verdict.value), f"{self.fold.session}/{step.number}")
+            said = transform_reply(self.caller.transforms, as_reply(verdict.value))
+            answered = _with_ids(said, f"{self.fold.session}/{step.number}")
+            if voice is not None:
+                voice.hold()
+                voice.settle(answered, answered, step.number, step.round + 1, 0)
             segment.record(ModelReplied(step.number, answered, step.round + 1, 0, False, segment.clock.now()))
             return True
         else:

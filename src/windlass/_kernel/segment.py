@@ -11,7 +11,9 @@ from windlass._hooks.dispatch import Passage, Recorder, tokens
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
+from windlass.criteria import Limit, name_of
 from windlass.decisions import Answer, AnyResolution, Ask, Halt
+from windlass.deltas import StreamEvent
 from windlass.errors import ConfigError, HookError, SlotConflict, StoreError, WindlassError
 from windlass.events import ModelCalling
 from windlass.messages import (
@@ -29,6 +31,7 @@ from windlass.protocols import Model
 from windlass.records import (
     Answered,
     Asked,
+    CancelRequested,
     Concluded,
     Fact,
     HookDecided,
@@ -44,7 +47,9 @@ from windlass.states import Fold, State, Step, StepFold, step_id
 from windlass.turns import Turn, Writes
 
 from .composites import ErrorHandler, PhaseHandler, StepRunner
+from .handover import Handover
 from .program import Program
+from .speaking import Voice
 
 STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 """Where parts are injected for one step and go with it."""
@@ -61,6 +66,9 @@ class Rare:
     taken: str | None = None
     known: set[str] | None = None
     backlog: Backlog = NoBacklog()
+    stop: Stopped | Cancelled | None = None
+    _cancelled: asyncio.Task[Any] | None = None
+    _timers: tuple[asyncio.Task[None], ...] = ()
     _parallel: dict[str, str] | None = None
     _reading = False
     _writer: asyncio.Lock | None = None
@@ -77,7 +85,7 @@ class Segment(Rare):
         "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_side_calls", "_tasks", "answers",
         "applier", "clock", "durable", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox",
         "lifecycle", "listens", "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope",
-        "turn", "unrecorded",
+        "task", "turn", "unrecorded", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +99,7 @@ class Segment(Rare):
         slots: Mapping[str, Any] | None = None,
         ephemeral: bool = False,
         resumed: bool = False,
+        handover: Handover[StreamEvent] | None = None,
     ) -> None:
         self.program = program
         self.fold = fold
@@ -101,6 +110,7 @@ class Segment(Rare):
         self.ephemeral = ephemeral
         self.inbox = False
         self.unrecorded: tuple[Injected, ...] = ()
+        self.task: asyncio.Task[Any] | None = None
         self.hooks = program.hooks
         self.clock = program.clock
         self.reserve = program.reserve
@@ -109,7 +119,8 @@ class Segment(Rare):
         self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
-        self.listens = bool(self._listeners)
+        self.voice = None if handover is None else Voice(handover, program.hooks, fold.session)
+        self.listens = bool(self._listeners) or handover is not None
         self.record: Recorder = fold.add
         if self.listens:
             self.record = self._record
@@ -148,10 +159,12 @@ class Segment(Rare):
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
-        if kind in self._listeners:
+        if kind in self._listeners or self.voice is not None:
             self._tell(kind(*values))
 
     def _tell(self, fact: Fact) -> None:
+        if self.voice is not None:
+            self.voice.fact(fact)
         if hooks := self._listeners.get(type(fact)):
             self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
@@ -201,13 +214,15 @@ class Segment(Rare):
             self._reading = False
 
     async def told(self) -> None:
-        """Observers that must be awaited before the next point are."""
+        """Observers that must be awaited before the next point are, and so is a slow consumer of the stream."""
         while self._awaited:
             hook, fact, turn = self._awaited.pop(0)
             try:
                 await tell(hook, fact, turn)
             except Exception as error:
                 note_failure(hook, fact, turn, self.backlog, error)
+        if self.voice is not None and self.voice.handover.full:
+            await self.voice.handover.room()
 
     def adopt(self, state: State) -> None:
         """Take over a state that a phase handler made by recording."""
@@ -233,6 +248,44 @@ class Segment(Rare):
             if unreviewed and isinstance(outcome, Completed | Stopped):
                 outcome = outcome.replace(unreviewed=unreviewed)
             self.record(Concluded(outcome, text))
+
+    def cancel(self, reason: str = "", outcome: Stopped | None = None) -> None:
+        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run."""
+        task = self.task
+        if task is not None and self.stop is None:
+            self.stop = outcome or Cancelled(reason)
+            task.get_loop().call_soon_threadsafe(self._cancel_now)
+
+    def _cancel_now(self) -> None:
+        """The turn is waiting for something, if it is not over: that wait ends."""
+        task, turn = self.task, self.fold.turn
+        if task is None or self.stop is None:
+            return
+        if turn is not None and turn.outcome is None:
+            if isinstance(self.stop, Cancelled):
+                self.record(CancelRequested(self.stop.reason))
+            self.conclude(self.stop)
+        self._cancelled = task
+        task.cancel("the turn was cancelled")
+
+    def ends(self) -> bool:
+        """From here on nothing cancels the turn. Whether it was cancelled by itself, and by nobody from outside."""
+        task, self.task, self._cancelled = self._cancelled, None, None
+        for timer in self._timers:
+            timer.cancel()
+        return task is not None and task.uncancel() == 0
+
+    def watch_time(self) -> None:
+        """Limits of time hold while something runs, not only after it."""
+        turn = self.fold.state.turn
+        for limit in self.program.limits if turn is not None else ():
+            assert turn is not None
+            if (left := limit.left(turn)) is not None:
+                self._timers += (asyncio.ensure_future(self._time_out(limit, left)),)
+
+    async def _time_out(self, limit: Limit, left: float) -> None:
+        await self.clock.sleep(max(left, 0.0))
+        self.cancel(outcome=Stopped(limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"))
 
     def suspend(self) -> None:
         """Wait for the answers to all open questions."""

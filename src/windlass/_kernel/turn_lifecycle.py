@@ -32,7 +32,7 @@ from windlass.records import (
 from windlass.states import Fold, State
 from windlass.turns import Writes
 
-from .applying import abandon, release
+from .applying import abandon, keep_partial, release
 from .segment import Segment, handled
 from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
 
@@ -42,10 +42,11 @@ _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reje
 class TurnLifecycle:
     """Starts, finishes and, if need be, cleans up after a turn."""
 
-    __slots__ = ("segment",)
+    __slots__ = ("_unheard", "segment")
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
+        self._unheard = False
 
     # ------------------------------------------------------------ start
 
@@ -62,6 +63,8 @@ class TurnLifecycle:
             else:
                 self._begin(segment.message)
                 segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+        if segment.program.timed and fold.going:
+            segment.watch_time()
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
 
@@ -185,6 +188,7 @@ class TurnLifecycle:
         checked = self._checked_answers()
         turn = segment.fold.turn
         assert turn is not None
+        self._unheard = turn.concluded is not None
         await self._know_the_old_hooks()
         drift = f"{segment.fold.session}/t{turn.number}/resume"
         allowed = next((answered for answered in checked if answered.id == drift), None)
@@ -304,6 +308,7 @@ class TurnLifecycle:
 
     async def finish(self, fold: Fold) -> State:
         segment = self.segment
+        segment.ends()
         turn = fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
             await self._end(turn.concluded)
@@ -320,6 +325,10 @@ class TurnLifecycle:
                 return
             outcome, text = ended or (outcome, "")
             await release(segment)
+        if segment.voice is not None and not final:
+            assert segment.fold.turn is not None
+            unheard = segment.fold.state.text if self._unheard else ""
+            segment.voice.end(text, segment.fold.turn.text, unheard)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
         if segment.listens and isinstance(outcome, Failed):
@@ -366,12 +375,14 @@ class TurnLifecycle:
     async def failed(self, fold: Fold, error: BaseException) -> State:
         """Close the turn after a cancel or a breakdown: every call gets a result, ending hooks run, then it is over.
 
-        A cancel is raised on; a conflict or a stale answer is the caller's to know; anything else is the outcome.
+        A cancel from outside is raised on; one from inside, an end of time and anything else is the outcome. A conflict
+        or a stale answer is the caller's to know.
         """
         segment = self.segment
+        by_itself = segment.ends() and isinstance(error, asyncio.CancelledError)
         if isinstance(error, SessionError):
             raise error
-        segment.failure = error
+        segment.failure = None if by_itself else error
         closing = asyncio.ensure_future(self._close(error))
         try:
             state = await asyncio.shield(closing)
@@ -379,22 +390,24 @@ class TurnLifecycle:
             if not closing.done():
                 await asyncio.wait([closing], timeout=segment.program.ending_timeout)
             raise
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) and not by_itself:
             raise error
         return state
 
     async def _close(self, error: BaseException) -> State:
         segment = self.segment
         if isinstance(error, Exception):
-            outcome: Failed | Cancelled = Failed(error_value(error))
+            outcome: Failed | Cancelled | Stopped = Failed(error_value(error))
         else:
-            outcome = Cancelled(str(error))
+            outcome = segment.stop or Cancelled(str(error))
         try:
             if segment.fold.turn is None or segment.state.over:
                 if segment.began or segment.message is None:
                     return await segment.settle()
                 self._begin(segment.message)
-            if isinstance(outcome, Cancelled):
+            if not isinstance(outcome, Failed):
+                keep_partial(segment)
+            if isinstance(outcome, Cancelled) and segment.stop is None:
                 segment.record(CancelRequested(str(error)))
             await abandon(segment, f"the turn ended: {error}", error)
             segment.conclude(outcome)

@@ -1,0 +1,245 @@
+"""What a streamed turn says: facts as they happen, and words as soon as nobody can take them back any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass._hooks.compiled import CompiledHooks
+from windlass._hooks.streams import Saying, Speech, pieces_of
+from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
+from windlass.events import Retracted
+from windlass.messages import Message, ModelReply, ToolCallPart
+from windlass.records import Concluded, Fact, ModelAttempted, ModelReplied, Rewritten, StepEnded
+
+from .handover import Handover
+
+PLACES = 64
+"""How many deltas and facts may wait for the consumer of a stream before the turn waits for it."""
+
+
+class Voice:
+    """Turns what a segment does into one numbered stream.
+
+    Where a hook can still change a whole reply the voice is `mute`: the words wait, and with them all facts that come
+    after, until the hook has spoken. A reply that does not stand is never told: its facts go without their words.
+    """
+
+    __slots__ = (
+        "_held", "_latest", "_said", "_seq", "_session", "_shown", "_transforms", "attempt", "handover", "mute",
+        "reply", "round", "speech", "step", "withholds",
+    )  # fmt: skip
+
+    def __init__(self, handover: Handover[StreamEvent], hooks: CompiledHooks, session: str) -> None:
+        self.handover = handover
+        self._session = session
+        self._transforms = hooks.transforms
+        self._seq = 0
+        self._held: list[Fact] | None = None
+        self._shown = False
+        self._said: ModelReply | None = None
+        self._latest: Saying | None = None
+        self.speech: Speech | None = None
+        self.reply: ModelReply | None = None
+        self.step = self.round = self.attempt = 0
+        self.withholds = hooks.turn_ending is not None and bool(hooks.turn_ending.holders)
+        self.mute = bool(hooks.holders)
+
+    # ------------------------------------------------------------ facts
+
+    def fact(self, fact: Fact) -> None:
+        """Tell a fact, or keep it until the words before it may be said."""
+        if self._held is not None:
+            self._held.append(fact)
+        elif self.withholds and type(fact) is Concluded:
+            self._held = [fact]
+        elif self.mute and type(fact) is ModelAttempted:
+            self._offer(_without_words(fact))
+        else:
+            self._offer(fact)
+
+    def _offer(self, event: Any) -> None:
+        self._seq += 1
+        self.handover.offer(event.replace(seq=self._seq))
+
+    # ------------------------------------------------------------ words
+
+    def begin(self, step: int, round_: int, attempt: int) -> Speech:
+        """An attempt begins. What was shown of an earlier one at the same reply does not count."""
+        if self._held is not None:
+            self.release()
+        if self._shown:
+            self._retract("the model is asked again")
+        self.step, self.round, self.attempt = step, round_, attempt
+        self.reply = self._said = self._latest = None
+        self.speech = Speech(self._transforms)
+        return self.speech
+
+    def feed(self, kind: type[AnyDelta], text: str, part: int, name: str = "") -> None:
+        """A piece of the reply has come. Text and reasoning are over when another part begins."""
+        saying = self._latest
+        if saying is None or saying.part != part or saying.kind is not kind:
+            saying = self._turn_to(kind, part, name)
+        for made in saying.feed(text):
+            if made and not self.mute:
+                self._say(kind, made, part, saying.name)
+
+    def feed_text(self, text: str) -> None:
+        """A piece of text that does not say of which part: the one that is being said, or the next."""
+        saying = self._latest
+        if saying is None:
+            self.feed(TextDelta, text, 0)
+        else:
+            self.feed(TextDelta, text, saying.part + (saying.kind is not TextDelta))
+
+    def _turn_to(self, kind: type[AnyDelta], part: int, name: str) -> Saying:
+        assert self.speech is not None
+        if self._latest is not None and self._latest.kind is not ArgumentsDelta:
+            self._flush(self._latest)
+        self._latest = saying = self.speech.part(kind, part, name)
+        return saying
+
+    def _flush(self, saying: Saying) -> None:
+        """A part is over: what its transformers held back."""
+        for made in saying.flush():
+            if made and not self.mute:
+                self._say(saying.kind, made, saying.part, saying.name)
+
+    def _say(self, kind: type[AnyDelta], text: str, part: int, name: str) -> None:
+        self._seq += 1
+        self._shown = True
+        if kind is ArgumentsDelta:
+            call = self._call_id(part)
+            self.handover.offer(
+                ArgumentsDelta(text, part, self.step, self.round, self.attempt, self._seq, "", call, name)
+            )
+        else:
+            self.handover.offer(kind(text, part, self.step, self.round, self.attempt, self._seq))
+
+    def _call_id(self, part: int) -> str:
+        """Our id of the call that is being said: its place among the calls of the reply."""
+        if self.speech is not None:
+            calls = [at for at, saying in self.speech.parts.items() if saying.kind is ArgumentsDelta]
+        else:
+            said = self.reply.message.parts if self.reply is not None else ()
+            calls = [at for at, kind in enumerate(said) if type(kind) is ToolCallPart]
+        return f"{self._session}/{self.step}/{sum(at <= part for at in calls)}"
+
+    def whole(self, reply: ModelReply) -> ModelReply:
+        """The attempt gave its whole reply: what was said counts, if it adds up to that."""
+        speech = self.speech
+        assert speech is not None
+        for kind, text, part, name in pieces_of(reply):
+            if part not in speech.parts:
+                self.feed(kind, text, part, name)
+        for saying in speech.parts.values():
+            self._flush(saying)
+        said = speech.whole(reply)
+        if said is None:
+            self._retract("the pieces of the reply do not add up to it")
+            said = Speech(self._transforms).whole(reply)
+            assert said is not None
+        elif not self.mute:
+            self._said = said
+        self.speech = None
+        return said
+
+    def hold(self) -> None:
+        """A reply is about to be judged: from here on nothing is told until it stands."""
+        if self.mute and self._held is None:
+            self._held = []
+
+    def settle(self, given: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
+        """The reply that counts, as the rewrites left it; `given` is the same before it got our ids."""
+        self.step, self.round, self.attempt = step, round_, attempt
+        self.reply = reply
+        self.speech = None
+        if not self.mute and given is not self._said:
+            if self._shown:
+                self._retract("another reply took its place")
+            self._show(reply)
+        self._said = None
+
+    def recall(self, reply: ModelReply, step: int, round_: int) -> None:
+        """A reply of the log is judged now: nobody has heard it yet."""
+        self.hold()
+        self.settle(reply, reply, step, round_, 1)
+
+    def stands(self) -> None:
+        """The gates let the reply pass. If it may be the answer, those who judge the end of the turn come first."""
+        if self._held is not None and not (self.withholds and self.reply is not None and not self.reply.tool_calls):
+            self.release()
+        self._shown = False
+
+    def release(self) -> None:
+        """Say what was held back, and tell what came after."""
+        held, self._held = self._held, None
+        if self.reply is not None and held is not None:
+            self._show(self.reply)
+            self._shown = False
+        for fact in held or ():
+            self._offer(fact)
+
+    def drop(self, reason: str) -> None:
+        """The reply does not stand: what was shown is taken back, what was held is told without its words."""
+        if self._shown:
+            self._retract(reason)
+        held, self._held = self._held, None
+        self.reply = None
+        for fact in held or ():
+            self._offer(_without_words(fact))
+
+    def _show(self, reply: ModelReply) -> None:
+        for kind, text, part, name in pieces_of(reply):
+            self._say(kind, text, part, name)
+
+    def _retract(self, reason: str) -> None:
+        if self._shown:
+            self._shown = False
+            self._offer(Retracted(self.step, reason))
+
+    # ------------------------------------------------------------ the end
+
+    def end(self, text: str | None, concluded: str | None, unheard: str) -> None:
+        """The ending hooks have spoken. `text` is what they made of the answer, `concluded` what was said instead of a
+        reply, `unheard` the answer that an earlier stream has not told."""
+        if text is not None:
+            if self.reply is not None and not self.reply.tool_calls and self._held is None:
+                self._shown = True
+            self.drop("a hook changed the answer")
+        elif self._held is not None:
+            self.release()
+        said = concluded if text is None else text
+        if said is None and self.reply is None:
+            said = unheard
+        if said:
+            self.round = self.attempt = 0
+            self._say(TextDelta, said, 0, "")
+            self._shown = False
+
+    def partial(self) -> ModelReply | None:
+        """What the user has seen of a reply that was cut short."""
+        parts = self.speech.partial() if self.speech is not None and self._shown else ()
+        self.speech = None
+        if not parts:
+            return None
+        self._shown = False
+        return ModelReply(Message("assistant", parts, partial=True), finish="other", raw_finish="cancelled")
+
+    def close(self) -> None:
+        """Nothing more will be said. What is still held never stood."""
+        self.drop("the turn ended before the reply was whole")
+
+
+def _without_words(fact: Fact) -> Fact:
+    """A fact without what a model said or a rewrite made of it."""
+    match fact:
+        case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply):
+            return fact.replace(reply=reply.replace(message=Message("assistant", id=reply.message.id)))
+        case Rewritten(fields=fields):
+            return fact.replace(fields=dict.fromkeys(fields))
+        case StepEnded():
+            return fact.replace(messages=None)
+        case Concluded():
+            return fact.replace(text=None)
+        case _:
+            return fact
