@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .models import FunctionModel, ScriptedModel, UnexpectedCall, calls, says
+from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .traces import HookTrace
 
-__all__ = ["FunctionModel", "HookTrace", "ScriptedModel", "UnexpectedCall", "calls", "says"]
+__all__ = ["FunctionModel", "HookTrace", "Scripted", "ScriptedModel", "UnexpectedCall", "breaks", "calls", "says"]
