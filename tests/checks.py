@@ -7,22 +7,14 @@ from collections.abc import Iterable
 
 from windlass import Agent, Message, State, ToolResultPart, fold
 from windlass.records import decode, encode
+from windlass.testing import FakeClock
 
 
-class FrozenClock:
+class FrozenClock(FakeClock):
     """A clock on which no time passes unless somebody sleeps."""
 
     def __init__(self, at: float = 1_000.0) -> None:
-        self.at = at
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
-
-    async def sleep(self, seconds: float) -> None:
-        self.at += seconds
+        super().__init__(at, auto=True)
 
 
 def unpaired(messages: Iterable[Message]) -> list[str]:

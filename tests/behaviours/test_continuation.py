@@ -418,7 +418,7 @@ async def test_an_active_time_limit_counts_work(clock):
     @tool(effect="pure", inline=True)
     def work() -> str:
         """Work."""
-        clock.advance(4)
+        clock.tick(4)
         return "worked"
 
     agent = Agent(
@@ -435,13 +435,13 @@ async def test_an_active_time_limit_does_not_count_a_pause(clock):
     @tool(effect="pure", inline=True)
     def work() -> str:
         """Work."""
-        clock.advance(4)
+        clock.tick(4)
         return "worked"
 
     agent = Agent(ScriptedModel(calls("work"), says("done")), tools=[work], criteria=[ActiveTimeLimit(10)], clock=clock)
     agent.gate(ToolCalling)(lambda event: Ask("May it?"))
     first = await agent.run("go", session=SESSION)
-    clock.advance(12 * 3600)
+    clock.tick(12 * 3600)
     result = await agent.resume(SESSION, answers={first.waiting_for[0].id: Approve()})
     assert result.outcome == Completed()
     assert result.state.turn is not None
@@ -455,7 +455,7 @@ async def test_a_deadline_ends_the_turn_when_its_moment_has_come(given: str, clo
     @tool(effect="pure", inline=True)
     def work() -> str:
         """Work."""
-        clock.advance(4)
+        clock.tick(4)
         return "worked"
 
     deadline = {
@@ -475,7 +475,7 @@ async def test_a_pause_uses_up_a_deadline(clock):
     agent = Agent(model, tools=[add], criteria=[Deadline(after=60, now=clock.now)], clock=clock)
     agent.gate(ToolCalling)(lambda event: Ask("May it?"))
     first = await agent.run("go", session=SESSION)
-    clock.advance(3600)
+    clock.tick(3600)
     result = await agent.resume(SESSION, answers={first.waiting_for[0].id: Approve()})
     assert result.stop_reason is StopReason.DEADLINE
 

@@ -489,7 +489,7 @@ async def test_an_answer_after_the_question_has_expired_is_refused_and_nothing_r
     """Behaviours 83b, 109: an expired question takes no answer any more."""
     agent = asking(ran, ask=Ask("May it?", expires=60), clock=clock)
     await agent.run("go", session=SESSION)
-    clock.advance(61)
+    clock.tick(61)
     error = await refused(agent, {"s1/1/1": Approve()}, ran)
     assert "expired" in str(error)
 
@@ -498,7 +498,7 @@ async def test_an_answer_in_time_is_taken(ran: Ran, clock):
     """Behaviours 83b, 109: until then it does."""
     agent = asking(ran, ask=Ask("May it?", expires=60), clock=clock)
     await agent.run("go", session=SESSION)
-    clock.advance(59)
+    clock.tick(59)
     result = await agent.resume(SESSION, answers={"s1/1/1": Approve()})
     assert result.outcome == Completed()
     assert ran.calls == ["ann"]
@@ -509,7 +509,7 @@ async def test_an_expired_question_is_answered_by_its_default(default: Any, ran:
     """Behaviours 83b, 109: the default is taken at the next resume and recorded as such."""
     agent = asking(ran, ask=Ask("May it?", expires=60, default=default), clock=clock)
     await agent.run("go", session=SESSION)
-    clock.advance(61)
+    clock.tick(61)
     result = await agent.resume(SESSION)
     assert result.outcome == Completed()
     assert ran.calls == (["ann"] if default == "approve" else [])

@@ -1,8 +1,13 @@
-"""The public testing kit: scripted models and a recorder of what the hooks did."""
+"""The public testing kit: what needs no network, no waiting and no luck."""
 
 from __future__ import annotations
 
+from .clocks import FakeClock
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
+from .observers import RecordingObserver
 from .traces import HookTrace
 
-__all__ = ["FunctionModel", "HookTrace", "Scripted", "ScriptedModel", "UnexpectedCall", "breaks", "calls", "says"]
+__all__ = [
+    "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
+    "FakeClock", "RecordingObserver", "HookTrace",
+]  # fmt: skip
