@@ -5,9 +5,11 @@ from __future__ import annotations
 from .clocks import FakeClock
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
-from .traces import HookTrace
+from .traces import HookTrace, assert_same
+from .ways import Lived, agreeable, assert_same_everywhere, run_everywhere, traces
 
 __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
-    "FakeClock", "RecordingObserver", "HookTrace",
+    "FakeClock", "RecordingObserver",
+    "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
 ]  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windlass.decisions import Vote
 from windlass.records import Evaluated, HookDecided, HookFailed, Injected, Record, Rewritten, ToolDecided
+
+if TYPE_CHECKING:
+    from windlass.agent import Agent
 
 Row: TypeAlias = tuple[str, str, str]
 
@@ -17,9 +21,19 @@ class HookTrace:
     def __init__(self, records: Iterable[Record]) -> None:
         self.rows: list[Row] = [row for record in records for row in _rows(record)]
 
+    @classmethod
+    async def read(cls, agent: Agent[Any, Any], session: str) -> HookTrace:
+        """The trace of one of an agent's sessions."""
+        return cls(await agent.store.read(session))
+
     def of(self, event: str) -> list[Row]:
         """The rows of one event."""
         return [row for row in self.rows if row[0] == event]
+
+    def diff(self, other: HookTrace, mine: str = "this", others: str = "the other") -> str:
+        """What differs, line by line: `-` is only in this one, `+` only in the other. Nothing if they are the same."""
+        lines = difflib.unified_diff(repr(self).splitlines(), repr(other).splitlines(), mine, others, lineterm="")
+        return "\n".join(lines)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HookTrace) and self.rows == other.rows
@@ -28,6 +42,12 @@ class HookTrace:
 
     def __repr__(self) -> str:
         return "\n".join(f"{event:16} {hook:24} {what}" for event, hook, what in self.rows)
+
+
+def assert_same(one: HookTrace, other: HookTrace, *, names: tuple[str, str] = ("one", "other")) -> None:
+    """Fail unless two traces are the same, and show what differs."""
+    if one != other:
+        raise AssertionError(f"the hooks did not do the same:\n{one.diff(other, *names)}")
 
 
 def _rows(record: Record) -> list[Row]:

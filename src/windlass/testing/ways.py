@@ -1,0 +1,201 @@
+"""Every way of running one and the same turn, to see that hooks, transcript and outcome do not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from windlass.agent import Agent
+from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
+from windlass.messages import Message, as_message
+from windlass.records import Asked, Record, Suspended, decode, encode
+from windlass.states import State, fold
+
+from .models import ScriptedModel, calls, says
+from .traces import HookTrace, assert_same
+
+AnyAgent: TypeAlias = Agent[Any, Any]
+Factory: TypeAlias = Callable[[], AnyAgent]
+Answers: TypeAlias = AnyResolution | Callable[[Asked], AnyResolution] | None
+
+SESSION = "session"
+PATIENCE = 100
+"""How often a turn may be resumed before it is said never to end."""
+
+
+class Lived(Struct, frozen=True):
+    """A turn as it was lived through in one way: its session, its log, and how often it was resumed."""
+
+    session: str
+    log: Sequence[Record]
+    resumed: int = 0
+
+    @property
+    def trace(self) -> HookTrace:
+        """What the hooks did."""
+        return HookTrace(self.log)
+
+    @property
+    def state(self) -> State:
+        """What the log folds to."""
+        return fold(self.session, self.log)
+
+    @property
+    def story(self) -> dict[str, str]:
+        """How it ended and what was said, with nothing in it that may differ between two ways of running."""
+        state = self.state
+        outcome = state.outcome
+        if isinstance(outcome, Suspended):
+            outcome = outcome.replace(active=0.0, at=0.0, waiting_for=())
+        told = {
+            "outcome": outcome,
+            "text": state.text,
+            "messages": list(state.messages),
+            "waiting for": [(asked.id, asked.question) for asked in state.waiting],
+            "slots": dict(state.slots),
+        }
+        return {name: repr(value).replace(self.session, SESSION) for name, value in told.items()}
+
+
+def agreeable(asked: Asked) -> AnyResolution:
+    """Yes to every question, as far as it allows that; from somebody who may say so."""
+    by = asked.approvers[0] if asked.approvers else None
+    if "approve" in asked.allow:
+        return Approve(by)
+    if "edit" in asked.allow and asked.call is not None:
+        return Edit(asked.call.arguments, by)
+    return Respond("answered", by) if "respond" in asked.allow else Reject("rejected", by)
+
+
+async def run_everywhere(
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+) -> dict[str, Lived]:
+    """One turn, lived through in every way there is: by `run`, `run_sync`, `iterate`, `stream`, by another process that
+    goes on with it after every suspension (`resume`), and as a sub-agent.
+
+    The factory makes the same agent each time, with a model and a store of its own. `answers` says what is answered to
+    the questions of a turn: one answer for all, a function of what is asked, or None to leave it suspended. A turn that
+    is never suspended has no `resume`; ways that agents do not have are left out.
+    """
+    given = as_message(message)
+    known = {name: enter for name, enter in _WAYS.items() if hasattr(Agent, name)}
+    lived = {name: await live(enter, factory(), given, answers) for name, enter in known.items()}
+    if lived["run"].resumed:
+        lived["resume"] = await live(by_run, factory(), given, answers, heir=factory)
+    if hasattr(Agent, "as_tool"):
+        lived["as_tool"] = await _delegate(factory(), given, answers)
+    return lived
+
+
+async def traces(
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+) -> dict[str, HookTrace]:
+    """What the hooks do in one turn, by the way of running it; see `run_everywhere`."""
+    lived = await run_everywhere(factory, message, answers=answers)
+    return {name: way.trace for name, way in lived.items()}
+
+
+async def assert_same_everywhere(
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+) -> Lived:
+    """Fail unless hooks, transcript, outcome and slots are the same in every way of running; see `run_everywhere`."""
+    lived = await run_everywhere(factory, message, answers=answers)
+    for name, other in lived.items():
+        assert_alike(lived["run"], other, names=("run", name))
+    return lived["run"]
+
+
+def assert_alike(one: Lived, other: Lived, *, names: tuple[str, str]) -> None:
+    """Fail unless hooks, transcript, outcome and slots of two turns are the same."""
+    assert_same(one.trace, other.trace, names=names)
+    theirs = other.story
+    for what, told in one.story.items():
+        assert theirs[what] == told, f"{what} by {names[1]} is {theirs[what]}; by {names[0]} it is {told}"
+
+
+# ---------------------------------------------------------------- the ways
+
+Given: TypeAlias = Mapping[str, AnyResolution] | None
+Enter: TypeAlias = Callable[[AnyAgent, str, Message | None, Given], Awaitable[None]]
+
+
+async def by_run(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
+    await (agent.resume(session, answers=answers) if message is None else agent.run(message, session=session))
+
+
+async def _run_sync(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
+    if message is None:
+        agent.resume_sync(session, answers=answers)
+    else:
+        agent.run_sync(message, session=session)
+
+
+async def _iterate(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
+    async for _ in agent.iterate(message, session=session, answers=answers):
+        pass
+
+
+async def _stream(agent: Any, session: str, message: Message | None, answers: Given) -> None:
+    async with agent.stream(message, session=session, answers=answers) as stream:
+        async for _ in stream:
+            pass
+
+
+_WAYS: dict[str, Enter] = {
+    "run": by_run,
+    "run_sync": _run_sync,
+    "iterate": _iterate,
+    "stream": _stream,
+}
+
+
+async def live(
+    enter: Enter,
+    agent: AnyAgent,
+    message: Message,
+    answers: Answers = agreeable,
+    *,
+    session: str = SESSION,
+    heir: Factory | None = None,
+) -> Lived:
+    """A turn to its end. With an heir, another agent goes on after every suspension."""
+    if session in await agent.store.sessions():
+        raise ValueError("the factory gave an agent a store that was used before; each needs a model and a store anew")
+    await enter(agent, session, message, None)
+    log = await agent.store.read(session)
+    resumed = 0
+    while answers is not None and (waiting := fold(session, log).waiting):
+        if resumed == PATIENCE:
+            raise AssertionError(f"the turn was resumed {PATIENCE} times and still asks {waiting[0].question!r}")
+        agent = agent if heir is None else await _inherit(agent, heir(), session)
+        await enter(agent, session, None, {asked.id: _answer(asked, answers) for asked in waiting})
+        log = await agent.store.read(session)
+        resumed += 1
+    return Lived(session, log, resumed)
+
+
+def _answer(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolution]) -> AnyResolution:
+    return answers if isinstance(answers, AnyResolution) else answers(asked)
+
+
+async def _inherit(agent: AnyAgent, heir: AnyAgent, session: str) -> AnyAgent:
+    """Another agent with the same log, as it comes from a disk, and a model that goes on with its script."""
+    log = [decode(encode(record)) for record in await agent.store.read(session)]
+    await heir.store.append(session, log, 0)
+    heir.model = agent.model
+    return heir
+
+
+async def _delegate(child: Any, message: Message, answers: Answers) -> Lived:
+    """The same turn as that of a sub-agent."""
+    made = child.as_tool()
+    task = next(iter(made.spec.schema["properties"]))
+    parent = Agent(ScriptedModel(calls([(made.name, {task: message.text})]), says("done")), tools=[made], name="parent")
+    await live(by_run, parent, message, answers)
+    for store in (parent.store, child.store):
+        for session in await store.sessions():
+            if session != SESSION:
+                return Lived(session, await store.read(session))
+    raise AssertionError("the sub-agent has left no session")
