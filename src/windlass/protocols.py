@@ -36,11 +36,15 @@ class StreamingModel(Model, Protocol):
 
 
 class Clock(Protocol):
-    """Where time comes from: seconds since the epoch, and seconds that only ever go forward."""
+    """Where time comes from: seconds since the epoch, and seconds that only ever go forward.
+
+    Who sleeps has nothing else to do; who waits for the `alarm` watches others work.
+    """
 
     def now(self) -> float: ...
     def monotonic(self) -> float: ...
     async def sleep(self, seconds: float) -> None: ...
+    async def alarm(self, seconds: float) -> None: ...
 
 
 class Store(Protocol):

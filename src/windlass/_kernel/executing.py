@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +15,7 @@ from windlass._hooks.merging import strictest
 from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
-from windlass.events import ToolCalling, ToolReturning
+from windlass.events import LateResult, ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, ToolSpec, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
 from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
@@ -396,20 +398,27 @@ class Executor:
             writes = Writes(f"{tool.name} ({call.id})")
             supplied = self._supply(tool, call, writes)
         if tool.timeout is None:
-            value = await self._call(tool, values, supplied)
+            value = await self._call(tool, call, values, supplied)
         else:
             async with asyncio.timeout(tool.timeout):
-                value = await self._call(tool, values, supplied)
+                value = await self._call(tool, call, values, supplied)
         if writes is not None:
             self.written[call.id] = writes
         return value
 
-    async def _call(self, tool: Tool[..., Any], values: tuple[Any, ...], supplied: dict[str, Any] | None) -> Any:
+    async def _call(
+        self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...], supplied: dict[str, Any] | None
+    ) -> Any:
         if tool.is_async:
             return await tool.invoke(values, supplied)
         if tool.inline:
             return tool.invoke(values, supplied)
-        return await self.segment.in_thread(lambda: tool.invoke(values, supplied))
+        late = Late(self.segment, call.id)
+        try:
+            return await self.segment.in_thread(lambda: late.run(partial(tool.invoke, values, supplied)))
+        except asyncio.CancelledError:
+            late.given_up = True
+            raise
 
     def _supply(self, tool: Tool[..., Any], call: ToolCall, writes: Writes) -> dict[str, Any]:
         segment = self.segment
@@ -533,6 +542,24 @@ class Executor:
             else:
                 _beside_result(segment, item)
         return result
+
+
+class Late:
+    """A tool in a thread, which nobody can stop. If it was given up and gives a result after all, that is told."""
+
+    __slots__ = ("call", "given_up", "loop", "segment")
+
+    def __init__(self, segment: Segment, call: str) -> None:
+        self.segment = segment
+        self.call = call
+        self.loop = asyncio.get_running_loop()
+        self.given_up = False
+
+    def run(self, invoke: Callable[[], Any]) -> Any:
+        value = invoke()
+        if self.given_up and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.segment.fact, LateResult, self.call, as_result(value))
+        return value
 
 
 class Attempts(Struct):

@@ -37,6 +37,9 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def alarm(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
 
 class Program:
     """What an agent was compiled to. Immutable from then on."""

@@ -284,7 +284,7 @@ class Segment(Rare):
                 self._timers += (asyncio.ensure_future(self._time_out(limit, left)),)
 
     async def _time_out(self, limit: Limit, left: float) -> None:
-        await self.clock.sleep(max(left, 0.0))
+        await self.clock.alarm(max(left, 0.0))
         self.cancel(outcome=Stopped(limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"))
 
     def suspend(self) -> None:

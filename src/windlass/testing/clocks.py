@@ -40,6 +40,10 @@ class FakeClock:
             self.tick(max(0.0, seconds))
             await asyncio.sleep(0)
             return
+        await self.alarm(seconds)
+
+    async def alarm(self, seconds: float) -> None:
+        """Wait until so much time has passed, in auto mode too: it does not pass by waiting for it."""
         woken = asyncio.get_running_loop().create_future()
         sleeper = (self._passed + seconds, next(self._numbers), woken)
         heapq.heappush(self._sleepers, sleeper)
