@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from work import work
 
 from windlass import (
     Agent,
+    ArgumentsDelta,
     Lifecycle,
     Message,
     ModelReply,
     ModelRequest,
+    TextDelta,
     TextPart,
     ToolCall,
     ToolCallPart,
@@ -56,6 +58,31 @@ class NoOp(Lifecycle):
         return await call_next(call)
 
 
+class SpeakingModel(FakeModel):
+    """The same model, which says so many pieces of five characters in each step."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+        self.said = TextPart("hello" * pieces)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[str | ModelReply, None]:
+        for _ in range(self.pieces):
+            yield "hello"
+        whole = await self.reply(request)
+        parts = [part for part in whole.message.parts if type(part) is ToolCallPart]
+        yield whole.replace(message=Message("assistant", (self.said, *parts)))
+
+
+class PassOn:
+    """A transformer that changes nothing."""
+
+    def feed(self, text: str) -> Iterator[str]:
+        yield text
+
+    def flush(self) -> tuple[str, ...]:
+        return ()
+
+
 MODEL = FakeModel()
 
 
@@ -73,5 +100,23 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
 
     async def turn() -> str:
         return (await agent.run("go")).text
+
+    return turn
+
+
+def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
+    """A function that streams one turn and counts the deltas of its text and the facts."""
+    agent = Agent(SpeakingModel(pieces), tools=[add])
+    for at in range(transformers):
+        agent.transform(type(f"PassOn{at}", (PassOn,), {}))
+
+    async def turn() -> tuple[int, int]:
+        deltas = facts = 0
+        async for event in agent.stream("go"):
+            if type(event) is TextDelta:
+                deltas += 1
+            elif type(event) is not ArgumentsDelta:
+                facts += 1
+        return deltas, facts
 
     return turn

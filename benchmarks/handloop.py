@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 from work import work
@@ -95,5 +95,33 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
             wrap_tool=[pass_on] * hooks,
         )
         return text
+
+    return turn
+
+
+def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
+    """A function that streams one reply through so many generators that pass everything on."""
+
+    async def model() -> AsyncGenerator[str, None]:
+        for _ in range(pieces):
+            yield "hello"
+
+    async def stream() -> AsyncGenerator[Message, None]:
+        said = []
+        async for piece in model():
+            said.append(piece)
+            yield {"type": "text_delta", "text": piece}
+
+    async def transform(stream: AsyncGenerator[Message, None]) -> AsyncGenerator[Message, None]:
+        async for event in stream:
+            yield event
+
+    async def turn() -> tuple[int, int]:
+        events, deltas = stream(), 0
+        for _ in range(transformers):
+            events = transform(events)
+        async for _ in events:
+            deltas += 1
+        return deltas, 0
 
     return turn

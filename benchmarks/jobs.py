@@ -90,6 +90,34 @@ def _percent_over(costs: list[Cost], base: list[Cost]) -> float:
     return round((ratio - 1) * 100, 3)
 
 
+async def stream(seconds: float) -> dict[str, Any]:
+    """The cost of a delta of text on its way to the consumer of a stream, also where steps and facts come between.
+
+    A reply of 2,000 pieces; and a turn of 100 steps, each with 20 pieces, a tool call and more than five facts.
+    """
+    pieces, steps, each = 2000, 100, 20
+    configurations = {
+        "windlass 0": (agents.streaming(pieces), 1, pieces),
+        "windlass 1": (agents.streaming(pieces, 1), 1, pieces),
+        "hand 0": (handloop.streaming(pieces), 1, pieces),
+        "hand 1": (handloop.streaming(pieces, 1), 1, pieces),
+        "windlass facts": (agents.streaming(each), steps, each * steps),
+    }
+    samples: Samples = defaultdict(list)
+    facts = 0
+    for number in rounds(seconds):
+        for name in _order(list(configurations), number):
+            turn, length, expected = configurations[name]
+            work.plan(length)
+            with timing() as timer:
+                deltas, told = await turn()
+            if deltas != expected:
+                raise RuntimeError(f"{name}: {deltas} deltas came, expected were {expected}")
+            samples[name].append(timer.cost)
+            facts = max(facts, told)
+    return {**_summaries(samples, pieces), "facts_per_step": facts / steps}
+
+
 async def concurrent(seconds: float) -> dict[str, Any]:
     """Many turns at once, served by one agent."""
     turns, steps, delay = 1000, 10, 0.01
@@ -195,6 +223,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "step": (step, 24.0),
     "hooks": (hooks, 18.0),
     "latency": (latency, 14.0),
+    "stream": (stream, 6.0),
     "imports": (imports, 7.0),
     "construct": (construct, 3.0),
     "concurrent": (concurrent, 10.0),

@@ -64,6 +64,16 @@ def latency_rows(found: Found) -> Iterator[Row]:
             yield Row("latency", f"lifecycles: {count}, over none", figure=over["windlass 0"], unit="%", bar=bar)
 
 
+def stream_rows(found: Found) -> Iterator[Row]:
+    for count in ("0", "1"):
+        cpu = found[f"windlass {count}"]["cpu"], found[f"hand {count}"]["cpu"]
+        what = f"{1 / cpu[0]:.2f} million a second, transformers: {count}"
+        yield Row("stream", what, cpu, figure=cpu[0], unit="µs", bar=2.0 if count == "1" else None)
+    cost = found["windlass facts"]["cpu"]
+    what = f"{1 / cost:.2f} million a second, {found['facts_per_step']:.0f} facts a step"
+    yield Row("stream", what, (cost, None), figure=cost, unit="µs", bar=10.0)
+
+
 def import_rows(found: Found) -> Iterator[Row]:
     cpu = _pair(found, "cpu")
     yield Row("imports", "the process", cpu, figure=_ratio(cpu), bar=2.0)
@@ -107,6 +117,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "step": ("step: a model without latency, one tool call per step; µs per step", step_rows),
     "hooks": ("hooks: k no-op objects at before, after, wrap-model and wrap-tool, N=100; µs", hook_rows),
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
+    "stream": ("stream: a delta of text, from the model to the consumer; µs", stream_rows),
     "imports": (
         "imports: `import windlass` over `import asyncio, json`; ms (judged: CPU of the process)",
         import_rows,
