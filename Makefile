@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench lock clean
+.PHONY: help setup demo test check format docs api bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -39,6 +39,9 @@ format: $(DEV) ## Format the code and fix what ruff can fix
 
 docs: $(DEV) ## Generate the reference pages and the table of behaviours
 	@$(BIN)/python docs/generate.py
+
+api: $(DEV) ## Rewrite tests/api.txt, the list of what is public
+	@$(BIN)/python tests/test_api.py
 
 bench: $(DEV) ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)

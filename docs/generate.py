@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from windlass import decisions, errors, records
+from windlass import decisions, errors, records, testing
 from windlass.decisions import Decision, Resolution, Vote
 from windlass.events import EVENTS, LIVE_FACTS, Event
 
@@ -208,12 +208,18 @@ def legal_at(answer: Any) -> str:
 def errors_page() -> str:
     """docs/reference/errors.md."""
     tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
-    kinds = [
-        kind for kind in vars(errors).values() if is_subclass(kind, Exception) and kind.__module__ == "windlass.errors"
-    ]
+    places = [("windlass.errors", vars(errors)), ("windlass.testing", vars(testing))]
     rows = [
-        [f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", first_sentence(kind), facts_of(kind)]
-        for kind in kinds
+        [
+            f"`{kind.__name__}`" if module == "windlass.errors" else f"`{module}.{kind.__name__}`",
+            f"`{kind.__bases__[0].__name__}`",
+            first_sentence(kind),
+            what_to_do(kind),
+            facts_of(kind),
+        ]
+        for module, names in places
+        for kind in names.values()
+        if is_subclass(kind, Exception) and kind.__module__.startswith(module)
     ]
     return f"""{NOTE}
 # Errors
@@ -221,19 +227,29 @@ def errors_page() -> str:
 {first_sentence(errors)}. They are in `windlass.errors`.
 Denied, suspended, stopped and out of budget are not errors: they are outcomes and are returned.
 
+Where you meet one: a `ConfigError` is raised where the mistake is made, a `SessionError` by `run`, `resume` and the
+like. What goes wrong inside a turn ends it: the result's outcome is `Failed`, `result.error` is the exception, and
+`result.raise_for_error()` raises it. A tool's error is by default told to the model instead.
+[Errors and limits](../guides/errors-and-limits.md) says how to change that.
+
 ```text
 {inspect.cleandoc(tree)}
 ```
 
 What an error knows is on it as attributes.
 
-{table(["error", "is a", "when", "attributes"], rows)}"""
+{table(["error", "is a", "when", "what to do", "attributes"], rows)}"""
+
+
+def what_to_do(kind: type) -> str:
+    """The second paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[2].split())
 
 
 def facts_of(kind: type[Exception]) -> str:
     """The attributes that an error class has beside its message."""
     for owner in kind.__mro__:
-        if "__init__" in vars(owner) and owner.__module__ == kind.__module__:
+        if "__init__" in vars(owner) and owner.__module__.startswith("windlass"):
             keywords = inspect.signature(owner).parameters.values()
             return ", ".join(f"`{p.name}`" for p in keywords if p.kind is p.KEYWORD_ONLY)
     return "–"

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from windlass import errors, testing
 from windlass._kernel.loop import drive
 from windlass.events import EVENTS, FACTS
 
@@ -58,6 +59,16 @@ def test_every_event_and_every_fact_is_on_the_reference_page():
     page = (DOCS / "reference" / "events.md").read_text(encoding="utf-8")
     missing = [kind.__name__ for kind in (*EVENTS, *FACTS) if f"`{kind.__name__}`" not in page]
     assert missing == []
+
+
+def test_every_public_error_is_on_the_reference_page_with_when_and_what_to_do(generate):
+    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
+    rows = {cells[0]: cells for line in page.splitlines() if len(cells := line.strip("| ").split(" | ")) == 5}
+    public = [(f"`{name}`", kind) for name, kind in vars(errors).items()]
+    public += [(f"`windlass.testing.{name}`", kind) for name, kind in vars(testing).items()]
+    raised = [label for label, kind in public if isinstance(kind, type) and issubclass(kind, errors.WindlassError)]
+    assert [label for label in raised if label not in rows] == []
+    assert [label for label in raised if not rows[label][2] or not rows[label][3]] == []
 
 
 @pytest.mark.parametrize(

@@ -178,3 +178,19 @@ def on_clock(criterion: Criterion, now: Callable[[], float]) -> Criterion:
 def name_of(criterion: object) -> str:
     """What a criterion is called where it is shown."""
     return getattr(criterion, "__name__", None) or type(criterion).__name__
+
+
+__all__ = [
+    "ActiveTimeLimit",
+    "CostLimit",
+    "Deadline",
+    "ErrorLimit",
+    "Evaluation",
+    "FinishedBecause",
+    "Limit",
+    "ReplyContains",
+    "RetryLimit",
+    "StepLimit",
+    "TokenLimit",
+    "tools_ran",
+]

@@ -31,15 +31,24 @@ from __future__ import annotations
 
 
 class WindlassError(Exception):
-    """The root of all errors raised by Windlass."""
+    """The root of all errors raised by Windlass.
+
+    Catch it to catch them all.
+    """
 
 
 class ConfigError(WindlassError):
-    """The agent was put together wrongly."""
+    """The agent was put together wrongly, or called with arguments that cannot be.
+
+    Fix the code: trying again does not help.
+    """
 
 
 class RegistrationError(ConfigError):
-    """A hook does not fit the event it was registered for."""
+    """A hook does not fit the event it was registered for.
+
+    The message says what is legal there; see the table of events.
+    """
 
     def __init__(self, message: str, *, hook: str = "", event: str = "") -> None:
         super().__init__(message)
@@ -48,7 +57,10 @@ class RegistrationError(ConfigError):
 
 
 class ToolDefinitionError(ConfigError):
-    """A tool cannot be described to a model, or its name is taken."""
+    """A tool cannot be described to a model, or its name is taken.
+
+    Annotate its parameters with plain types, or rename it.
+    """
 
     def __init__(self, message: str, *, tool: str = "") -> None:
         super().__init__(message)
@@ -56,11 +68,17 @@ class ToolDefinitionError(ConfigError):
 
 
 class CompiledError(ConfigError):
-    """Something was registered after the agent had been compiled by its first run."""
+    """Something was registered after the agent had been compiled by its first run.
+
+    Register before it, or make a new agent.
+    """
 
 
 class HookError(WindlassError):
-    """A hook failed while a turn was running; `hook` names it and `event` says where."""
+    """A hook failed while a turn was running; `hook` names it and `event` says where.
+
+    The turn ends with it unless the verb says otherwise; fix the hook. What it raised is the `__cause__`.
+    """
 
     def __init__(self, message: str, *, hook: str, event: str = "") -> None:
         super().__init__(message)
@@ -69,15 +87,24 @@ class HookError(WindlassError):
 
 
 class IllegalAnswer(HookError):
-    """A hook answered with something that its event does not take."""
+    """A hook answered with something that its event does not take.
+
+    Answer with what the message lists, or None.
+    """
 
 
 class HookTimeout(HookError, TimeoutError):
-    """A hook took longer than its `timeout`."""
+    """A hook took longer than its `timeout`.
+
+    Give it more time, or make it faster; a gate has then refused.
+    """
 
 
 class InjectionOverflow(HookError):
-    """A hook injected more than the reserve allows; nothing was truncated."""
+    """A hook injected more than the reserve allows; nothing was truncated.
+
+    Inject less, or raise `Agent(injection_reserve=…)`.
+    """
 
     def __init__(self, message: str, *, hook: str, event: str = "", size: int = 0, reserve: int = 0) -> None:
         super().__init__(message, hook=hook, event=event)
@@ -86,11 +113,18 @@ class InjectionOverflow(HookError):
 
 
 class SlotConflict(HookError):
-    """Two writers set the same slot at once and it declares no merge rule."""
+    """Two writers set the same slot at once and it declares no merge rule.
+
+    Give it one: `Slot(…, merge=…)`.
+    """
 
 
 class ModelError(WindlassError):
-    """A model call failed; adapters translate their vendor's errors into this one."""
+    """A model call failed; adapters translate their vendor's errors into this one.
+
+    Let an `ErrorPolicy`, a gate on `Erring` or a wrap of `ModelCall` decide; `retryable` says whether trying again
+    may help.
+    """
 
     def __init__(
         self,
@@ -109,39 +143,66 @@ class ModelError(WindlassError):
 
 
 class RateLimited(ModelError):
-    """The vendor asks us to slow down."""
+    """The vendor asks us to slow down.
+
+    Wait for `retry_after` seconds, as `ErrorPolicy.retrying(delay=…)` or a gate on `Erring` can.
+    """
 
 
 class ModelTimeout(ModelError, TimeoutError):
-    """The model did not answer in time."""
+    """The model did not answer in time.
+
+    Try again, or ask another model in a wrap.
+    """
 
 
 class ContextOverflow(ModelError):
-    """The request is larger than the model's context window."""
+    """The request is larger than the model's context window.
+
+    Send less: a rewrite of `ModelCalling` may shorten it.
+    """
 
 
 class BadReply(ModelError):
-    """The model, or a wrap around it, gave something that is not a reply."""
+    """The model, or a wrap around it, gave something that is not a reply.
+
+    Return a `ModelReply`, a `Message` or a `str`.
+    """
 
 
 class ToolError(WindlassError):
-    """A tool failed in a way the model should read about."""
+    """A tool failed in a way the model should read about.
+
+    Raise it in a tool, with words that help the model.
+    """
 
 
 class NotDone(ToolError):
-    """A tool failed and promises that nothing happened in the world, so trying again is safe."""
+    """A tool failed and promises that nothing happened in the world, so trying again is safe.
+
+    Raise it in a tool, before its effect.
+    """
 
 
 class UnsafeRetry(ToolError):
-    """A second attempt at an unsafe call that had been started was refused."""
+    """A second attempt at an unsafe call that had been started was refused.
+
+    Raise `NotDone` in the tool if nothing happened, or declare it with `retry="safe"` or `effect="idempotent"`.
+    """
 
 
 class OutputError(WindlassError):
-    """The final text does not fit the type that the agent promised as output."""
+    """The final text does not fit the type that the agent promised as output.
+
+    Look at `result.outcome` before you read `result.output`: a turn that was stopped has no answer of that type.
+    """
 
 
 class SessionError(WindlassError):
-    """Something is wrong with a session; `session` names it."""
+    """Something is wrong with a session; `session` names it.
+
+    Raised by `run`, `resume` and the like, never an outcome.
+    """
 
     def __init__(self, message: str, *, session: str) -> None:
         super().__init__(message)
@@ -149,23 +210,38 @@ class SessionError(WindlassError):
 
 
 class SessionBusy(SessionError):
-    """A turn is already running in the session."""
+    """A turn is already running in the session.
+
+    Wait for it, or make the agent with `busy="queue"` or `"steer"`.
+    """
 
 
 class SessionConflict(SessionError):
-    """The log was advanced by somebody else."""
+    """The log was advanced by somebody else.
+
+    Read the session's state again; one process at a time advances a session.
+    """
 
 
 class SessionUnknown(SessionError):
-    """The store has no such session."""
+    """The store has no such session.
+
+    Check the id and the store; `run` makes a session, `resume` does not.
+    """
 
 
 class NotSuspended(SessionError):
-    """The session has no turn that could be resumed."""
+    """The session has no turn that could be resumed.
+
+    The last one has ended: go on with `run`.
+    """
 
 
 class StaleAnswer(SessionError):
-    """An answer does not fit an open question: unknown, answered already, expired or not allowed."""
+    """An answer does not fit an open question: unknown, answered already, expired or not allowed.
+
+    Nothing was written; ask for the open questions with `(await agent.state(session)).waiting`.
+    """
 
     def __init__(self, message: str, *, session: str, ask_id: str) -> None:
         super().__init__(message, session=session)
@@ -173,4 +249,7 @@ class StaleAnswer(SessionError):
 
 
 class StoreError(WindlassError):
-    """The log could not be read or written."""
+    """The log could not be read or written.
+
+    The turn ends as `Failed`; once the store works again, `resume` goes on from what it has.
+    """

@@ -508,3 +508,30 @@ def _decode_with_surrogates(json: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}
+
+
+__all__ = [
+    "ContentPart",
+    "Finish",
+    "ImagePart",
+    "Message",
+    "Messages",
+    "ModelCall",
+    "ModelReply",
+    "ModelRequest",
+    "OpaquePart",
+    "Part",
+    "Role",
+    "Status",
+    "TextPart",
+    "ThinkingPart",
+    "ToolCall",
+    "ToolCallPart",
+    "ToolResult",
+    "ToolResultPart",
+    "ToolSpec",
+    "Usage",
+    "Value",
+    "assistant",
+    "user",
+]

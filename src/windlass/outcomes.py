@@ -111,3 +111,13 @@ class Cancelled(Value, frozen=True, tag=True, tag_field="outcome"):
     """Somebody cancelled the turn."""
 
     reason: str = ""
+
+
+__all__ = [
+    "Cancelled",
+    "Completed",
+    "ErrorValue",
+    "Failed",
+    "StopReason",
+    "Stopped",
+]

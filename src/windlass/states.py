@@ -732,3 +732,14 @@ def _changes_nothing(fold: Fold, record: r.Record) -> None:
 _FOLDS[r.Unknown] = _changes_nothing
 for _kind in r.KINDS.values():
     _FOLDS.setdefault(_kind, _changes_nothing)
+
+__all__ = [
+    "CallState",
+    "Calls",
+    "OpenStep",
+    "State",
+    "Step",
+    "TurnState",
+    "fold",
+    "stop_reason",
+]

@@ -33,7 +33,10 @@ ARGUMENT_PIECES = 3
 
 
 class UnexpectedCall(ModelError):
-    """A scripted model was asked once more than its script provides."""
+    """A scripted model was asked once more than its script provides.
+
+    Add a reply to the script, or find out why the turn goes on.
+    """
 
 
 class Scripted(msgspec.Struct, frozen=True):
