@@ -107,7 +107,7 @@ from .records import (
     TurnEnded,
     TurnStarted,
 )
-from .results import Result
+from .results import Result, Stream
 from .slots import Slot
 from .states import State, Step, fold
 from .tools import Tool, tool
@@ -197,6 +197,7 @@ __all__ = [
     "StopVetoed",
     "Stopped",
     "Stopping",
+    "Stream",
     "SubagentStopping",
     "Suspended",
     "TextDelta",
