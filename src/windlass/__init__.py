@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ._hooks.registrar import Registrar as Hooks
 from ._kernel.composites import PhaseHandler
 from .agent import Agent, Session
@@ -113,6 +116,10 @@ from .states import State, Step, fold
 from .tools import Tool, tool
 from .turns import Turn
 
+if TYPE_CHECKING:
+    from .explaining import Explanation
+    from .why import Why
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -140,6 +147,7 @@ __all__ = [
     "ErrorLimit",
     "ErrorPolicy",
     "Evaluated",
+    "Explanation",
     "Failed",
     "Finish",
     "FinishedBecause",
@@ -226,6 +234,7 @@ __all__ = [
     "Usage",
     "Veto",
     "Vote",
+    "Why",
     "WindlassError",
     "assistant",
     "fold",
@@ -233,3 +242,12 @@ __all__ = [
     "tools_ran",
     "user",
 ]
+
+_LAZY = {"Explanation": ".explaining", "Why": ".why"}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names that most programs do not need: imported when they are asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name], __name__), name)

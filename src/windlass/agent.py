@@ -37,13 +37,16 @@ from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Record, SessionEnded
 from .results import Result, Stream
-from .states import Fold, State, fold, fold_log
+from .states import Fold, State, fold, fold_log, of_latest_turn
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Criterion
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from .explaining import Explanation
+    from .why import Why
 
     T = TypeVar("T")
 
@@ -200,6 +203,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         )
         return self._program
 
+    def explain(self) -> Explanation:
+        """The compiled agent like a query plan: `print(agent.explain())`. It is compiled if it was not."""
+        from .explaining import Explanation, explained
+
+        program = self.compile()
+        return Explanation(
+            explained(program, capabilities=self._capabilities, output=self._output.type, busy=self.busy)
+        )
+
     # ------------------------------------------------------------ running
 
     async def run(
@@ -312,6 +324,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise _unknown(session)
         return fold(session, records)
 
+    async def why(self, session: str) -> Why:
+        """Why the latest turn of a session went as it did, or where it stands, as the log tells it."""
+        from .why import Why
+
+        records = await self._store.read(session)
+        if not records:
+            raise _unknown(session)
+        return Why(session, records)
+
     async def steer(self, session: str, message: str | Message) -> None:
         """Put a message into the turn that is running in a session; the model reads it at its next step.
 
@@ -374,7 +395,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
         if segment.ephemeral:
-            return Result(await _drive(segment, None), self._output, segment.hooks.slots, segment.failure)
+            return self._result(segment, await _drive(segment, None))
         token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
         try:
             state = await _drive(segment, None)
@@ -404,9 +425,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
                 segment.voice.close()
             self._leave(segment)
 
+    def _result(self, segment: Segment, state: State) -> Result[OutputT]:
+        return Result(state, self._output, segment.hooks.slots, segment.failure, segment.fold.written)
+
     def _ended(self, segment: Segment, state: State) -> Result[OutputT]:
         """The result, also for those whose steering the turn has heard."""
-        result = Result(state, self._output, segment.hooks.slots, segment.failure)
+        result = self._result(segment, state)
         if not segment.ephemeral:
             self._keep(segment)
             for key in list(self._steering):
@@ -464,7 +488,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         segment = await self._enter(session, message, None, scope, slots)
         try:
             if key in segment.fold.inbox and segment.state.outcome is not None:
-                return Result(segment.state, self._output, segment.hooks.slots)
+                return self._result(segment, segment.state)
             segment.taken = key
             return await self._finish(segment)
         finally:
@@ -571,6 +595,7 @@ class _Log(Fold):
         for record in records:
             self.add(record)
         self.acknowledge(len(records))
+        self.written = of_latest_turn(self.written)
 
 
 _inside: ContextVar[tuple[_Running, ...]] = ContextVar("windlass_inside", default=())

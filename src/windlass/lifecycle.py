@@ -158,7 +158,9 @@ def _observing(fact: type[Fact], look: Callable[[Callable[..., Any], Any, Turn[A
         def plain(fact: Any, turn: Turn[Any]) -> None:
             look(method, fact, turn)
 
-        registrar.observe(fact, name=name)(awaited if is_async(method) else plain)
+        hook = Hook("observe", fact, awaited if is_async(method) else plain, {"name": name})
+        hook.behind = method
+        registrar.add(hook)
 
     return install
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from .deltas import StreamEvent
 from .errors import ConfigError
 from .messages import Messages, Usage
 from .outcomes import StopReason
 from .outputs import Output
-from .records import Asked, Outcome
+from .records import Asked, Outcome, Record
 from .slots import Slot
 from .states import State
+
+if TYPE_CHECKING:
+    from .why import Why
 
 OutputT = TypeVar("OutputT")
 
@@ -25,12 +28,18 @@ class Result(Generic[OutputT]):
     """
 
     def __init__(
-        self, state: State, output: Output[OutputT], slots: dict[str, Slot[Any]], error: BaseException | None = None
+        self,
+        state: State,
+        output: Output[OutputT],
+        slots: dict[str, Slot[Any]],
+        error: BaseException | None = None,
+        records: Iterable[Record] = (),
     ) -> None:
         self.state = state
         self.error = error
         self._output = output
         self._slots = slots
+        self._records = tuple(records)
 
     @property
     def text(self) -> str:
@@ -80,6 +89,12 @@ class Result(Generic[OutputT]):
     def slots(self) -> dict[str, Any]:
         """The slots that are shown to callers."""
         return {name: slot.load(self.state.slots) for name, slot in self._slots.items() if slot.output}
+
+    def why(self) -> Why:
+        """Why the turn ended as it did: who decided what, and what was changed, as the log tells it."""
+        from .why import Why
+
+        return Why(self.session_id, (*self._records, *self.state.pending))
 
     def raise_for_error(self) -> Result[OutputT]:
         """Raise the error the turn ended with, if it did; else give the result itself."""

@@ -310,17 +310,19 @@ class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
     `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
-    the latest step, if nobody has asked for it as a value yet.
+    the latest step, if nobody has asked for it as a value yet. `written` are the stored records since the latest turn
+    began, and maybe some before: `of_latest_turn` cuts them off.
     """
 
     __slots__ = (
         "_items", "_messages", "_state", "before", "ended", "going", "inbox", "last", "open", "opened", "pending",
-        "pipeline", "session", "slots", "steps", "stored", "turn", "turns",
+        "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
         self.session = session
         self.stored = 0
+        self.written: list[r.Record] = []
         self.steps = 0
         self.turns = 0
         self.before = _NOTHING
@@ -365,7 +367,13 @@ class Fold:
     def acknowledge(self, count: int) -> None:
         """The store has the first `count` of the pending records."""
         self.stored += count
-        self.pending = self.pending[count:] if len(self.pending) > count else []
+        pending = self.pending
+        if len(pending) > count:
+            self.written += pending[:count]
+            self.pending = pending[count:]
+        else:
+            self.written += pending
+            self.pending = []
 
     @property
     def messages(self) -> Messages:
@@ -436,8 +444,18 @@ def fold_log(session: str, records: Iterable[r.Record]) -> Fold:
     made = Fold(session)
     for record in records:
         made.add(record)
-    made.stored, made.pending = len(made.pending), []
+    made.stored, made.written, made.pending = len(made.pending), of_latest_turn(made.pending), []
     return made
+
+
+def of_latest_turn(records: Sequence[r.Record]) -> list[r.Record]:
+    """The records of the latest turn: from what its hooks did before it began, all that came since the one before."""
+    began = len(records)
+    while began and type(records[began - 1]) is not r.TurnStarted:
+        began -= 1
+    while began and type(records[began - 1]) is not r.TurnEnded:
+        began -= 1
+    return list(records[began:])
 
 
 # ---------------------------------------------------------------- one fold per kind of record
@@ -483,6 +501,7 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
         fold.before = fold.before + fold.turn.usage
     fold.turn = TurnFold(record.turn, record.ref, record.message, len(fold.messages), record.at)
     fold.turns = record.turn
+    fold.written = []
     fold.open = fold.last = None
     fold.going = True
 

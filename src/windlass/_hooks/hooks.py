@@ -59,14 +59,14 @@ _LEGAL: dict[str, set[str]] = {
 class Hook:
     """A registered hook. Names are labels, made unique when the agent is compiled.
 
-    `view` says what the function is given of the event, `answer` turns what it returns into an answer to the event; a
-    plain hook has neither.
+    `view` says what the function is given of the event, `answer` turns what it returns into an answer to the event,
+    `behind` is the method of a lifecycle that the function calls; a plain hook has none of them.
     """
 
     __slots__ = (
-        "_hints", "answer", "band", "capability", "costly", "durable", "event", "fn", "group", "inherit", "is_async",
-        "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain",
-        "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
+        "_hints", "answer", "band", "behind", "capability", "costly", "durable", "event", "fn", "group", "inherit",
+        "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters",
+        "plain", "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,7 @@ class Hook:
         self._check_answer()
         self.view: Callable[[Any], Any] | None = None
         self.answer: Callable[[Any, Any], Any] | None = None
+        self.behind: Callable[..., Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         self.quick = False
@@ -207,7 +208,12 @@ class Hook:
     @property
     def source(self) -> str:
         """Where it was written: `file:line`."""
-        return source_of(self.fn)
+        return source_of(self.behind or self.fn)
+
+    @property
+    def location(self) -> tuple[str, int] | None:
+        """Where it was written: the path as Python knows it, which differs between machines, and the line."""
+        return location_of(self.behind or self.fn)
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} on {self.event.__name__}>"
@@ -234,12 +240,18 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 def source_of(fn: Callable[..., Any]) -> str:
     """`file:line` of a function, as far as it is known."""
+    found = location_of(fn)
+    return "unknown" if found is None else f"{found[0].rsplit('/', 1)[-1]}:{found[1]}"
+
+
+def location_of(fn: Callable[..., Any]) -> tuple[str, int] | None:
+    """The path and the line of a function, as far as they are known."""
     target = inspect.unwrap(fn)
     while isinstance(target, functools.partial):
         target = target.func
     function = getattr(target, "__func__", target)
     code = getattr(function, "__code__", None) or getattr(type(target).__call__, "__code__", None)
-    return "unknown" if code is None else f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+    return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ import click
 # name: (where the command is, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without a key or a network."),
+    "explain": ("windlass.cli.explain:explain", "Show what an agent is compiled to, like a query plan."),
 }
 
 

@@ -1,0 +1,31 @@
+"""Plain text for people: lines that fit the page, and foreign words made short and harmless."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+WIDTH = 100
+
+
+def entry(label: str, text: str, *, indent: int, column: int) -> str:
+    """A label and what is said of it, from a column on; long texts go on below in that column."""
+    head = " " * indent + label
+    head = head.ljust(column) if len(head) < column else f"{head}  "
+    lines = textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * column, break_on_hyphens=False)
+    return "\n".join(lines).replace(_STICKS, " ") or head.rstrip()
+
+
+def items(words: Iterable[str]) -> str:
+    """Several things in a row; a line is broken between two of them, not inside one."""
+    return f"{_STICKS}· ".join([word.replace(" ", _STICKS) for word in words])
+
+
+_STICKS = "\xa0"
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A text on one line, not longer than the limit. What could steer a terminal is spelled out."""
+    flat = " ".join(text[: limit * 8].split())
+    flat = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in flat])
+    return flat if len(flat) <= limit and len(text) <= limit * 8 else flat[: limit - 1] + "…"

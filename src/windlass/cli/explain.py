@@ -1,0 +1,28 @@
+"""The `explain` command: a compiled agent like a query plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from windlass import Agent
+from windlass.errors import ConfigError
+
+from .loading import agent_argument
+
+
+@click.command()
+@agent_argument
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
+def explain(agent: Agent[Any, Any], as_json: bool) -> None:
+    """Show what an agent is compiled to, like a query plan.
+
+    MODULE:AGENT is a module or a Python file and, after a colon, the name of an agent in it or of a function that
+    makes one. Without a name it is `agent`. The module is imported, so its code runs.
+    """
+    try:
+        explanation = agent.explain()
+    except ConfigError as error:
+        raise click.UsageError(f"the agent cannot be compiled: {error}") from error
+    click.echo(explanation.json() if as_json else str(explanation))

@@ -1,0 +1,439 @@
+"""A compiled agent like a query plan: as plain data, and as text for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from ._hooks.compiled import CompiledHooks, Point, attribute
+from ._hooks.hooks import Hook, location_of
+from ._hooks.matching import Matcher
+from ._hooks.streams import Transform
+from ._kernel.composites import PHASES, Composites
+from ._kernel.program import Program
+from ._text import entry, items
+from .criteria import Limit, name_of
+from .decisions import Deny, Vote
+from .events import (
+    FACTS,
+    Compacting,
+    Continuing,
+    Delegating,
+    Erring,
+    Event,
+    MessageAdding,
+    ModelCalling,
+    ModelReplying,
+    Resuming,
+    SessionStarting,
+    StepEnding,
+    StepStarting,
+    Stopping,
+    SubagentStopping,
+    ToolCalling,
+    ToolReturning,
+    TurnEnding,
+    TurnStarting,
+)
+from .messages import ModelCall, ToolCall
+from .pipeline import DEFAULT
+from .policies import CATEGORIES, ErrorPolicy
+from .states import Step
+from .tools import Tool
+from .turns import Turn
+from .types import Criterion
+
+Data: TypeAlias = dict[str, Any]
+
+STREAM = "token stream"
+LIFECYCLE: tuple[Any, ...] = (
+    Turn, SessionStarting, TurnStarting, Step, StepStarting, Compacting, ModelCalling, ModelCall, STREAM,
+    ModelReplying, ToolCalling, Delegating, ToolCall, ToolReturning, MessageAdding, StepEnding, Continuing, Stopping,
+    SubagentStopping, TurnEnding, Erring, Resuming,
+)  # fmt: skip
+"""The points in the order in which a turn comes to them; an effect stands for the wraps around it."""
+
+
+class Explanation:
+    """What an agent was compiled to. `str` is text of at most 100 columns, `data` is plain data, also as `json()`.
+
+    Bands and priorities that are not shown are `normal` and 0. Sources are relative to the current directory if they
+    are inside it, so that they can be opened from there.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def json(self) -> str:
+        """The data as JSON text."""
+        return json.dumps(self.data, indent=2, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.data))
+
+    def __repr__(self) -> str:
+        return f"<Explanation of agent {self.data['agent']!r}>"
+
+
+def explained(program: Program, *, capabilities: Sequence[str], output: type, busy: str) -> Data:
+    """All that is known of a compiled agent, as plain data."""
+    hooks = program.hooks
+    points = [_point(place, hooks) for place in LIFECYCLE]
+    return {
+        "agent": program.name,
+        "pipeline": program.digest,
+        "models": [_model(name, model) for name, model in program.models.items()],
+        "output": getattr(output, "__name__", str(output)),
+        "capabilities": list(capabilities),
+        "tools": [_tool(tool) for tool in program.tools.values()],
+        "points": [point for point in points if point["stages"]],
+        "silent": [point["point"] for point in points if not point["stages"]],
+        "observers": _observers(hooks),
+        "stream": {"held_by": [_named(hook) for hook in hooks.holders]},
+        "criteria": [_criterion(criterion, program.clock.now) for criterion in program.criteria],
+        "errors": _policy(program.policy),
+        "bounds": _bounds(program, busy),
+        "composites": _replaced(program.composites),
+        "handlers": _handlers(program),
+        "store": {"type": type(program.store).__name__, "durable": program.store.durable},
+        "not_mediated": _not_mediated(program),
+    }
+
+
+# ---------------------------------------------------------------- what there is
+
+
+def _model(name: str, model: object) -> Data:
+    return {"name": name, "type": type(model).__name__, "streams": hasattr(model, "stream")}
+
+
+def _tool(tool: Tool[..., Any]) -> Data:
+    agent = getattr(tool, "agent", None)
+    return {
+        "name": tool.name,
+        "effect": tool.effect,
+        "retry": tool.retry,
+        "runs": "async" if tool.is_async else "inline" if tool.inline else "thread",
+        "sequential": tool.sequential,
+        "timeout": tool.timeout,
+        "agent": getattr(agent, "name", None),
+        "source": _source(location_of(tool.fn)),
+    }
+
+
+def _point(place: Any, hooks: CompiledHooks) -> Data:
+    """One point of the lifecycle and its stages, in the order in which they run."""
+    if place is STREAM:
+        found: list[tuple[str, Iterable[Data]]] = [("transform", map(_transform, hooks.transforms))]
+        return {"point": STREAM, "stages": _stages(found)}
+    if issubclass(place, Event):
+        point: Point | None = getattr(hooks, attribute(place))
+        return {"point": place.__name__, "stages": [] if point is None else _stages(_staged(point))}
+    wraps = {Turn: hooks.turn_wraps, Step: hooks.step_wraps, ModelCall: hooks.model_wraps, ToolCall: hooks.tool_wraps}
+    return {"point": f"wrap({place.__name__})", "stages": _stages([("wrap", map(_hook, wraps[place]))])}
+
+
+def _staged(point: Point) -> list[tuple[str, Iterable[Data]]]:
+    return [
+        ("hook", [_hook(hook) for hook in point.changing if hook.kind == "hook"]),
+        ("rewrite", [_hook(hook) for hook in point.changing if hook.kind == "rewrite"]),
+        ("gate", map(_hook, point.gates)),
+        ("costly gate", map(_hook, point.costly)),
+        ("shadow gate", map(_hook, point.shadows)),
+        ("inject", [_hook(hook) for group in point.groups for hook in group]),
+    ]
+
+
+def _stages(found: Iterable[tuple[str, Iterable[Data]]]) -> list[Data]:
+    return [{"stage": stage, "hooks": hooks} for stage, listed in found if (hooks := list(listed))]
+
+
+def _observers(hooks: CompiledHooks) -> list[Data]:
+    heard = [(fact, hooks.listeners[fact]) for fact in FACTS if fact in hooks.listeners]
+    return [{"fact": fact.__name__, "hooks": [_hook(hook) for hook in listed]} for fact, listed in heard]
+
+
+def _hook(hook: Hook) -> Data:
+    return {
+        "kind": hook.kind,
+        "name": hook.name,
+        "source": _source(hook.location),
+        "band": hook.band,
+        "priority": hook.priority,
+        "tool": None if hook.tool is None else _matcher(hook.tool),
+        "capability": hook.capability,
+        "runs": _runs(hook),
+        "timeout": hook.timeout,
+        "thread": hook.thread,
+        "live": hook.live,
+        "on_resume": hook.on_resume,
+        "optional": hook.optional,
+        "group": hook.group,
+        "wait": hook.wait,
+        "durable": hook.durable,
+        "inherit": hook.inherit,
+        "fails": fail_mode(hook),
+    }
+
+
+def _transform(transform: Transform) -> Data:
+    return {
+        "kind": "transform",
+        "name": transform.name,
+        "source": _source(location_of(getattr(transform.factory, "feed", transform.factory))),
+        "band": transform.band,
+        "priority": transform.priority,
+        "channels": list(transform.channels),
+        "inherit": transform.inherit,
+        "fails": "the attempt fails; nothing held back leaks",
+    }
+
+
+def _named(hook: Hook) -> Data:
+    return {"kind": hook.kind, "name": hook.name, "event": hook.event.__name__}
+
+
+def _runs(hook: Hook) -> str:
+    """`async`, `inline` on the event loop, or in a `thread`."""
+    if hook.is_async:
+        return "async"
+    in_thread = {"wrap": True, "observe": not (hook.wait or hook.durable)}.get(hook.kind, hook.thread)
+    return "thread" if in_thread else "inline"
+
+
+def fail_mode(hook: Hook) -> str:
+    """What it means that the hook raises or times out. What a gate then counts as, its event says."""
+    if hook.kind == "observe":
+        return "it is told again later" if hook.durable else "logged; the turn does not notice"
+    if hook.kind == "inject":
+        return "skipped, and recorded" if hook.optional else "the turn fails"
+    if hook.kind == "wrap":
+        return "the error goes outwards"
+    if hook.shadow:
+        return "recorded, nothing else"
+    raised = hook.event.raised
+    if hook.kind != "gate":
+        return "the action fails (Deny)" if raised is Deny else "the turn fails"
+    if raised is None or hook.on_error == "unreviewed":
+        return "as if silent; the outcome is marked unreviewed"
+    return f"Vote.{raised.name}" if isinstance(raised, Vote) else str(raised.__name__)
+
+
+def _matcher(matcher: Matcher) -> str:
+    if isinstance(matcher, str):
+        return matcher
+    if isinstance(matcher, re.Pattern):
+        return f"/{matcher.pattern}/"
+    if callable(matcher):
+        return f"{name_of(matcher)}()"
+    return " or ".join(map(_matcher, matcher))
+
+
+def _source(location: tuple[str, int] | None) -> str:
+    """`path:line`, relative to the current directory if it is inside."""
+    if location is None:
+        return "unknown"
+    path, line = location
+    here = Path.cwd()
+    inside = Path(path).is_relative_to(here)
+    return f"{Path(path).relative_to(here) if inside else path}:{line}"
+
+
+# ---------------------------------------------------------------- what holds
+
+
+def _criterion(criterion: Criterion, now: object) -> Data:
+    shape: object = criterion
+    fields = shape.__struct_fields__ if isinstance(shape, Struct) else ()
+    given = {name: getattr(criterion, name) for name in fields}
+    return {
+        "name": name_of(criterion),
+        "parameters": {name: _parameter(value) for name, value in given.items() if value is not None and value != now},
+        "stops": criterion.reason.value if isinstance(criterion, Limit) else None,
+        "source": None if isinstance(shape, Struct) else _source(location_of(criterion)),
+    }
+
+
+def _parameter(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float | str) else name_of(value)
+
+
+def _policy(policy: ErrorPolicy) -> Data:
+    return {
+        "actions": {category: policy.action(category) for category in CATEGORIES},
+        "retries": policy.retries,
+        "total": policy.total,
+        "delay": policy.delay,
+    }
+
+
+def _bounds(program: Program, busy: str) -> Data:
+    bounds: Data = {
+        "max_regenerations": program.max_regenerations,
+        "max_vetoes": program.max_vetoes,
+        "max_parallel": program.max_parallel,
+        "max_depth": getattr(program, "max_depth", None),
+        "ending_timeout": program.ending_timeout,
+        "observer_patience": program.patience,
+        "injection_reserve": program.reserve,
+        "unmatched": program.unmatched,
+        "busy": busy,
+    }
+    return {name: value for name, value in bounds.items() if value is not None}
+
+
+def _replaced(composites: Composites) -> Data:
+    """The composites that are not those of the kernel."""
+    pairs = [(name, getattr(composites, name)) for name in Composites.__struct_fields__]
+    return {name: name_of(factory) for name, factory in pairs if factory is not getattr(DEFAULT, name)}
+
+
+def _handlers(program: Program) -> list[Data]:
+    return [
+        {"phase": phase, "name": name_of(handler), "source": _source(location_of(handler.handle))}
+        for phase in PHASES
+        for handler in program.handlers.get(phase, ())
+    ]
+
+
+def _not_mediated(program: Program) -> list[str]:
+    found = [
+        "what a vendor executes on its side: it arrives as parts with mediated=False, when it is done",
+        "what the code of a tool or a hook does by itself: hooks see a call and its result, nothing between",
+        "turn.ask passes the gates of the guard band on ModelCalling, and no other hook",
+    ]
+    in_threads = [tool.name for tool in program.tools.values() if not tool.is_async and not tool.inline]
+    if in_threads:
+        found.append(f"a plain function in a thread cannot be stopped once it runs: {', '.join(in_threads)}")
+    return found
+
+
+# ---------------------------------------------------------------- as text
+
+_COLUMN = 17
+
+
+def _lines(data: Data) -> list[str]:
+    lines = [f"Agent {data['agent']!r}, pipeline {data['pipeline']}", ""]
+    lines += _about(data)
+    lines += ["", "Lifecycle, in the order in which it runs"]
+    lines += [line for point in data["points"] for line in _point_lines(point["point"], point["stages"])]
+    lines += [_row("", f"nobody listens to: {', '.join(data['silent']) or '–'}", column=2)]
+    if data["observers"]:
+        lines += ["", "Observers"]
+        for seen in data["observers"]:
+            lines += _point_lines(seen["fact"], [{"stage": "observe", "hooks": seen["hooks"]}])
+    lines += ["", *_rules(data)]
+    lines += ["", "Not mediated", *[entry("-", text, indent=2, column=4) for text in data["not_mediated"]]]
+    return lines
+
+
+def _row(label: str, text: str, *, column: int = _COLUMN) -> str:
+    return entry(label, text, indent=0, column=column)
+
+
+def _about(data: Data) -> list[str]:
+    models = [model["name"] + (" (streams)" if model["streams"] else "") for model in data["models"]]
+    lines = [_row("model", models[0])]
+    if models[1:]:
+        lines.append(_row("other models", ", ".join(models[1:])))
+    if data["output"] != "str":
+        lines.append(_row("output", data["output"]))
+    if data["capabilities"]:
+        lines.append(_row("capabilities", ", ".join(data["capabilities"])))
+    held = [f"{hook['name']} ({hook['kind']} on {hook['event']})" for hook in data["stream"]["held_by"]]
+    lines.append(_row("stream held by", ", ".join(held) or "nobody: text flows as it comes"))
+    lines.append(_row("tools", "" if data["tools"] else "none"))
+    return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
+
+
+def _tool_words(tool: Data) -> Iterable[str]:
+    if tool["agent"]:
+        yield f"sub-agent {tool['agent']!r}"
+    yield tool["effect"] + (", may be retried" if tool["retry"] == "safe" else "")
+    yield _RUNS[tool["runs"]]
+    if tool["sequential"]:
+        yield "sequential"
+    if tool["timeout"] is not None:
+        yield f"timeout {tool['timeout']:g} s"
+    yield tool["source"]
+
+
+def _point_lines(name: str, stages: Iterable[Data]) -> list[str]:
+    lines = [f"  {name}"]
+    for stage in stages:
+        told = [items(_hook_words(hook)) for hook in stage["hooks"]]
+        lines += [entry(stage["stage"], text, indent=4, column=_COLUMN) for text in told]
+    return lines
+
+
+def _hook_words(hook: Data) -> Iterable[str]:
+    """What there is to say of a hook; what is as ever is not said."""
+    yield hook["name"]
+    yield hook["source"]
+    if hook["band"] != "normal":
+        yield f"{hook['band']} band"
+    if hook["priority"]:
+        yield f"priority {hook['priority']}"
+    if hook.get("tool") is not None:
+        yield f"tool {hook['tool']}"
+    if "channels" in hook:
+        yield "on " + ", ".join(hook["channels"])
+    if hook.get("capability"):
+        yield f"from {hook['capability']}"
+    if "runs" in hook:
+        yield _RUNS[hook["runs"]]
+    if hook.get("timeout") is not None:
+        yield f"timeout {hook['timeout']:g} s"
+    if hook.get("group"):
+        yield f"in parallel group {hook['group']!r}"
+    if hook.get("on_resume") == "rerun":
+        yield "asked again on resume"
+    yield from [words for option, words in _FLAGS.items() if hook.get(option)]
+    yield f"if it fails: {hook['fails']}"
+
+
+_RUNS = {"async": "async", "inline": "inline", "thread": "in a thread"}
+_FLAGS = {
+    "optional": "optional",
+    "live": "live: does not hold the stream",
+    "wait": "awaited before the next point",
+    "durable": "reads the log behind a cursor",
+    "inherit": "sub-agents inherit it",
+}
+
+
+def _rules(data: Data) -> list[str]:
+    errors, lines = data["errors"], []
+    for position, criterion in enumerate(data["criteria"] or [None]):
+        text = "none: a turn ends after its first step" if criterion is None else items(_criterion_words(criterion))
+        lines.append(_row("" if position else "criteria", text))
+    for position, action in enumerate(dict.fromkeys(errors["actions"].values())):
+        categories = [category for category, done in errors["actions"].items() if done == action]
+        lines.append(_row("" if position else "errors", f"{action}: {', '.join(categories)}"))
+    delay = f", each after {errors['delay']:g} s" if errors["delay"] else ""
+    lines.append(_row("", f"at most {errors['retries']} retries in a row, {errors['total']} in a turn{delay}"))
+    lines.append(_row("bounds", items(f"{name} {value}" for name, value in data["bounds"].items())))
+    lines += [_row("composite", f"{name}: {made} instead of the kernel's") for name, made in data["composites"].items()]
+    lines += [_row("phase handler", f"{h['phase']}: {h['name']} · {h['source']}") for h in data["handlers"]]
+    durable = "durable" if data["store"]["durable"] else "not durable: what it holds ends with the process"
+    return [*lines, _row("store", f"{data['store']['type']}, {durable}")]
+
+
+def _criterion_words(criterion: Data) -> Iterable[str]:
+    given = ", ".join(f"{name}={value!r}" for name, value in criterion["parameters"].items())
+    yield f"{criterion['name']}({given})" if given else criterion["name"]
+    if criterion["stops"]:
+        yield f"stops with {criterion['stops']}"
+    if criterion["source"]:
+        yield criterion["source"]

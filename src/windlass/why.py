@@ -1,0 +1,604 @@
+"""Why a turn went as it did: its records, told step by step to a person."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from . import records as r
+from ._text import entry, shown
+from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
+from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates
+from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
+from .states import of_latest_turn, stop_reason
+
+Data: TypeAlias = dict[str, Any]
+Told: TypeAlias = tuple[str, str, Data]
+"""What a record tells: a word for what happened, a sentence, and the same as plain data."""
+
+_R = TypeVar("_R", bound=r.Record)
+
+
+class Why:
+    """A turn explained: why it ended, who decided what about what, what was changed, denied, asked, tried again.
+
+    `str` is text of at most 100 columns, with long values shortened; `data` is plain data with whole values: `ended`
+    says why, `parts` hold what happened before the first step, in each step and at the end, in the order of the log.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, session: str, records: Iterable[r.Record]) -> None:
+        self.data = _Teller(session, of_latest_turn(list(records))).told()
+
+    def json(self) -> str:
+        """The data as JSON text."""
+        return json.dumps(self.data, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.data))
+
+    def __repr__(self) -> str:
+        return f"<Why {self.data['ended']['outcome']} of session {self.data['session']!r}>"
+
+
+class _Teller:
+    """Reads the records of one turn in order and remembers what later ones refer to."""
+
+    def __init__(self, session: str, records: Sequence[r.Record]) -> None:
+        self.session = session
+        self.records = records
+        self.parts: list[Data] = []
+        self.place: int | str = "start"
+        self.calls: dict[str, ToolCallPart] = {}
+        self.known: dict[tuple[str, str], Any] = {}
+        self.questions: dict[str, r.Asked] = {}
+        self.pipeline = ""
+
+    def told(self) -> Data:
+        for record in self.records:
+            self.place = self._place(record)
+            for what, text, data in _TELLS.get(type(record), _nothing)(self, record):
+                self._part()["entries"].append({"what": what, **_plain(data), "text": text})
+        started = _last(self.records, r.TurnStarted)
+        usage = _spent(self.records)
+        return {
+            "session": self.session,
+            "turn": started.turn if started is not None else None,
+            "message": started.message.text if started is not None else None,
+            "ended": _plain(self._ended()),
+            "parts": self.parts,
+            "usage": _plain({name: getattr(usage, name) for name in Usage.__struct_fields__}),
+        }
+
+    def _part(self) -> Data:
+        if not self.parts or self.parts[-1]["place"] != self.place:
+            self.parts.append({"place": self.place, "entries": []})
+        return self.parts[-1]
+
+    def _place(self, record: r.Record) -> int | str:
+        """The step a record belongs to; before the first one `start`, once the turn is concluded `end`."""
+        if isinstance(record, r.Concluded | r.TurnEnded):
+            return "end"
+        step = getattr(record, "step", None)
+        about = getattr(record, "about", None) or getattr(record, "call", None) or getattr(record, "id", None)
+        if step is None and isinstance(about, str) and about.startswith(f"{self.session}/"):
+            found = re.match(r"\d+(?=/|$)", about[len(self.session) + 1 :])
+            step = int(found[0]) if found is not None else None
+        return step or self.place
+
+    # ------------------------------------------------------------ why it ended
+
+    def _ended(self) -> Data:
+        outcome = self._outcome()
+        reason = stop_reason(outcome)
+        vote = _last(self.records, r.Evaluated)
+        return {
+            "outcome": "Running" if outcome is None else type(outcome).__name__,
+            "reason": None if reason is None else reason.value,
+            "detail": self._detail(outcome),
+            "by": list(dict.fromkeys(self._causes(outcome))),
+            "vote": None if vote is None else _vote_data(vote),
+            "unreviewed": list(getattr(outcome, "unreviewed", ())),
+        }
+
+    def _outcome(self) -> r.Outcome | None:
+        for record in reversed(self.records):
+            if isinstance(record, r.TurnEnded):
+                return record.outcome
+            if isinstance(record, r.Suspended):
+                return record
+            if isinstance(record, r.Resumed | r.TurnStarted):
+                return None
+        return None
+
+    def _detail(self, outcome: r.Outcome | None) -> str:
+        match outcome:
+            case None:
+                return "the log does not tell of its end: it is running, or was interrupted and can be resumed"
+            case Completed(value=None):
+                return "the model had finished" if _last(self.records, r.ModelReplied) else "a hook answered"
+            case Completed():
+                return "a hook finished it with a value"
+            case Stopped(detail=detail):
+                return detail
+            case Failed(error=error):
+                return f"{error.type}: {error.message}"
+            case Cancelled(reason=reason):
+                return reason
+            case r.Suspended(waiting_for=waiting):
+                return "; ".join(asked.question for asked in waiting) or "it waits for an answer"
+
+    def _causes(self, outcome: r.Outcome | None) -> list[str]:
+        """Who is behind the outcome."""
+        match outcome:
+            case Completed(value=None):
+                replied = _last(self.records, r.ModelReplied)
+                return [] if replied is not None else self._answered_with(Answer)
+            case Completed():
+                return self._answered_with(Finish)
+            case Stopped(reason=StopReason.HALTED):
+                return self._answered_with(Halt)
+            case Stopped(reason=StopReason.WITHHELD):
+                failed = [f.hook for f in _all(self.records, r.HookFailed) if f.effect == "withheld"]
+                return failed or self._answered_with(Deny, "TurnEnding")
+            case Stopped(reason=StopReason.VETO_CAP):
+                return self._answered_with(Veto)
+            case Stopped(reason=StopReason.REGENERATION):
+                rejected = _last(self.records, r.ReplyRejected)
+                return list(rejected.by) if rejected is not None else []
+            case Stopped():
+                vote = _last(self.records, r.Evaluated)
+                return [name for name, _ in vote.reasons] if vote is not None and vote.vote is Vote.FORBID else []
+            case Failed(error=error):
+                handled = _last(self.records, r.ErrorHandled)
+                return [error.hook] if error.hook else [handled.by] if handled is not None else []
+            case r.Suspended(waiting_for=waiting):
+                return [name for asked in waiting for name in asked.by]
+            case _:
+                return []
+
+    def _answered_with(self, kind: type, event: str | None = None) -> list[str]:
+        """Those whose latest answer of this kind counted; a person who rejected counts as one who halts."""
+        for record in reversed(self.records):
+            if isinstance(record, r.HookDecided | r.ToolDecided) and not getattr(record, "shadow", False):
+                at = getattr(record, "event", "ToolCalling")
+                found = [name for name, decision in record.answers if isinstance(decision, kind)]
+                if found and event in (None, at):
+                    return found
+            if isinstance(record, r.ErrorHandled) and kind is Halt and record.action == "halt":
+                return [record.by]
+            if isinstance(record, r.Answered) and kind in (Halt, Deny) and isinstance(record.answer, Reject):
+                return [record.by or "a person"]
+        return []
+
+
+# ---------------------------------------------------------------- one teller per kind of record
+
+_TELLS: dict[type[r.Record], Callable[[_Teller, Any], Iterable[Told]]] = {}
+
+
+def _tells(kind: type[_R]) -> Callable[[Callable[[_Teller, _R], Iterable[Told]]], None]:
+    def register(tell: Callable[[_Teller, _R], Iterable[Told]]) -> None:
+        _TELLS[kind] = tell
+
+    return register
+
+
+def _nothing(teller: _Teller, record: r.Record) -> Iterable[Told]:
+    """What needs no words: others tell of it."""
+    return ()
+
+
+@_tells(r.SessionOpened)
+def _(teller: _Teller, record: r.SessionOpened) -> Iterable[Told]:
+    teller.pipeline = record.pipeline
+    changed = [name for name in ("system", "tools") if getattr(record, name) is not None]
+    if changed:
+        yield "session", f"hooks changed its {' and '.join(changed)}", {"changed": changed}
+
+
+@_tells(r.MessageAdded)
+def _(teller: _Teller, record: r.MessageAdded) -> Iterable[Told]:
+    if record.message is not None:
+        text = f"{record.by or 'somebody'} added: {_quoted(record.message.text)}"
+        yield "message", text, {"by": record.by, "message": record.message.text}
+
+
+@_tells(r.Injected)
+def _(teller: _Teller, record: r.Injected) -> Iterable[Told]:
+    added = record.parts if isinstance(record.parts, str) else _parts_text(_plain(list(record.parts)))
+    what = _quoted(added) if record.record else "something that is kept out of the log"
+    data = {"event": record.event, "hook": record.hook, "about": record.about, "added": added}
+    yield "inject", f"{_at(record.hook, record.event)} added {what}", {**data, "durable": record.durable}
+
+
+@_tells(r.Rewritten)
+def _(teller: _Teller, record: r.Rewritten) -> Iterable[Told]:
+    changes: dict[str, Data] = {}
+    texts: list[str] = []
+    for name, after in record.fields.items():
+        before = teller.known.get((f"{record.event} {record.about}", name), _UNKNOWN)
+        if before is _UNKNOWN:
+            before = _before(teller, record, name)
+        changes[name] = {"after": after} if before is _UNKNOWN else {"before": before, "after": after}
+        texts.append(_changed(name, before, after))
+        teller.known[f"{record.event} {record.about}", name] = after
+    data = {"event": record.event, "hook": record.hook, "about": record.about, "changes": changes}
+    of = f" of {shown(teller.calls[record.about].name)}" if record.about in teller.calls else ""
+    yield "rewrite", f"{_at(record.hook, record.event)}{of}: {'; '.join(texts) or 'nothing'}", data
+
+
+_UNKNOWN: Any = object()
+
+
+def _before(teller: _Teller, record: r.Rewritten, field: str) -> Any:
+    """What a field was before its first rewrite, where the log has it: the arguments of a call, the final text."""
+    if record.event == "ToolCalling" and field == "json" and record.about in teller.calls:
+        return teller.calls[record.about].json
+    if record.event == "TurnEnding" and field == "value":
+        return teller.known.get(("text", ""), _UNKNOWN)
+    return _UNKNOWN
+
+
+def _changed(name: str, before: Any, after: Any) -> str:
+    """One field of a rewrite: what it was, if that is known, and what it is. A JSON text is shown as it is."""
+    show = shown if name == "json" and isinstance(after, str) and isinstance(before, str) else _value
+    was = "" if before is _UNKNOWN else f"{show(before)} → "
+    return f"{shown(name)} {was or 'is now '}{show(after)}"
+
+
+@_tells(r.HookDecided)
+def _(teller: _Teller, record: r.HookDecided) -> Iterable[Told]:
+    what = "shadow" if record.shadow else "decide"
+    about = {"event": record.event, "about": record.about}
+    for hook, decision in record.answers:
+        said = f"{_at(hook, record.event)}: {_decision(decision)}"
+        yield what, said + (", only recorded" if record.shadow else ""), {**about, "hook": hook, **_decided(decision)}
+    if len(record.answers) > 1:
+        yield "verdict", f"on {record.event}: {_decision(record.verdict)}", {**about, **_decided(record.verdict)}
+
+
+@_tells(r.ToolDecided)
+def _(teller: _Teller, record: r.ToolDecided) -> Iterable[Told]:
+    if record.json is not None and record.call in teller.calls:
+        teller.calls[record.call] = teller.calls[record.call].replace(json=record.json)
+    call = _call(teller, record.call)
+    about = {"event": "ToolCalling", "about": record.call, "call": call}
+    for hook, decision in record.answers:
+        text = f"{_at(hook, 'ToolCalling')} on {call}: {_decision(decision)}"
+        yield "decide", text, {**about, "hook": hook, **_decided(decision)}
+    if not record.answers and not isinstance(record.verdict, Allow):
+        text = f"nobody spoke of {call}, so the agent's default holds: {_decision(record.verdict)}"
+        yield "decide", text, {**about, "hook": None, **_decided(record.verdict)}
+    if len(record.answers) > 1:
+        yield "verdict", f"on {call}: {_decision(record.verdict)}", {**about, **_decided(record.verdict)}
+
+
+@_tells(r.HookFailed)
+def _(teller: _Teller, record: r.HookFailed) -> Iterable[Told]:
+    text = f"{_at(record.hook, record.event)} failed: {_error(record.error)}"
+    data = {"event": record.event, "hook": record.hook, "error": record.error, "effect": record.effect}
+    yield "failed", text + (f"; effect: {shown(record.effect)}" if record.effect else ""), data
+
+
+@_tells(r.ModelAttempted)
+def _(teller: _Teller, record: r.ModelAttempted) -> Iterable[Told]:
+    came = _error(record.error) if record.error is not None else _reply(record.reply)
+    text = f"attempt {record.attempt} at the model did not stand: {came}"
+    yield "attempt", text, {"of": "model", "attempt": record.attempt, "round": record.round, "error": record.error}
+
+
+@_tells(r.ModelReplied)
+def _(teller: _Teller, record: r.ModelReplied) -> Iterable[Told]:
+    message = record.reply.message
+    teller.calls.update({call.id: call for call in message.tool_calls})
+    teller.known["text", ""] = message.text
+    unmediated = sum(isinstance(part, OpaquePart) and not part.mediated for part in message.parts)
+    text = _reply(record.reply)
+    text += "" if record.paid else " (no model was asked for it)"
+    text += f" ({unmediated} parts were executed by the vendor: no hook was asked)" if unmediated else ""
+    wanted = [{"id": call.id, "tool": call.name, "json": call.json} for call in message.tool_calls]
+    data = {"reply": message.text, "calls": wanted, "finish": record.reply.finish, "round": record.round}
+    yield "reply", text, {**data, "attempt": record.attempt, "paid": record.paid, "not_mediated": unmediated}
+
+
+@_tells(r.ReplyRejected)
+def _(teller: _Teller, record: r.ReplyRejected) -> Iterable[Told]:
+    by = ", ".join(record.by)
+    text = f"the reply was rejected{f' by {shown(by)}' if by else ''}: {_quoted(record.feedback)}"
+    yield "reject", text, {"by": record.by, "feedback": record.feedback}
+
+
+@_tells(r.ToolCalled)
+def _(teller: _Teller, record: r.ToolCalled) -> Iterable[Told]:
+    if record.attempt > 1 or record.json is not None:
+        changed = "" if record.json is None else f" with arguments that a wrap changed: {shown(record.json)}"
+        text = f"attempt {record.attempt} at {_call(teller, record.call)}{changed}"
+        yield "call", text, {"about": record.call, "attempt": record.attempt, "json": record.json}
+
+
+@_tells(r.ToolAttempted)
+def _(teller: _Teller, record: r.ToolAttempted) -> Iterable[Told]:
+    result = record.result.text if record.result is not None else None
+    came = _error(record.error) if record.error is not None else _quoted(result or "")
+    text = f"attempt {record.attempt} at {_call(teller, record.call)} did not stand: {came}"
+    yield "attempt", text, {"of": record.call, "attempt": record.attempt, "error": record.error, "result": result}
+
+
+@_tells(r.ToolReturned)
+def _(teller: _Teller, record: r.ToolReturned) -> Iterable[Told]:
+    status = record.result.status
+    text = f"{shown(record.name)}{'' if status == 'ok' else f' ({status})'}: {_quoted(record.result.text)}"
+    yield "result", text, {"about": record.call, "tool": record.name, "status": status, "result": record.result.text}
+
+
+@_tells(r.StepEnded)
+def _(teller: _Teller, record: r.StepEnded) -> Iterable[Told]:
+    if record.messages is not None:
+        yield "message", "what entered the transcript is not simply reply and results", {"by": "MessageAdding"}
+
+
+@_tells(r.Evaluated)
+def _(teller: _Teller, record: r.Evaluated) -> Iterable[Told]:
+    yield "vote", _vote(_vote_data(record)), _vote_data(record)
+
+
+@_tells(r.StopVetoed)
+def _(teller: _Teller, record: r.StopVetoed) -> Iterable[Told]:
+    text = f"{_names(record.by)} vetoed the stop ({shown(record.reason)}): {_quoted(record.feedback)}"
+    yield "veto", text, {"by": record.by, "reason": record.reason, "feedback": record.feedback}
+
+
+@_tells(r.Rewound)
+def _(teller: _Teller, record: r.Rewound) -> Iterable[Told]:
+    text = f"{_names(record.by)} went back to before step {record.to}; {record.length} messages stay"
+    yield "rewind", text, {"by": record.by, "to": record.to, "length": record.length}
+
+
+@_tells(r.ErrorHandled)
+def _(teller: _Teller, record: r.ErrorHandled) -> Iterable[Told]:
+    text = f"{_error(record.error)} ({shown(record.category)}): {record.action}, said by {shown(record.by)}"
+    yield "error", text, {name: getattr(record, name) for name in ("error", "category", "action", "by")}
+
+
+@_tells(r.Asked)
+def _(teller: _Teller, record: r.Asked) -> Iterable[Told]:
+    teller.questions[record.id] = record
+    may = "" if record.approvers is None else f" of {_names(record.approvers)}"
+    text = f"{_at(_names(record.by), record.event)} asked{may}: {_quoted(record.question)}"
+    names = ("id", "event", "by", "question", "allow", "approvers", "expires_at")
+    yield "ask", text, {name: getattr(record, name) for name in names}
+
+
+@_tells(r.Answered)
+def _(teller: _Teller, record: r.Answered) -> Iterable[Told]:
+    asked = teller.questions.get(record.id)
+    question = f" to {_quoted(asked.question)}" if asked is not None else ""
+    who = "nobody in time, so by default" if record.expired else shown(record.by) or "a person"
+    data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
+    yield "answer", f"{who}{question}: {_resolution(record.answer)}", data
+
+
+@_tells(r.Suspended)
+def _(teller: _Teller, record: r.Suspended) -> Iterable[Told]:
+    ids = [asked.id for asked in record.waiting_for]
+    yield (
+        "suspend",
+        f"the turn waits for {'an answer' if len(ids) == 1 else f'{len(ids)} answers'}",
+        {"waiting_for": ids},
+    )
+
+
+@_tells(r.Resumed)
+def _(teller: _Teller, record: r.Resumed) -> Iterable[Told]:
+    other = bool(teller.pipeline) and record.pipeline != teller.pipeline
+    teller.pipeline = record.pipeline
+    yield "resume", "the turn goes on" + (" with other hooks or tools" if other else ""), {"other_pipeline": other}
+
+
+@_tells(r.SlotSet)
+def _(teller: _Teller, record: r.SlotSet) -> Iterable[Told]:
+    text = f"{shown(record.by) or 'somebody'} set {shown(record.slot)} to {_value(record.value)}"
+    yield "slot", text, {"slot": record.slot, "value": record.value, "by": record.by}
+
+
+@_tells(r.SideReplied)
+def _(teller: _Teller, record: r.SideReplied) -> Iterable[Told]:
+    text = f"{shown(record.by) or 'somebody'} asked a model beside the turn: {_reply(record.reply)}"
+    yield "side call", text, {"by": record.by, "reply": record.reply.text}
+
+
+@_tells(r.CancelRequested)
+def _(teller: _Teller, record: r.CancelRequested) -> Iterable[Told]:
+    text = "somebody cancelled the turn" + (f": {shown(record.reason)}" if record.reason else "")
+    yield "cancel", text, {"reason": record.reason}
+
+
+@_tells(r.InboxTaken)
+def _(teller: _Teller, record: r.InboxTaken) -> Iterable[Told]:
+    yield "inbox", f"{shown(record.entry)} from outside was taken in", {"key": record.key, "entry": record.entry}
+
+
+@_tells(r.Concluded)
+def _(teller: _Teller, record: r.Concluded) -> Iterable[Told]:
+    if record.text is not None:
+        teller.known["text", ""] = record.text
+        yield "conclude", f"the answer is to be {_quoted(record.text)}", {"answer": record.text}
+
+
+@_tells(r.TurnEnded)
+def _(teller: _Teller, record: r.TurnEnded) -> Iterable[Told]:
+    if record.text is not None:
+        told = f"the answer is {_quoted(record.text)}" if record.text else "no answer is handed out"
+        yield "end", told, {"answer": record.text}
+
+
+@_tells(r.Unknown)
+def _(teller: _Teller, record: r.Unknown) -> Iterable[Told]:
+    yield "unknown", f"a record of a kind this version does not know: {shown(record.name)}", {"kind": record.name}
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _at(hook: str, event: str) -> str:
+    return f"{shown(hook) or 'somebody'} ({shown(event) or '?'})"
+
+
+def _names(names: Sequence[str]) -> str:
+    return shown(", ".join(names)) or "somebody"
+
+
+def _quoted(text: str) -> str:
+    return f'"{shown(text)}"'
+
+
+def _decision(decision: Any) -> str:
+    """A decision and what it says: `Deny, "too big"`."""
+    if isinstance(decision, Vote):
+        return f"Vote.{decision.name}"
+    if decision is None:
+        return "nobody answered"
+    said = [
+        _quoted(value) if isinstance(value, str) else f"{name}={_value(value)}"
+        for name, value in _fields(decision).items()
+        if value not in (None, "", ()) and name in _SAYING
+    ]
+    return ", ".join([type(decision).__name__, *said])
+
+
+_SAYING = ("reason", "question", "feedback", "note", "reply", "to", "value", "delay", "approvers")
+
+
+def _decided(decision: Any) -> Data:
+    if decision is None:
+        return {"decision": None}
+    if isinstance(decision, Vote):
+        return {"decision": f"Vote.{decision.name}"}
+    return {"decision": type(decision).__name__, "details": _fields(decision)}
+
+
+def _fields(value: msgspec.Struct) -> Data:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def _resolution(answer: Any) -> str:
+    match answer:
+        case Approve():
+            return "approved"
+        case Edit(arguments=arguments):
+            return f"approved with other arguments: {_value(arguments)}"
+        case Reject(message=message):
+            return "rejected" + (f": {_quoted(message)}" if message else "")
+        case Respond(text=text):
+            return f"answered in its place: {_quoted(text)}"
+        case _:
+            return _value(answer)
+
+
+def _error(error: Any) -> str:
+    return f"{shown(error.type)}: {shown(error.message, 200)}"
+
+
+def _reply(reply: Any) -> str:
+    """What a reply says: its text, its calls."""
+    if reply is None:
+        return "nothing"
+    wanted = [f"calls {shown(call.name)} {shown(call.json)}" for call in reply.tool_calls]
+    return "; ".join([*([_quoted(reply.text)] if reply.text or not wanted else []), *wanted])
+
+
+def _call(teller: _Teller, call_id: str) -> str:
+    call = teller.calls.get(call_id)
+    return f"call {shown(call_id)}" if call is None else f"{shown(call.name)} {shown(call.json, 40)}"
+
+
+def _value(value: Any) -> str:
+    """A plain value, short: the words of a message, anything else as JSON."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, dict) and isinstance(value.get("parts"), list):
+        return _quoted(_parts_text(value["parts"]))
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "text" in part for part in value):
+        return _quoted(_parts_text(value))
+    return shown(json_with_surrogates(_plain(value)))
+
+
+def _parts_text(parts: Sequence[Any]) -> str:
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return " ".join(text if isinstance(text, str) else "[…]" for text in texts)
+
+
+def _vote_data(record: r.Evaluated) -> Data:
+    return {"vote": None if record.vote is None else record.vote.value, "by": [list(pair) for pair in record.reasons]}
+
+
+def _vote(data: Data) -> str:
+    cast = [shown(name) + (f" ({shown(why)})" if why else "") for name, why in data["by"]]
+    if data["vote"] is None:
+        return "nobody voted, so it stops"
+    return f"{data['vote']}, cast by {', '.join(cast) or 'nobody'}"
+
+
+# ---------------------------------------------------------------- plain data, and what was spent
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+
+
+def _last(records: Sequence[r.Record], kind: type[_R]) -> _R | None:
+    return next((record for record in reversed(records) if isinstance(record, kind)), None)
+
+
+def _all(records: Sequence[r.Record], kind: type[_R]) -> list[_R]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+def _spent(records: Sequence[r.Record]) -> Usage:
+    """What the turn spent: all that a model was asked, whether it stood or not."""
+    asked = [record for record in records if isinstance(record, r.ModelAttempted | r.ModelReplied | r.SideReplied)]
+    paid = [record.reply.usage for record in asked if record.reply is not None and getattr(record, "paid", True)]
+    return sum(paid, start=Usage(requests=0))
+
+
+# ---------------------------------------------------------------- as text
+
+_COLUMN = 12
+_TITLES = {"start": "Before the first step", "end": "The end"}
+
+
+def _lines(data: Data) -> list[str]:
+    ended = data["ended"]
+    turn = "no turn" if data["turn"] is None else f"turn {data['turn']}"
+    reason = "" if ended["reason"] in (None, ended["outcome"].lower()) else f", {ended['reason']}"
+    lines = [shown(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}", 100), ""]
+    for label, text in _ending(data):
+        lines.append(entry(label, text, indent=0, column=_COLUMN))
+    for part in data["parts"]:
+        lines += ["", _TITLES.get(part["place"], f"Step {part['place']}")]
+        lines += [entry(told["what"], told["text"], indent=2, column=_COLUMN) for told in part["entries"]]
+    return [*lines, "", f"Spent: {_usage(data['usage'])}"]
+
+
+def _ending(data: Data) -> Iterable[tuple[str, str]]:
+    ended = data["ended"]
+    yield "because", shown(ended["detail"], 300) or "–"
+    if ended["by"]:
+        yield "by", _names(ended["by"])
+    if ended["vote"] is not None:
+        yield "last vote", _vote(ended["vote"])
+    if ended["unreviewed"]:
+        yield "unreviewed", f"hooks that should have looked at it failed: {_names(ended['unreviewed'])}"
+    if data["message"] is not None:
+        yield "asked", _quoted(data["message"])
+
+
+def _usage(usage: Data) -> str:
+    cost = "cost unknown" if usage["cost"] is None else f"{usage['cost']:.4f} USD"
+    return f"{usage['requests']} requests, {usage['input']} tokens in, {usage['output']} out, {cost}"
