@@ -8,9 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import click
 
 from windlass import decisions, errors, records, testing
+from windlass.cli import COMMANDS, LazyCommand
+from windlass.cli import main as command_line
 from windlass.decisions import Decision, Resolution, Vote
 from windlass.events import EVENTS, LIVE_FACTS, Event
 
@@ -255,6 +259,54 @@ def facts_of(kind: type[Exception]) -> str:
     return "–"
 
 
+# ---------------------------------------------------------------- the command line
+
+
+def cli_page() -> str:
+    """docs/reference/cli.md."""
+    names = sorted(COMMANDS)
+    sections = [command_section(name, cast(LazyCommand, command_line.commands[name]).load()) for name in names]
+    return f"""{NOTE}
+# The command line
+
+{first_paragraph(command_line)} `windlass COMMAND --help` says what is said here.
+
+{table(["command", "what it does"], [[f"[`{name}`](#windlass-{name})", COMMANDS[name][1]] for name in names])}
+{"".join(sections).rstrip()}
+"""
+
+
+def command_section(name: str, command: click.Command) -> str:
+    """What the help of a command says."""
+    above = click.Context(command_line, info_name="windlass", **command_line.context_settings)
+    context = click.Context(command, info_name=name, parent=above)
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    rows = [parameter_row(parameter, context) for parameter in command.get_params(context)]
+    return f"""## windlass {name}
+
+```text
+{usage}
+```
+
+{inspect.cleandoc(command.help or "")}
+
+{table(["argument or option", "what it does"], rows)}
+"""
+
+
+def parameter_row(parameter: click.Parameter, context: click.Context) -> list[str]:
+    """One argument or option."""
+    if isinstance(parameter, click.Option):
+        shown, what = parameter.get_help_record(context) or ("", "")
+        return [f"`{shown}`", what]
+    return [f"`{parameter.make_metavar(context)}`", "required" if parameter.required else "optional"]
+
+
+def first_paragraph(command: click.Command) -> str:
+    """The first paragraph of a command's help, on one line."""
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+
+
 # ---------------------------------------------------------------- behaviours
 
 CASES = re.compile(r"Behaviours? (?P<cases>\d+[a-z]*(?:(?:,| and|, and) \d+[a-z]*)*):")
@@ -289,6 +341,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events_page,
     "reference/decisions.md": decisions_page,
     "reference/errors.md": errors_page,
+    "reference/cli.md": cli_page,
     "behaviours.md": behaviours_page,
 }
 

@@ -26,6 +26,10 @@ _STICKS = "\xa0"
 
 def shown(text: str, limit: int = 60) -> str:
     """A text on one line, not longer than the limit. What could steer a terminal is spelled out."""
-    flat = " ".join(text[: limit * 8].split())
-    flat = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in flat])
+    flat = printable(text[: limit * 8])
     return flat if len(flat) <= limit and len(text) <= limit * 8 else flat[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """A text on one line, with what does not print spelled out."""
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())])

@@ -192,6 +192,7 @@ def _transform(transform: Transform) -> Data:
         "band": transform.band,
         "priority": transform.priority,
         "channels": list(transform.channels),
+        "capability": transform.capability,
         "inherit": transform.inherit,
         "fails": "the attempt fails; nothing held back leaks",
     }

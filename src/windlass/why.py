@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from . import records as r
-from ._text import entry, shown
+from ._text import entry, printable, shown
 from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
-from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates
+from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 from .states import of_latest_turn, stop_reason
 
@@ -63,7 +63,7 @@ class _Teller:
         for record in self.records:
             self.place = self._place(record)
             for what, text, data in _TELLS.get(type(record), _nothing)(self, record):
-                self._part()["entries"].append({"what": what, **_plain(data), "text": text})
+                self._part()["entries"].append({"what": what, **_plain(data), "text": printable(text)})
         started = _last(self.records, r.TurnStarted)
         usage = _spent(self.records)
         return {
@@ -205,7 +205,7 @@ def _(teller: _Teller, record: r.SessionOpened) -> Iterable[Told]:
 @_tells(r.MessageAdded)
 def _(teller: _Teller, record: r.MessageAdded) -> Iterable[Told]:
     if record.message is not None:
-        text = f"{record.by or 'somebody'} added: {_quoted(record.message.text)}"
+        text = f"{_who(record.by)} added: {_quoted(record.message.text)}"
         yield "message", text, {"by": record.by, "message": record.message.text}
 
 
@@ -403,13 +403,13 @@ def _(teller: _Teller, record: r.Resumed) -> Iterable[Told]:
 
 @_tells(r.SlotSet)
 def _(teller: _Teller, record: r.SlotSet) -> Iterable[Told]:
-    text = f"{shown(record.by) or 'somebody'} set {shown(record.slot)} to {_value(record.value)}"
+    text = f"{_who(record.by)} set {shown(record.slot)} to {_value(record.value)}"
     yield "slot", text, {"slot": record.slot, "value": record.value, "by": record.by}
 
 
 @_tells(r.SideReplied)
 def _(teller: _Teller, record: r.SideReplied) -> Iterable[Told]:
-    text = f"{shown(record.by) or 'somebody'} asked a model beside the turn: {_reply(record.reply)}"
+    text = f"{_who(record.by)} asked a model beside the turn: {_reply(record.reply)}"
     yield "side call", text, {"by": record.by, "reply": record.reply.text}
 
 
@@ -447,11 +447,15 @@ def _(teller: _Teller, record: r.Unknown) -> Iterable[Told]:
 
 
 def _at(hook: str, event: str) -> str:
-    return f"{shown(hook) or 'somebody'} ({shown(event) or '?'})"
+    return f"{_who(hook)} ({shown(event) or '?'})"
+
+
+def _who(name: str) -> str:
+    return shown(name) or "somebody"
 
 
 def _names(names: Sequence[str]) -> str:
-    return shown(", ".join(names)) or "somebody"
+    return _who(", ".join(names))
 
 
 def _quoted(text: str) -> str:
@@ -549,7 +553,7 @@ def _vote(data: Data) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+    return thawed(msgspec.to_builtins(value, enc_hook=str, str_keys=True))
 
 
 def _last(records: Sequence[r.Record], kind: type[_R]) -> _R | None:

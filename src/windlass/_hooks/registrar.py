@@ -179,7 +179,7 @@ class Registrar:
             self._open("transform", getattr(factory, "__name__", "transform"))
             self._check_band(band, getattr(factory, "__name__", "transform"))
             if not any(known.factory is factory for known in self.registered.transforms):
-                self.registered.transforms.append(Transform(factory, channels, name, priority, band, inherit))
+                self._add_transform(Transform(factory, channels, name, priority, band, inherit))
             return factory
 
         return register if transformer is None else register(transformer)
@@ -230,6 +230,9 @@ class Registrar:
         self._check_band(hook.band, hook.name)
         self.registered.hooks.append(hook)
 
+    def _add_transform(self, transform: Transform) -> None:
+        self.registered.transforms.append(transform)
+
     def _open(self, kind: str, name: str) -> None:
         """Raise if nothing can be registered any more."""
 
@@ -251,6 +254,13 @@ class Part(Registrar):
         if self._band is not None:
             hook.band = self._band
             hook.inherit = hook.inherit or self._band == "guard"
+
+    def _add_transform(self, transform: Transform) -> None:
+        super()._add_transform(transform)
+        transform.capability = self._capability
+        if self._band is not None:
+            transform.band = self._band
+            transform.inherit = transform.inherit or self._band == "guard"
 
     def _check_band(self, band: Band, name: str) -> None:
         if band == "guard":

@@ -17,7 +17,7 @@ CHANNELS: tuple[str, ...] = ("text", "thinking", "arguments")
 class Transform:
     """A registered transformer: the class, its channels and its place in the chain."""
 
-    __slots__ = ("band", "channels", "factory", "inherit", "name", "priority")
+    __slots__ = ("band", "capability", "channels", "factory", "inherit", "name", "priority")
 
     def __init__(
         self,
@@ -32,7 +32,8 @@ class Transform:
         self.channels = tuple(channels)
         self.name: str = name or str(getattr(factory, "__name__", type(factory).__name__))
         self.priority = priority
-        self.band = band
+        self.band: Literal["early", "normal", "guard"] = band
+        self.capability: str | None = None
         self.inherit = inherit or band == "guard"
         if unknown := [c for c in self.channels if c not in CHANNELS]:
             raise RegistrationError(

@@ -37,6 +37,7 @@ def load_agent(target: str) -> Agent[Any, Any]:
 
 def _load(target: str) -> Agent[Any, Any]:
     where, attribute = _split(target)
+    _importable(Path.cwd())
     module = _file(where) if where.endswith(".py") or "/" in where or "\\" in where else _module(where)
     found: Any = module
     for name in attribute.split("."):
@@ -57,7 +58,6 @@ def _split(target: str) -> tuple[str, str]:
 def _module(name: str) -> ModuleType:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         raise CannotLoad(f"{name!r} is neither the name of a module nor the path of a Python file")
-    _importable(Path.cwd())
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -69,7 +69,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _file(path: str) -> ModuleType:
-    """The module of a file, which finds its neighbours like a script does."""
+    """The module of a file. It finds its neighbours, as a script does."""
     file = Path(path).resolve()
     if not file.is_file():
         raise CannotLoad(f"there is no file {path!r}")
