@@ -139,7 +139,10 @@ def class_lines(place: str, kind: type) -> Iterator[str]:
         yield from member_lines(f"{place}.{name}", member)
 
 
-GIVEN = {"Calls", "CallState", "OpenStep", "Result", "Session", "State", "Step", "Stream", "Tool", "Turn", "TurnState"}
+GIVEN = {
+    "Calls", "CallState", "Explanation", "OpenStep", "Result", "Session", "State", "Step", "Stream", "Tool", "Turn",
+    "TurnState", "Why",
+}  # fmt: skip
 """What users are given and never make: how it is made is not promised, only what it has."""
 
 UNTOLD = {object, msgspec.Struct, typing.Generic, typing.Protocol}

@@ -32,6 +32,7 @@ from windlass import (
     StepEnding,
     StepLimit,
     Stopping,
+    TextDelta,
     ToolCall,
     ToolCalling,
     ToolReturned,
@@ -230,6 +231,45 @@ async def test_a_cancelled_turn_is_explained_from_its_log():
     assert isinstance((await agent.state("s1")).outcome, Cancelled)
     assert (why.data["ended"]["outcome"], why.data["ended"]["detail"]) == ("Cancelled", "enough")
     assert told(why, "cancel")[0]["reason"] == "enough"
+
+
+async def test_a_turn_that_a_tool_cancels_is_explained_by_its_result():
+    agent = make(calls("give_up"))
+
+    @agent.tool
+    async def give_up(turn) -> str:
+        """Give up."""
+        turn.cancel("no use")
+        await asyncio.Event().wait()
+        return "never"
+
+    why = sound((await agent.run("hi")).why())
+    assert (why.data["ended"]["outcome"], why.data["ended"]["detail"]) == ("Cancelled", "no use")
+    assert told(why, "result")[0]["status"] == "interrupted"
+
+
+async def test_a_streamed_turn_is_explained_like_any_other():
+    def streamed():
+        agent = make(calls("add", a=1, b=2), says("3", chunks=["3"]))
+        agent.gate(ToolCalling, name="rule")(lambda event: Deny("no"))
+        return agent
+
+    async with streamed().stream("1 + 2?", session="s1") as stream:
+        async for _ in stream:
+            pass
+    assert stream.result is not None
+    assert stream.result.why().data == (await streamed().run("1 + 2?", session="s1")).why().data
+
+
+async def test_a_reply_that_was_cut_short_is_said_to_be():
+    agent = make(says("one two", chunks=["one ", "two"], chunk_delay=60))
+    async with agent.stream("hi", session="s1") as stream:
+        async for event in stream:
+            if isinstance(event, TextDelta):
+                break
+    why = sound(await agent.why("s1"))
+    assert why.data["ended"]["outcome"] == "Cancelled"
+    assert told(why, "reply")[0]["partial"] is True
 
 
 async def test_a_turn_that_was_finished_by_a_hook_names_it():

@@ -301,10 +301,21 @@ def _(teller: _Teller, record: r.ModelReplied) -> Iterable[Told]:
     unmediated = sum(isinstance(part, OpaquePart) and not part.mediated for part in message.parts)
     text = _reply(record.reply)
     text += "" if record.paid else " (no model was asked for it)"
+    text += " (cut short)" if message.partial else ""
     text += f" ({unmediated} parts were executed by the vendor: no hook was asked)" if unmediated else ""
     wanted = [{"id": call.id, "tool": call.name, "json": call.json} for call in message.tool_calls]
     data = {"reply": message.text, "calls": wanted, "finish": record.reply.finish, "round": record.round}
-    yield "reply", text, {**data, "attempt": record.attempt, "paid": record.paid, "not_mediated": unmediated}
+    yield (
+        "reply",
+        text,
+        {
+            **data,
+            "attempt": record.attempt,
+            "paid": record.paid,
+            "partial": message.partial,
+            "not_mediated": unmediated,
+        },
+    )
 
 
 @_tells(r.ReplyRejected)
