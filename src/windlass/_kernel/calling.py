@@ -69,12 +69,20 @@ class ModelCaller:
         return transform_reply(self.transforms, reply) if self.transforms else reply
 
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
-        """The same for somebody who listens: the model is heard while it speaks, if it can be."""
+        """The same for somebody who listens. Of attempts that run side by side the first is heard."""
+        if voice.speaking:
+            return transform_reply(self.transforms, as_reply(await model.reply(request)))
         voice.begin(step, self.round, self.number)
-        stream = getattr(model, "stream", None)
-        if stream is None:
-            return voice.whole(as_reply(await model.reply(request)))
-        pieces: AsyncGenerator[Any, None] = stream(request)
+        try:
+            stream = getattr(model, "stream", None)
+            if stream is None:
+                return voice.whole(as_reply(await model.reply(request)))
+            return voice.whole(await self._heard(voice, model.name, stream(request)))
+        finally:
+            voice.speaking = False
+
+    async def _heard(self, voice: Voice, model: str, pieces: AsyncGenerator[Any, None]) -> ModelReply:
+        """The model is heard while it speaks; its last word is the whole reply."""
         handover = voice.handover
         reply: ModelReply | None = None
         try:
@@ -93,8 +101,8 @@ class ModelCaller:
         finally:
             await pieces.aclose()
         if reply is None:
-            raise BadReply(f"the stream of model {model.name!r} ended without the whole reply", retryable=True)
-        return voice.whole(reply)
+            raise BadReply(f"the stream of model {model!r} ended without the whole reply", retryable=True)
+        return reply
 
     # ------------------------------------------------------------ inside wraps
 

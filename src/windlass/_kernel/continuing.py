@@ -39,6 +39,8 @@ class Evaluator:
         segment = self.segment
         if segment.program.only_tools_count and fold.last is not None:
             if fold.last.calls:
+                if segment.voice is not None:
+                    segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
                 return _GO_ON
             evaluated = Evaluated(fold.steps, Vote.ALLOW_STOP, _NO_TOOLS)
             segment.record(evaluated)

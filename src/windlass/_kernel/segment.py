@@ -119,7 +119,7 @@ class Segment(Rare):
         self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
-        self.voice = None if handover is None else Voice(handover, program.hooks, fold.session)
+        self.voice = None if handover is None else Voice(handover, program.hooks, fold.session, self._observe)
         self.listens = bool(self._listeners) or handover is not None
         self.record: Recorder = fold.add
         if self.listens:
@@ -165,6 +165,9 @@ class Segment(Rare):
     def _tell(self, fact: Fact) -> None:
         if self.voice is not None:
             self.voice.fact(fact)
+        self._observe(fact)
+
+    def _observe(self, fact: Fact) -> None:
         if hooks := self._listeners.get(type(fact)):
             self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 

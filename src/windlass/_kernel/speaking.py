@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.streams import Saying, Speech, pieces_of
+from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
-from windlass.events import Retracted
+from windlass.events import ModelCalled, Retracted
 from windlass.messages import Message, ModelReply, ToolCallPart
-from windlass.records import Concluded, Fact, ModelAttempted, ModelReplied, Rewritten, StepEnded
+from windlass.outcomes import Completed
+from windlass.records import (
+    Concluded,
+    Fact,
+    HookDecided,
+    MessageAdded,
+    MessageHeld,
+    ModelAttempted,
+    ModelReplied,
+    Rewritten,
+    SideReplied,
+    SlotSet,
+    StepEnded,
+    ToolDecided,
+)
 
 from .handover import Handover
 
@@ -21,23 +37,29 @@ class Voice:
     """Turns what a segment does into one numbered stream.
 
     Where a hook can still change a whole reply the voice is `mute`: the words wait, and with them all facts that come
-    after, until the hook has spoken. A reply that does not stand is never told: its facts go without their words.
+    after, until the hook has spoken. A reply that does not stand is never told: its facts go without their words, and
+    so do those that are told before anybody has judged (an attempt inside the wraps, the request that quotes it).
+    `observe` tells those who look on of what is taken back.
     """
 
     __slots__ = (
-        "_held", "_latest", "_said", "_seq", "_session", "_shown", "_transforms", "attempt", "handover", "mute",
-        "reply", "round", "speech", "step", "withholds",
+        "_doubt", "_held", "_latest", "_observe", "_said", "_seq", "_session", "_shown", "_transforms", "_unsaid",
+        "attempt", "handover", "mute", "reply", "round", "speaking", "speech", "step", "withholds",
     )  # fmt: skip
 
-    def __init__(self, handover: Handover[StreamEvent], hooks: CompiledHooks, session: str) -> None:
+    def __init__(
+        self, handover: Handover[StreamEvent], hooks: CompiledHooks, session: str, observe: Callable[[Fact], None]
+    ) -> None:
         self.handover = handover
         self._session = session
+        self._observe = observe
         self._transforms = hooks.transforms
         self._seq = 0
         self._held: list[Fact] | None = None
-        self._shown = False
+        self._shown = self._unsaid = self._doubt = False
         self._said: ModelReply | None = None
         self._latest: Saying | None = None
+        self.speaking = False
         self.speech: Speech | None = None
         self.reply: ModelReply | None = None
         self.step = self.round = self.attempt = 0
@@ -48,14 +70,24 @@ class Voice:
 
     def fact(self, fact: Fact) -> None:
         """Tell a fact, or keep it until the words before it may be said."""
+        if self.mute and self._early(fact):
+            fact = _without_words(fact)
         if self._held is not None:
             self._held.append(fact)
-        elif self.withholds and type(fact) is Concluded:
+        elif self.withholds and _answers(fact):
             self._held = [fact]
-        elif self.mute and type(fact) is ModelAttempted:
-            self._offer(_without_words(fact))
         else:
             self._offer(fact)
+
+    def _early(self, fact: Fact) -> bool:
+        """Whether it has words in it that nobody has judged yet, and perhaps never will."""
+        match fact:
+            case ModelAttempted() | ModelCalled() | Rewritten(event="ModelCalling" | "ModelReplying"):
+                return True
+            case HookDecided() | ToolDecided():
+                return self.withholds
+            case _:
+                return False
 
     def _offer(self, event: Any) -> None:
         self._seq += 1
@@ -63,16 +95,14 @@ class Voice:
 
     # ------------------------------------------------------------ words
 
-    def begin(self, step: int, round_: int, attempt: int) -> Speech:
+    def begin(self, step: int, round_: int, attempt: int) -> None:
         """An attempt begins. What was shown of an earlier one at the same reply does not count."""
-        if self._held is not None:
-            self.release()
-        if self._shown:
-            self._retract("the model is asked again")
+        self._let_go()
+        self._retract("the model is asked again")
         self.step, self.round, self.attempt = step, round_, attempt
         self.reply = self._said = self._latest = None
         self.speech = Speech(self._transforms)
-        return self.speech
+        self.speaking = True
 
     def feed(self, kind: type[AnyDelta], text: str, part: int, name: str = "") -> None:
         """A piece of the reply has come. Text and reasoning are over when another part begins."""
@@ -145,19 +175,22 @@ class Voice:
 
     def hold(self) -> None:
         """A reply is about to be judged: from here on nothing is told until it stands."""
-        if self.mute and self._held is None:
+        if self.mute:
+            self._let_go()
             self._held = []
+            self._doubt = True
 
     def settle(self, given: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
         """The reply that counts, as the rewrites left it; `given` is the same before it got our ids."""
+        heard = given is self._said and attempt == self.attempt
         self.step, self.round, self.attempt = step, round_, attempt
         self.reply = reply
-        self.speech = None
-        if not self.mute and given is not self._said:
-            if self._shown:
-                self._retract("another reply took its place")
+        self.speech = self._said = None
+        if self.mute:
+            self._unsaid = True
+        elif not heard:
+            self._retract("another reply took its place")
             self._show(reply)
-        self._said = None
 
     def recall(self, reply: ModelReply, step: int, round_: int) -> None:
         """A reply of the log is judged now: nobody has heard it yet."""
@@ -166,25 +199,37 @@ class Voice:
 
     def stands(self) -> None:
         """The gates let the reply pass. If it may be the answer, those who judge the end of the turn come first."""
+        self._doubt = False
         if self._held is not None and not (self.withholds and self.reply is not None and not self.reply.tool_calls):
             self.release()
         self._shown = False
 
+    def _let_go(self) -> None:
+        """Something else begins: what stands is said before it, what does not is told without its words."""
+        if self._doubt:
+            self._quietly()
+        else:
+            self.release()
+
     def release(self) -> None:
         """Say what was held back, and tell what came after."""
         held, self._held = self._held, None
-        if self.reply is not None and held is not None:
+        if self._unsaid and self.reply is not None:
             self._show(self.reply)
             self._shown = False
+        self._unsaid = self._doubt = False
         for fact in held or ():
             self._offer(fact)
 
     def drop(self, reason: str) -> None:
         """The reply does not stand: what was shown is taken back, what was held is told without its words."""
-        if self._shown:
-            self._retract(reason)
-        held, self._held = self._held, None
+        self._retract(reason)
         self.reply = None
+        self._quietly()
+
+    def _quietly(self) -> None:
+        held, self._held = self._held, None
+        self._unsaid = self._doubt = False
         for fact in held or ():
             self._offer(_without_words(fact))
 
@@ -195,24 +240,27 @@ class Voice:
     def _retract(self, reason: str) -> None:
         if self._shown:
             self._shown = False
-            self._offer(Retracted(self.step, reason))
+            retracted = Retracted(self.step, reason)
+            self._offer(retracted)
+            self._observe(retracted)
 
     # ------------------------------------------------------------ the end
 
-    def end(self, text: str | None, concluded: str | None, unheard: str) -> None:
+    def end(self, step: int, text: str | None, concluded: str | None, unheard: str) -> None:
         """The ending hooks have spoken. `text` is what they made of the answer, `concluded` what was said instead of a
-        reply, `unheard` the answer that an earlier stream has not told."""
+        reply, `unheard` the answer that no stream has told; `step` is the last one of the turn."""
+        self._retract("the turn ended before the reply was whole")
         if text is not None:
             if self.reply is not None and not self.reply.tool_calls and self._held is None:
                 self._shown = True
             self.drop("a hook changed the answer")
-        elif self._held is not None:
-            self.release()
+        else:
+            self._let_go()
         said = concluded if text is None else text
         if said is None and self.reply is None:
             said = unheard
         if said:
-            self.round = self.attempt = 0
+            self.step, self.round, self.attempt = max(step, self.step), 0, 0
             self._say(TextDelta, said, 0, "")
             self._shown = False
 
@@ -230,16 +278,44 @@ class Voice:
         self.drop("the turn ended before the reply was whole")
 
 
+def _answers(fact: Fact) -> bool:
+    """Whether it has the answer of the turn in it, other than as the reply of a model."""
+    if type(fact) is MessageAdded:
+        return fact.message is not None and fact.message.role == "assistant"
+    return type(fact) is Concluded
+
+
 def _without_words(fact: Fact) -> Fact:
-    """A fact without what a model said or a rewrite made of it."""
+    """A fact without what a model said, or what hooks made of it."""
     match fact:
-        case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply):
+        case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply) | SideReplied(reply=reply):
             return fact.replace(reply=reply.replace(message=Message("assistant", id=reply.message.id)))
+        case ModelCalled():
+            return fact.replace(request=None)
         case Rewritten(fields=fields):
             return fact.replace(fields=dict.fromkeys(fields))
+        case HookDecided(verdict=verdict, answers=answers):
+            silent = tuple([(name, _silent(decision)) for name, decision in answers])
+            return fact.replace(verdict=_silent(verdict), answers=silent)
+        case ToolDecided(verdict=Halt() as verdict, answers=answers):
+            silent = tuple([(name, _silent(decision)) for name, decision in answers])
+            return fact.replace(verdict=_silent(verdict), answers=silent)
+        case SlotSet():
+            return fact.replace(value=None)
+        case MessageAdded(message=Message() as message) | MessageHeld(message=message):
+            return fact.replace(message=message.replace(parts=()))
         case StepEnded():
             return fact.replace(messages=None)
+        case Concluded(outcome=Completed() as outcome):
+            return fact.replace(text=None, outcome=outcome.replace(value=None))
         case Concluded():
             return fact.replace(text=None)
         case _:
             return fact
+
+
+def _silent(decision: Any) -> Any:
+    """A decision without the answer it gives."""
+    if isinstance(decision, Answer | Finish):
+        return type(decision)(None)
+    return Halt(decision.reason) if isinstance(decision, Halt) else decision

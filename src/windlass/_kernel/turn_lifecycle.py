@@ -149,6 +149,7 @@ class TurnLifecycle:
             if await self._let_in(door):
                 text = "".join(getattr(part, "text", "") for part in render(verdict.value))
                 await add_message(segment, assistant(text), "answer")
+                self._unheard = True
                 segment.conclude(Completed())
         else:
             items = [] if passage is None else await passage.inject()
@@ -326,9 +327,10 @@ class TurnLifecycle:
             outcome, text = ended or (outcome, "")
             await release(segment)
         if segment.voice is not None and not final:
-            assert segment.fold.turn is not None
+            turn = segment.fold.turn
+            assert turn is not None
             unheard = segment.fold.state.text if self._unheard else ""
-            segment.voice.end(text, segment.fold.turn.text, unheard)
+            segment.voice.end(segment.fold.steps if turn.steps else 0, text, turn.text, unheard)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
         if segment.listens and isinstance(outcome, Failed):
