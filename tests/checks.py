@@ -1,12 +1,31 @@
-"""What several tests measure with: a clock that stands still, and the two invariants that hold after every turn."""
+"""What several tests measure with: a clock that stands still, what a view of a stream shows, and the invariants that
+hold after every turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from windlass import Agent, Message, State, ToolResultPart, fold
-from windlass.records import decode, encode
+from windlass import (
+    Agent,
+    Message,
+    ModelReplied,
+    ReplyRejected,
+    Retracted,
+    State,
+    StepEnded,
+    TextDelta,
+    ToolResultPart,
+    TurnEnded,
+    TurnStarted,
+    fold,
+)
+from windlass.records import Concluded, Rewound, decode, encode
 from windlass.testing import FakeClock
 
 
@@ -53,3 +72,76 @@ async def only_this_task() -> bool:
             return True
         await asyncio.sleep(0)
     return len(asyncio.all_tasks()) == 1
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Let others run until something holds."""
+    for _ in range(100_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to hold")
+
+
+def visible(events: Iterable[Any]) -> str:
+    """The answer as a view shows it that has seen these events of a stream.
+
+    It shows the text of one reply: that of the latest step which has one. Text deltas of one step, round and attempt
+    are pieces of one reply; another round or attempt begins anew. What is retracted, rejected or rewound is gone. A
+    reply without text shows nothing. Round 0 is what a hook said in place of all replies. Of the words in facts it
+    looks at two only: a step's messages, if the guard's door changed them, and an answer that was emptied at the end.
+    """
+    texts: dict[int, str] = {}
+    replies: dict[int, tuple[int, int]] = {}
+    instead: str | None = None
+    for event in events:
+        match event:
+            case TurnStarted():
+                texts, replies, instead = {}, {}, None
+            case TextDelta(round=0, text=text):
+                instead = (instead or "") + text
+            case TextDelta(step=step, round=round_, attempt=attempt, text=text):
+                said = texts.get(step, "") if replies.get(step) == (round_, attempt) else ""
+                texts[step], replies[step] = said + text, (round_, attempt)
+            case ModelReplied(step=step):
+                texts.setdefault(step, "")
+            case Retracted(step=step) | ReplyRejected(step=step):
+                texts.pop(step, None)
+                replies.pop(step, None)
+            case StepEnded(step=step, messages=tuple(messages)):
+                texts.pop(step, None)
+                replies.pop(step, None)
+                for message in messages:
+                    if message.role == "assistant":
+                        texts[step] = message.text
+            case Rewound(to=to):
+                texts = {step: text for step, text in texts.items() if step < to}
+            case Concluded(text="") | TurnEnded(text=""):
+                instead = ""
+            case _:
+                pass
+    return instead if instead is not None else texts[max(texts)] if texts else ""
+
+
+def numbers(events: Iterable[Any]) -> list[int]:
+    """The numbers of the events of a stream."""
+    return [event.seq for event in events]
+
+
+@contextmanager
+def nothing_unraised() -> Iterator[list[str]]:
+    """Fails if something goes wrong where nobody can catch it: in a finaliser, a callback, a task that was dropped."""
+    wrong: list[str] = []
+    loop = asyncio.get_running_loop()
+    hook, handler = sys.unraisablehook, loop.get_exception_handler()
+    sys.unraisablehook = lambda args: wrong.append(f"unraisable: {args.exc_value!r} in {args.object!r}")
+    loop.set_exception_handler(lambda _, context: wrong.append(f"loop: {context}"))
+    try:
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            yield wrong
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        loop.set_exception_handler(handler)
+    wrong += [str(warning.message) for warning in caught]
+    assert wrong == []
