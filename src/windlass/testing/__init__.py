@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .clocks import FakeClock
+from .conformance import CapabilityFailed, CapabilityReport, check_capability
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
 from .traces import HookTrace, assert_same
@@ -12,4 +13,5 @@ __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
     "FakeClock", "RecordingObserver",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
+    "check_capability", "CapabilityReport", "CapabilityFailed",
 ]  # fmt: skip
