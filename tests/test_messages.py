@@ -26,8 +26,7 @@ from windlass.messages import (
 )
 from windlass.records import MessageAdded, Rewound, TurnStarted
 from windlass.states import Fold
-
-from .strategies import messages, parts, plain_values, texts, values_of
+from windlass.testing.strategies import messages, parts, plain_values, texts, values_of
 
 short = st.lists(st.integers(0, 99).map(lambda n: user(str(n))), max_size=6)
 
@@ -35,12 +34,12 @@ short = st.lists(st.integers(0, 99).map(lambda n: user(str(n))), max_size=6)
 # ---------------------------------------------------------------- JSON
 
 
-@given(parts)
+@given(parts())
 def test_every_part_survives_json(part):
     assert msgspec.json.decode(msgspec.json.encode(part), type=Part) == part
 
 
-@given(messages)
+@given(messages())
 def test_every_message_survives_json(message):
     assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
 

@@ -41,41 +41,25 @@ from windlass import (
     ToolCalling,
     ToolReturning,
     Turn,
-    Veto,
-    Vote,
     tool,
 )
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
-from windlass.decisions import Allow, Retry
+from windlass.decisions import Allow
 from windlass.events import EVENTS, Erring, Resuming, StepStarting, TurnStarting
 from windlass.records import ErrorHandled, Evaluated, HookDecided, Rewound, ToolCalled, ToolDecided, ToolReturned
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
+from windlass.testing.strategies import answers_to
 
 from .checks import FrozenClock, check_log, only_this_task, unpaired
-from .strategies import asks
 
 # ---------------------------------------------------------------- any order of gates
 
-few = st.sampled_from(["", "a", "b", "c"])
-WORDS: dict[Any, st.SearchStrategy[Any]] = {
-    Deny: st.builds(Deny, few),
-    Halt: st.builds(Halt, few, st.none() | few),
-    Answer: st.builds(Answer, st.sampled_from(["x", "y", 1, True, 1.5, None, ["x"]])),
-    Finish: st.builds(Finish, st.sampled_from(["x", "y", 1, True, None])),
-    Ask: asks,
-    Regenerate: st.builds(Regenerate, few),
-    Veto: st.builds(Veto, few),
-    Rewind: st.builds(Rewind, st.integers(1, 3), few),
-    Retry: st.builds(Retry, st.sampled_from([0.0, 1.0, 2.0])),
-}
 
-
-def answers_to(event: Any) -> st.SearchStrategy[Any]:
+def doings_at(event: Any) -> st.SearchStrategy[Any]:
     """Anything that a gate on this event may do: one of its decisions, silence, or an exception."""
-    legal = [st.just(rank) if isinstance(rank, Vote) else WORDS.get(rank, st.builds(rank)) for rank in event.ranks]
-    return st.one_of(*legal, st.none(), st.just(RuntimeError("the gate broke")))
+    return answers_to(event) | st.just(RuntimeError("the gate broke"))
 
 
 def gate_that(answer: Any) -> Any:
@@ -112,7 +96,7 @@ def test_any_order_of_gates_gives_the_same_verdict(event):
     @settings(max_examples=60)
     @given(st.data())
     def holds(data):
-        answers = data.draw(st.lists(answers_to(event), min_size=2, max_size=5))
+        answers = data.draw(st.lists(doings_at(event), min_size=2, max_size=5))
         named = [(f"gate{number}", answer) for number, answer in enumerate(answers)]
         shuffled = data.draw(st.permutations(named))
         assert asyncio.run(verdict(named)) == asyncio.run(verdict(shuffled))
@@ -178,7 +162,7 @@ def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event)
     @settings(max_examples=20)
     @given(st.data())
     def holds(data):
-        answers = data.draw(st.lists(answers_to(event), min_size=2, max_size=3))
+        answers = data.draw(st.lists(doings_at(event), min_size=2, max_size=3))
         named = [(f"gate{number}", answer) for number, answer in enumerate(answers)]
         assert asyncio.run(told(named)) == asyncio.run(told(data.draw(st.permutations(named))))
 

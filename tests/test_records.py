@@ -29,8 +29,16 @@ from windlass.records import (
     decode,
     encode,
 )
-
-from .strategies import decisions, keys, outcomes, plain_values, records, resolutions, texts, values_of
+from windlass.testing.strategies import (
+    decisions,
+    keys,
+    outcomes,
+    plain_values,
+    records,
+    resolutions,
+    texts,
+    values_of,
+)
 
 Plain = dict[str, Any]
 
@@ -55,7 +63,7 @@ def test_every_kind_of_record_survives_json(kind):
     survives()
 
 
-@given(decisions, resolutions, outcomes)
+@given(decisions(), resolutions(), outcomes())
 def test_every_decision_resolution_and_outcome_survives_json(decision, resolution, outcome):
     assert msgspec.json.decode(msgspec.json.encode(decision), type=AnyDecision) == decision
     assert msgspec.json.decode(msgspec.json.encode(resolution), type=AnyResolution) == resolution
@@ -95,7 +103,7 @@ def without_new_fields(value: Any) -> Any:
 
 
 @settings(max_examples=200)
-@given(records, plain_values)
+@given(records(), plain_values)
 def test_fields_that_nobody_knows_are_passed_over(record, extra):
     newer = msgspec.json.encode(with_new_fields(plain(encode(record)), extra))
     read = decode(newer)
@@ -131,7 +139,7 @@ def opaque_data(value: Any) -> list[Any]:
 
 
 @settings(max_examples=300)
-@given(records, new_parts, st.integers(0, 5))
+@given(records(), new_parts, st.integers(0, 5))
 def test_parts_of_an_unknown_type_become_opaque_wherever_they_are(record, part, at):
     before = plain(encode(record))
     newer = with_new_parts(before, part, at)
@@ -204,7 +212,9 @@ def with_new_tag(value: Any, field: str, tag: str) -> Any:
 
 
 @settings(max_examples=300)
-@given(records, st.sampled_from(["decision", "answer", "outcome", "role", "status", "finish", "action", "how"]), texts)
+@given(
+    records(), st.sampled_from(["decision", "answer", "outcome", "role", "status", "finish", "action", "how"]), texts
+)
 def test_an_unknown_word_in_a_known_record_never_raises_and_nothing_of_it_is_lost(record, field, tag):
     newer = with_new_tag(plain(encode(record)), field, "Zz" + tag)
     read = decode(msgspec.json.encode(newer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .clocks import FakeClock
 from .conformance import CapabilityFailed, CapabilityReport, check_capability
+from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
 from .traces import HookTrace, assert_same
@@ -13,5 +14,5 @@ __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
     "FakeClock", "RecordingObserver",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
-    "check_capability", "CapabilityReport", "CapabilityFailed",
+    "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
 ]  # fmt: skip

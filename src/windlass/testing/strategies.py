@@ -1,0 +1,332 @@
+"""Hypothesis strategies: messages, replies, scripts, decisions, records and sets of hooks."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, Union
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("windlass.testing.strategies needs hypothesis: install 'windlass[testing]'") from error
+
+from windlass.decisions import (
+    ANSWER_KINDS,
+    Answer,
+    AnyDecision,
+    AnyResolution,
+    Ask,
+    Deny,
+    Finish,
+    Halt,
+    Regenerate,
+    Retry,
+    Rewind,
+    Veto,
+    Vote,
+)
+from windlass.errors import ModelError, RateLimited
+from windlass.events import EVENTS, FACTS
+from windlass.messages import Message, ModelReply, Part, Usage
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.records import KINDS, Record
+from windlass.tools import Tool, toolset
+from windlass.types import AnyEvent
+
+from .hook_sets import HookSet, PlannedHook
+from .models import Scriptable, Scripted, breaks, calls, says
+
+texts = st.text(max_size=12)
+integers = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+keys = st.text("abcxyz_", min_size=1, max_size=4)
+"""Keys of free data. None of them is a word of ours, so that a test may tell free data from structure."""
+
+plain_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | integers | floats | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2),
+    max_leaves=4,
+)
+"""What JSON can hold."""
+
+
+# ---------------------------------------------------------------- anything of a type
+
+
+def asks(*, expiring: bool = True) -> st.SearchStrategy[Ask]:
+    """Questions that can be answered. One that does not expire does not name who may answer, either."""
+    return st.builds(
+        _ask,
+        question=texts,
+        allow=st.lists(st.sampled_from(ANSWER_KINDS), min_size=1, unique=True).map(tuple),
+        approvers=st.none() | st.lists(texts, min_size=1, max_size=2).map(tuple) if expiring else st.none(),
+        expires=st.none() | st.floats(0, 1e6) if expiring else st.none(),
+        default=st.sampled_from(["approve", "reject"]),
+    )
+
+
+def _ask(**given: Any) -> Ask:
+    """A question whose default is an answer it allows."""
+    if "approve" not in given["allow"]:
+        given["default"] = "reject"
+    return Ask(**given)
+
+
+_LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    Any: plain_values,
+    str: texts,
+    int: integers,
+    float: floats,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=8),
+    type(None): st.none(),
+    Ask: asks(),
+    Usage: st.builds(
+        Usage,
+        input=st.integers(0, 10**6),
+        output=st.integers(0, 10**6),
+        cached=st.integers(0, 10**6),
+        cost=st.none() | st.floats(0, 100),
+    ),
+}
+
+
+@cache
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """The values of a type of ours, derived from the type: a field or a kind that is new is covered at once."""
+    if annotation in _LEAVES:
+        return _LEAVES[annotation]
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return st.sampled_from(members)
+    if origin in (Union, types.UnionType):
+        return st.one_of([values_of(member) for member in members])
+    if origin is tuple and members[-1] is Ellipsis:
+        return st.lists(values_of(members[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*[values_of(member) for member in members])
+    if origin in (dict, Mapping):
+        return st.dictionaries(keys, values_of(members[1]), max_size=2)
+    if issubclass(annotation, enum.Enum):
+        return st.sampled_from(annotation)
+    if issubclass(annotation, Struct):
+        hints = typing.get_type_hints(annotation)
+        return st.builds(annotation, **{name: values_of(hints[name]) for name in annotation.__struct_fields__})
+    raise TypeError(f"no strategy for {annotation!r}")
+
+
+def parts() -> st.SearchStrategy[Part]:
+    """Parts of messages, of every kind."""
+    return values_of(Part)
+
+
+def messages() -> st.SearchStrategy[Message]:
+    """Messages of any role with any parts: what a log can hold, not what makes sense in a conversation."""
+    return values_of(Message)
+
+
+def records() -> st.SearchStrategy[Record]:
+    """Records of every kind."""
+    return st.sampled_from(list(KINDS.values())).flatmap(values_of)
+
+
+def decisions() -> st.SearchStrategy[AnyDecision]:
+    """Decisions of every kind."""
+    return values_of(AnyDecision)
+
+
+def resolutions() -> st.SearchStrategy[AnyResolution]:
+    """Answers to questions, of every kind."""
+    return values_of(AnyResolution)
+
+
+def outcomes() -> st.SearchStrategy[Completed | Stopped | Failed | Cancelled]:
+    """How turns end."""
+    return values_of(Completed | Stopped | Failed | Cancelled)
+
+
+# ---------------------------------------------------------------- scripts
+
+
+def arguments_for(tool: Tool[..., Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Arguments for a tool that fit its schema, as far as that names plain types."""
+    schema = tool.spec.schema
+    given: Mapping[str, Any] = schema.get("properties", {})
+    required = set(schema.get("required", ()))
+    return st.fixed_dictionaries(
+        {name: _fitting(of) for name, of in given.items() if name in required},
+        optional={name: _fitting(of) for name, of in given.items() if name not in required},
+    )
+
+
+def _fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    if "enum" in schema:
+        return st.sampled_from(list(schema["enum"]))
+    if "anyOf" in schema:
+        return st.one_of([_fitting(member) for member in schema["anyOf"]])
+    kinds: dict[str, st.SearchStrategy[Any]] = {
+        "string": texts,
+        "integer": st.integers(schema.get("minimum", -1000), schema.get("maximum", 1000)),
+        "number": st.integers(-1000, 1000).map(float),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    if schema.get("type") == "array":
+        return st.lists(_fitting(schema.get("items", {})), max_size=3)
+    return kinds.get(str(schema.get("type")), plain_values)
+
+
+def scripted(tools: Iterable[Any] = (), *, wrong: bool = True) -> st.SearchStrategy[Scripted]:
+    """Replies for a `ScriptedModel`: text in chunks, with and without thinking, and calls of the tools.
+
+    `wrong` ones call tools that are not there, or with arguments that do not fit or are no JSON.
+    """
+    made = list(toolset(tools).values())
+    spoken = st.builds(
+        lambda chunks, thinking: says(chunks=chunks, thinking=thinking),
+        st.lists(st.text("abc .\n", min_size=1, max_size=6), min_size=1, max_size=4),
+        st.none() | texts.filter(bool),
+    )
+    proper = [arguments_for(tool).map(lambda given, name=tool.name: (name, given)) for tool in made]  # type: ignore[misc]
+    odd: list[Any] = [st.just(("nowhere", {}))]
+    for tool in made:
+        odd += [st.tuples(st.just(tool.name), st.sampled_from(['{"', "", "[]", "null", '{"odd": 1}']))]
+    proposed: list[Any] = [*proper, *(odd if wrong else [])]
+    if not proposed:
+        return spoken
+    calling = st.builds(
+        lambda wanted, text: calls(wanted, _text=text),
+        st.lists(st.one_of(proposed), min_size=1, max_size=3),
+        st.just("") | st.just("One moment."),
+    )
+    return spoken | calling
+
+
+def replies(tools: Iterable[Any] = (), *, wrong: bool = False) -> st.SearchStrategy[ModelReply]:
+    """Replies as a model may give them: text, thinking, and calls of the tools."""
+    return scripted(tools, wrong=wrong).map(lambda said: said.reply)
+
+
+def scripts(
+    tools: Iterable[Any] = (), *, max_size: int = 4, wrong: bool = True, failing: bool = True
+) -> st.SearchStrategy[list[Scriptable]]:
+    """Scripts for a `ScriptedModel`: any replies, then one with text only, so that a turn can end with it.
+
+    With `failing`, some are errors, or break off while they are streamed.
+    """
+    replies_ = scripted(tools, wrong=wrong)
+    steps: st.SearchStrategy[Any] = replies_
+    if failing:
+        errors = st.sampled_from([ModelError, RateLimited]).map(lambda kind: kind("scripted", retryable=True))
+        broken = st.builds(lambda said, pieces: breaks(said, pieces=pieces), replies_, st.integers(0, 3))
+        steps = replies_ | errors | broken
+    return st.builds(
+        lambda before, last: [*before, last], st.lists(steps, max_size=max_size - 1), scripted(wrong=False)
+    )
+
+
+# ---------------------------------------------------------------- hooks
+
+
+def answers_to(event: type[AnyEvent], *, expiring: bool = True) -> st.SearchStrategy[Any]:
+    """What a gate on an event may answer: one of the decisions it takes, or None."""
+    few = st.sampled_from(["", "a", "b", "c"])
+    made: dict[Any, st.SearchStrategy[Any]] = {
+        Deny: st.builds(Deny, few),
+        Halt: st.builds(Halt, few, st.none() | few),
+        Answer: st.builds(Answer, st.sampled_from(["x", "y", 1, True, 1.5, None, ["x"]])),
+        Finish: st.builds(Finish, st.sampled_from(["x", "y", 1, True, None])),
+        Ask: asks(expiring=expiring),
+        Regenerate: st.builds(Regenerate, few),
+        Veto: st.builds(Veto, few),
+        Rewind: st.builds(Rewind, st.integers(1, 3), few),
+        Retry: st.builds(Retry, st.sampled_from([0.0, 1.0, 2.0])),
+    }
+    legal = [st.just(rank) if isinstance(rank, Vote) else made.get(rank, st.builds(rank)) for rank in event.ranks]
+    return st.one_of(*legal, st.none())
+
+
+def hook_sets(
+    *,
+    events: Sequence[type[AnyEvent]] = EVENTS,
+    bands: Sequence[str] = ("early", "normal", "guard"),
+    tools: Iterable[Any] = (),
+    max_size: int = 5,
+    failing: bool = True,
+) -> st.SearchStrategy[HookSet]:
+    """Sets of hooks that may be installed on any agent: `hook_set.install(agent)`. They always do the same.
+
+    All verbs, on any of the events, in any of the bands, of any priority, some only for some of the tools. With
+    `failing`, some gates and rewrites raise. Without the guard band a set is a capability.
+    """
+    makers = [
+        *[_gates(event, failing) for event in events],
+        *[_plans("rewrite", event.__name__) for event in events if event.payload is not None],
+        *[
+            _plans("inject", event.__name__, does=st.sampled_from(["transient", "durable", "unrecorded"]))
+            for event in events
+            if event.injects is not None
+        ],
+        *[_combined(event) for event in events],
+        *[
+            _plans("wrap", name, does=st.sampled_from(["once", "twice", "instead"]))
+            for name in ("ModelCall", "ToolCall")
+        ],
+        *[_plans("wrap", name, does=st.just("once")) for name in ("Step", "Turn")],
+        _plans("transform", "", does=st.sampled_from(["shout", "hold"])),
+        st.sampled_from([fact.__name__ for fact in FACTS]).flatmap(lambda name: _plans("observe", name)),
+    ]
+    names = sorted(toolset(tools))
+    hooks = st.one_of(makers).flatmap(lambda hook: _placed(hook, bands, names))
+    return st.lists(hooks, max_size=max_size).map(_named_apart)
+
+
+def _plans(verb: Any, on: str, **fields: Any) -> st.SearchStrategy[PlannedHook]:
+    timeless = verb in ("wrap", "transform", "observe")
+    when = st.just("always") if timeless else st.sampled_from(["always", "first", "later"])
+    return st.builds(
+        PlannedHook, name=st.just(verb), verb=st.just(verb), on=st.just(on), when=when, plain=st.booleans(), **fields
+    )
+
+
+def _gates(event: type[AnyEvent], failing: bool) -> st.SearchStrategy[PlannedHook]:
+    answer = answers_to(event, expiring=False)
+    if failing:
+        answer = answer | st.builds(RuntimeError, st.just("the gate broke"))
+    return _plans("gate", event.__name__, answer=answer)
+
+
+def _combined(event: type[AnyEvent]) -> st.SearchStrategy[PlannedHook]:
+    legal = ["decide"]
+    legal += ["rewrite", "rewrite decide"] if event.payload is not None else []
+    legal += ["inject", "decide inject"] if event.injects is not None else []
+    return _plans("hook", event.__name__, does=st.sampled_from(legal), answer=answers_to(event, expiring=False))
+
+
+def _placed(hook: PlannedHook, bands: Sequence[str], tools: Sequence[str]) -> st.SearchStrategy[PlannedHook]:
+    """The same hook, put somewhere."""
+    options: dict[str, st.SearchStrategy[Any]] = {}
+    if hook.verb == "observe":
+        options = {"wait": st.booleans()}
+    else:
+        options = {"band": st.sampled_from(list(bands)), "priority": st.integers(-2, 2)}
+        if tools and hook.on in ("ToolCalling", "ToolReturning", "ToolCall"):
+            options["tool"] = st.sampled_from(["*", *tools])
+        if hook.verb == "gate":
+            options["costly"] = st.booleans()
+        if hook.verb in ("rewrite", "gate") and hook.on == "ModelReplying":
+            options["live"] = st.booleans()
+    made = st.fixed_dictionaries({}, optional=options)
+    return made.map(lambda given: replace(hook, options=given))
+
+
+def _named_apart(hooks: Sequence[PlannedHook]) -> HookSet:
+    named = [replace(hook, name=f"{hook.verb}{at}") for at, hook in enumerate(hooks, 1)]
+    return HookSet(tuple(named))
