@@ -60,14 +60,15 @@ plain_values: st.SearchStrategy[Any] = st.recursive(
 # ---------------------------------------------------------------- anything of a type
 
 
-def asks(*, expiring: bool = True) -> st.SearchStrategy[Ask]:
-    """Questions that can be answered. One that does not expire does not name who may answer, either."""
+def asks(*, lasting: bool = False) -> st.SearchStrategy[Ask]:
+    """Questions. A `lasting` one can be answered by anybody, at any time and anywhere, if only by a rejection."""
+    allow = st.lists(st.sampled_from(ANSWER_KINDS), min_size=1, unique=True).map(tuple)
     return st.builds(
         _ask,
         question=texts,
-        allow=st.lists(st.sampled_from(ANSWER_KINDS), min_size=1, unique=True).map(tuple),
-        approvers=st.none() | st.lists(texts, min_size=1, max_size=2).map(tuple) if expiring else st.none(),
-        expires=st.none() | st.floats(0, 1e6) if expiring else st.none(),
+        allow=allow.map(lambda kinds: tuple(dict.fromkeys((*kinds, "reject")))) if lasting else allow,
+        approvers=st.none() if lasting else st.none() | st.lists(texts, min_size=1, max_size=2).map(tuple),
+        expires=st.none() if lasting else st.none() | st.floats(0, 1e6),
         default=st.sampled_from(["approve", "reject"]),
     )
 
@@ -235,15 +236,15 @@ def scripts(
 # ---------------------------------------------------------------- hooks
 
 
-def answers_to(event: type[AnyEvent], *, expiring: bool = True) -> st.SearchStrategy[Any]:
-    """What a gate on an event may answer: one of the decisions it takes, or None."""
+def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStrategy[Any]:
+    """What a gate on an event may answer: one of the decisions it takes, or None. See `asks` for `lasting`."""
     few = st.sampled_from(["", "a", "b", "c"])
     made: dict[Any, st.SearchStrategy[Any]] = {
         Deny: st.builds(Deny, few),
         Halt: st.builds(Halt, few, st.none() | few),
         Answer: st.builds(Answer, st.sampled_from(["x", "y", 1, True, 1.5, None, ["x"]])),
         Finish: st.builds(Finish, st.sampled_from(["x", "y", 1, True, None])),
-        Ask: asks(expiring=expiring),
+        Ask: asks(lasting=lasting),
         Regenerate: st.builds(Regenerate, few),
         Veto: st.builds(Veto, few),
         Rewind: st.builds(Rewind, st.integers(1, 3), few),
@@ -285,7 +286,7 @@ def hook_sets(
     ]
     names = sorted(toolset(tools))
     hooks = st.one_of(makers).flatmap(lambda hook: _placed(hook, bands, names))
-    return st.lists(hooks, max_size=max_size).map(_named_apart)
+    return _sets(st.lists(hooks, max_size=max_size))
 
 
 def _plans(verb: Any, on: str, **fields: Any) -> st.SearchStrategy[PlannedHook]:
@@ -297,7 +298,7 @@ def _plans(verb: Any, on: str, **fields: Any) -> st.SearchStrategy[PlannedHook]:
 
 
 def _gates(event: type[AnyEvent], failing: bool) -> st.SearchStrategy[PlannedHook]:
-    answer = answers_to(event, expiring=False)
+    answer = answers_to(event, lasting=True)
     if failing:
         answer = answer | st.builds(RuntimeError, st.just("the gate broke"))
     return _plans("gate", event.__name__, answer=answer)
@@ -307,7 +308,7 @@ def _combined(event: type[AnyEvent]) -> st.SearchStrategy[PlannedHook]:
     legal = ["decide"]
     legal += ["rewrite", "rewrite decide"] if event.payload is not None else []
     legal += ["inject", "decide inject"] if event.injects is not None else []
-    return _plans("hook", event.__name__, does=st.sampled_from(legal), answer=answers_to(event, expiring=False))
+    return _plans("hook", event.__name__, does=st.sampled_from(legal), answer=answers_to(event, lasting=True))
 
 
 def _placed(hook: PlannedHook, bands: Sequence[str], tools: Sequence[str]) -> st.SearchStrategy[PlannedHook]:
@@ -327,6 +328,7 @@ def _placed(hook: PlannedHook, bands: Sequence[str], tools: Sequence[str]) -> st
     return made.map(lambda given: replace(hook, options=given))
 
 
-def _named_apart(hooks: Sequence[PlannedHook]) -> HookSet:
-    named = [replace(hook, name=f"{hook.verb}{at}") for at, hook in enumerate(hooks, 1)]
-    return HookSet(tuple(named))
+@st.composite
+def _sets(draw: st.DrawFn, planned: st.SearchStrategy[list[PlannedHook]]) -> HookSet:
+    """Hooks with names of their own. It is drawn, not mapped, so that a failing test shows the set itself."""
+    return HookSet(tuple(replace(hook, name=f"{hook.verb}{at}") for at, hook in enumerate(draw(planned), 1)))

@@ -21,8 +21,8 @@ Factory: TypeAlias = Callable[[], AnyAgent]
 Answers: TypeAlias = AnyResolution | Callable[[Asked], AnyResolution] | None
 
 SESSION = "session"
-PATIENCE = 100
-"""How often a turn may be resumed before it is said never to end."""
+PATIENCE = 20
+"""How often a turn is resumed before it is left suspended."""
 
 
 class Lived(Struct, frozen=True):
@@ -76,8 +76,9 @@ async def run_everywhere(
     goes on with it after every suspension (`resume`), and as a sub-agent.
 
     The factory makes the same agent each time, with a model and a store of its own. `answers` says what is answered to
-    the questions of a turn: one answer for all, a function of what is asked, or None to leave it suspended. A turn that
-    is never suspended has no `resume`; ways that agents do not have are left out.
+    the questions of a turn: one answer for all, a function of what is asked, or None to leave it suspended, as is one
+    that still asks after `PATIENCE` answers. A turn that is never suspended has no `resume`; ways that agents do not
+    have are left out.
     """
     given = as_message(message)
     known = {name: enter for name, enter in _WAYS.items() if hasattr(Agent, name)}
@@ -166,9 +167,7 @@ async def live(
     await enter(agent, session, message, None)
     log = await agent.store.read(session)
     resumed = 0
-    while answers is not None and (waiting := fold(session, log).waiting):
-        if resumed == PATIENCE:
-            raise AssertionError(f"the turn was resumed {PATIENCE} times and still asks {waiting[0].question!r}")
+    while answers is not None and resumed < PATIENCE and (waiting := fold(session, log).waiting):
         agent = agent if heir is None else await _inherit(agent, heir(), session)
         await enter(agent, session, None, {asked.id: _answer(asked, answers) for asked in waiting})
         log = await agent.store.read(session)
