@@ -34,6 +34,7 @@ PUBLIC = (
     "windlass.states",
     "windlass.stores",
     "windlass.testing",
+    "windlass.testing.strategies",
     "windlass.types",
 )
 """The modules that users import from; docs/stability.md lists the same."""

@@ -46,10 +46,13 @@ class CapabilityReport(Struct, frozen=True):
 
 
 class CapabilityFailed(AssertionError):
-    """A capability does not keep to what every capability should; `report` says to what."""
+    """A capability does not keep to what every capability should.
 
-    def __init__(self, report: CapabilityReport) -> None:
-        super().__init__(str(report))
+    `report.failed` says for each check that failed why it did.
+    """
+
+    def __init__(self, message: str, *, report: CapabilityReport) -> None:
+        super().__init__(message)
         self.report = report
 
 
@@ -134,7 +137,7 @@ async def check_capability(
                 break
     report = CapabilityReport(_label(make()), tuple(passed), failed)
     if failed:
-        raise CapabilityFailed(report)
+        raise CapabilityFailed(str(report), report=report)
     return report
 
 

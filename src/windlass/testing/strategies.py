@@ -43,10 +43,16 @@ from windlass.types import AnyEvent
 from .hook_sets import HookSet, PlannedHook
 from .models import Scriptable, Scripted, breaks, calls, says
 
-texts = st.text(max_size=12)
-integers = st.integers(-(2**63), 2**63 - 1)
-floats = st.floats(allow_nan=False, allow_infinity=False)
-keys = st.text("abcxyz_", min_size=1, max_size=4)
+__all__ = [
+    "messages", "parts", "replies", "records", "decisions", "answers_to", "asks", "resolutions", "outcomes",
+    "values_of", "scripted", "scripts", "arguments_for", "hook_sets",
+    "texts", "integers", "floats", "keys", "plain_values",
+]  # fmt: skip
+
+texts: st.SearchStrategy[str] = st.text(max_size=12)
+integers: st.SearchStrategy[int] = st.integers(-(2**63), 2**63 - 1)
+floats: st.SearchStrategy[float] = st.floats(allow_nan=False, allow_infinity=False)
+keys: st.SearchStrategy[str] = st.text("abcxyz_", min_size=1, max_size=4)
 """Keys of free data. None of them is a word of ours, so that a test may tell free data from structure."""
 
 plain_values: st.SearchStrategy[Any] = st.recursive(
@@ -99,9 +105,13 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-@cache
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     """The values of a type of ours, derived from the type: a field or a kind that is new is covered at once."""
+    return _derived(annotation)
+
+
+@cache
+def _derived(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in _LEAVES:
         return _LEAVES[annotation]
     origin, members = typing.get_origin(annotation), typing.get_args(annotation)
@@ -256,7 +266,7 @@ def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStra
 
 def hook_sets(
     *,
-    events: Sequence[type[AnyEvent]] = EVENTS,
+    events: Sequence[type[AnyEvent]] | None = None,
     bands: Sequence[str] = ("early", "normal", "guard"),
     tools: Iterable[Any] = (),
     max_size: int = 5,
@@ -264,12 +274,14 @@ def hook_sets(
 ) -> st.SearchStrategy[HookSet]:
     """Sets of hooks that may be installed on any agent: `hook_set.install(agent)`. They always do the same.
 
-    All verbs, on any of the events, in any of the bands, of any priority, some only for some of the tools. With
-    `failing`, some gates and rewrites raise. Without the guard band a set is a capability.
+    All verbs, on any of the events (None: all there are), in any of the bands, of any priority, some only for some of
+    the tools. With `failing`, some gates and rewrites raise. Without the guard band a set is a capability.
     """
+    events = EVENTS if events is None else events
+    broken = st.none() | st.builds(RuntimeError, st.just("the hook broke")) if failing else st.none()
     makers = [
-        *[_gates(event, failing) for event in events],
-        *[_plans("rewrite", event.__name__) for event in events if event.payload is not None],
+        *[_plans("gate", event.__name__, answer=answers_to(event, lasting=True) | broken) for event in events],
+        *[_plans("rewrite", event.__name__, answer=broken) for event in events if event.payload is not None],
         *[
             _plans("inject", event.__name__, does=st.sampled_from(["transient", "durable", "unrecorded"]))
             for event in events
@@ -295,13 +307,6 @@ def _plans(verb: Any, on: str, **fields: Any) -> st.SearchStrategy[PlannedHook]:
     return st.builds(
         PlannedHook, name=st.just(verb), verb=st.just(verb), on=st.just(on), when=when, plain=st.booleans(), **fields
     )
-
-
-def _gates(event: type[AnyEvent], failing: bool) -> st.SearchStrategy[PlannedHook]:
-    answer = answers_to(event, lasting=True)
-    if failing:
-        answer = answer | st.builds(RuntimeError, st.just("the gate broke"))
-    return _plans("gate", event.__name__, answer=answer)
 
 
 def _combined(event: type[AnyEvent]) -> st.SearchStrategy[PlannedHook]:
