@@ -50,8 +50,7 @@ from windlass.events import EVENTS, Continuing, Erring
 from windlass.explaining import LIFECYCLE, STREAM
 from windlass.pipeline import DEFAULT
 from windlass.testing import ScriptedModel, says
-
-from .strategies import texts
+from windlass.testing.strategies import texts
 
 
 @tool(effect="pure", inline=True)

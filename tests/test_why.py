@@ -51,9 +51,9 @@ from windlass.records import KINDS, Unknown
 from windlass.states import fold_log, of_latest_turn
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
+from windlass.testing.strategies import records
 
 from .checks import FrozenClock
-from .strategies import records
 
 
 @tool(effect="pure", inline=True)
@@ -529,12 +529,12 @@ async def test_a_turn_that_still_runs_is_explained_so_far():
 # ---------------------------------------------------------------- never an error
 
 
-@given(st.lists(records, max_size=8))
+@given(st.lists(records(), max_size=8))
 def test_any_log_can_be_explained(log):
     sound(Why("s1", log))
 
 
-@given(records)
+@given(records())
 def test_any_record_after_a_start_can_be_explained(record):
     started = TurnStarted(1, assistant("x"), "s1/t1")
     why = sound(Why("s1", [started, record]))
