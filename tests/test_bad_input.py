@@ -1136,3 +1136,11 @@ def test_run_sync_works_inside_and_outside_of_a_loop():
         return agent_for(says("hi")).run_sync(user("go")).text
 
     assert asyncio.run(inside()) == "hi"
+
+
+async def test_a_question_that_nobody_could_answer_counts_as_a_gate_that_failed():
+    agent = Agent(ScriptedModel(says("no")))
+    agent.gate(TurnStarting, name="asks")(lambda event: Ask("?", allow=("edit",)))
+    result = await agent.run("go")
+    assert result.stop_reason is StopReason.HALTED
+    assert "nobody can answer by edit; legal: approve, reject, respond" in result.outcome.detail

@@ -50,6 +50,7 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
     - `ranks`: the decisions a gate may answer, strictest first
     - `raised`: what a gate that raises or times out counts as
     - `rejected`: what a person's Reject of an `Ask` counts as, or None where nobody can be asked
+    - `answers`: what people may answer to an `Ask`
     """
 
     payload: ClassVar[str | None] = None
@@ -57,6 +58,7 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
     ranks: ClassVar[tuple[type[AnyDecision] | Vote, ...]] = (Halt, Allow)
     raised: ClassVar[type[AnyDecision] | Vote | None] = Halt
     rejected: ClassVar[type[AnyDecision] | None] = None
+    answers: ClassVar[tuple[str, ...]] = ("approve", "reject", "respond")
     on_tools: ClassVar[bool] = False
 
 
@@ -151,6 +153,7 @@ class ToolCalling(Event["ToolCalling", "Halt | Deny | Ask | Answer | Allow", Too
     ranks = (Halt, Deny, Ask, Answer, Allow)
     raised = Deny
     rejected = Deny
+    answers = ("approve", "edit", "reject", "respond")
     on_tools: ClassVar[bool] = True
 
 
@@ -165,6 +168,7 @@ class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], f
     ranks = (Halt, Deny, Ask, Allow)
     raised = Deny
     rejected = Deny
+    answers = ("approve", "edit", "reject", "respond")
 
 
 class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolResult], frozen=True):
@@ -244,6 +248,7 @@ class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
     ranks = (Halt, Ask, Allow)
     raised = Ask
     rejected = Halt
+    answers = ("approve", "reject")
 
 
 class Erring(Event["Erring", "Halt | Ignore | Retry", None], frozen=True):

@@ -358,6 +358,10 @@ def _check_decision(hook: Hook, point: Point, decision: Any) -> None:
         raise illegal(hook, point, decision)
     if isinstance(decision, Vote):
         return
+    if isinstance(decision, Ask) and not set(decision.allow) & set(point.event.answers):
+        text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where nobody can answer by"
+        legal = ", ".join(point.event.answers)
+        raise IllegalAnswer(f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name)
     try:
         plain = msgspec.to_builtins(decision)
         if not isinstance(decision, Answer | Finish):

@@ -20,7 +20,7 @@ from windlass.decisions import (
     Reject,
     Respond,
 )
-from windlass.events import MessageAdding, ModelCalling, ModelReplying, Resuming, TurnEnding, TurnStarting
+from windlass.events import MessageAdding
 from windlass.messages import Message, ToolCall
 from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
@@ -31,16 +31,6 @@ from windlass.types import AnyEvent
 from .segment import Segment
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
-
-
-_ANSWERS: dict[type[AnyEvent], tuple[str, ...]] = {
-    TurnStarting: ("approve", "reject", "respond"),
-    ModelCalling: ("approve", "reject", "respond"),
-    ModelReplying: ("approve", "reject", "respond"),
-    TurnEnding: ("approve", "reject", "respond"),
-    Resuming: ("approve", "reject"),
-}
-"""What people may answer where it is not about a call."""
 
 
 class Waiting:
@@ -96,7 +86,7 @@ def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
 def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None) -> Asked:
     """The question that an `Ask` puts, bound to the digest of what is asked about."""
     by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
-    allow = tuple([kind for kind in ask.allow if call is not None or kind in _ANSWERS[passage.point.event]])
+    allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
     expires_at = None if ask.expires is None else segment.clock.now() + ask.expires
     name = passage.point.event.__name__
     return Asked(passage.about, name, ask.question, allow, digest, by, call, ask.approvers, ask.default, expires_at)
