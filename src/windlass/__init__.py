@@ -66,6 +66,7 @@ from .events import (
 )
 from .lifecycle import HookAction, Lifecycle, LifecycleHook
 from .messages import (
+    Delegation,
     ImagePart,
     Message,
     ModelCall,
@@ -90,6 +91,8 @@ from .records import (
     Answered,
     Asked,
     CancelRequested,
+    Charged,
+    Delegated,
     ErrorHandled,
     Evaluated,
     HookDecided,
@@ -134,12 +137,15 @@ __all__ = [
     "Asked",
     "CancelRequested",
     "Cancelled",
+    "Charged",
     "Compacting",
     "Completed",
     "Continuing",
     "CostLimit",
     "Deadline",
+    "Delegated",
     "Delegating",
+    "Delegation",
     "Deny",
     "Edit",
     "Erring",

@@ -17,10 +17,11 @@ from ._hooks.compiled import CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
-from ._hooks.wraps import surround
 from ._kernel.composites import Emit
+from ._kernel.delegates import Delegate
+from ._kernel.delegating import below, program_of
 from ._kernel.handover import Handover
-from ._kernel.loop import drive
+from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
@@ -88,6 +89,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         max_regenerations: int = 2,
         max_vetoes: int = 3,
         max_parallel: int = 16,
+        max_depth: int = 5,
         ending_timeout: float = 5.0,
         observer_patience: float = 0.5,
         clock: Clock | None = None,
@@ -100,6 +102,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise ConfigError(f"unmatched={unmatched!r}: must be 'allow', 'ask' or 'deny'")
         if busy not in ("refuse", "queue", "steer"):
             raise ConfigError(f"busy={busy!r}: must be 'refuse', 'queue' or 'steer'")
+        if max_depth < 0:
+            raise ConfigError(f"max_depth={max_depth}: must not be negative")
         self.name = name
         self.model = model
         self.system = system
@@ -119,6 +123,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "max_regenerations": max_regenerations,
             "max_vetoes": max_vetoes,
             "max_parallel": max_parallel,
+            "max_depth": max_depth,
             "ending_timeout": ending_timeout,
             "patience": observer_patience,
             "clock": clock or _CLOCK,
@@ -182,7 +187,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._merge(registrar.registered)
         hooks = [*self.registered.hooks, *self._pipeline.observing()]
         if self._output.schema is not None:
-            hooks.append(Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"}))
+            check = Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"})
+            check.inherit = False
+            hooks.append(check)
         compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
         tools = self.tools
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
@@ -201,6 +208,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             description=describe(compiled.all, tools, [name_of(criterion) for criterion in criteria]),
             **self._given,
         )
+        try:
+            for delegate in self._program.delegates.values():
+                program_of(self._program, delegate)
+        except BaseException:
+            self._program = None
+            raise
         return self._program
 
     def explain(self) -> Explanation:
@@ -211,6 +224,27 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return Explanation(
             explained(program, capabilities=self._capabilities, output=self._output.type, busy=self.busy)
         )
+
+    def compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
+        """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
+        return below(parent, self.compile(), tools, describe)
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        share: float | None = None,
+        tools: Sequence[str] | None = None,
+    ) -> Tool[..., Any]:
+        """This agent as a tool of another one: it is given a task and answers with what it has to say.
+
+        Every call is a session of its own, in the store of the agent that calls. What it spends counts against the
+        budgets of that agent; `share` is the part of what is left of them, above 0 and up to 1, that one call may
+        spend. `tools` names those of its tools that it may use there. Hooks of the guard band of the other agent, and
+        those with `inherit=True`, hold for this one too.
+        """
+        return Delegate(self, name, description, share, tools)
 
     # ------------------------------------------------------------ running
 
@@ -609,14 +643,6 @@ def _ignore(record: Record) -> None:
 def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-async def _drive(segment: Segment, emit: Any) -> State:
-    wraps = segment.hooks.turn_wraps
-    if not wraps:
-        return await drive(segment, emit)
-    state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
-    return state
 
 
 def _unknown(session: str) -> SessionUnknown:

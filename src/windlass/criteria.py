@@ -23,9 +23,13 @@ Evaluation: TypeAlias = tuple[Vote, str]
 
 
 class Limit(Struct, frozen=True):
-    """A criterion that forbids going on at some point; `reason` is the stop reason it stands for."""
+    """A criterion that forbids going on at some point; `reason` is the stop reason it stands for.
+
+    One that `holds_below` is a limit for all agents below this one, too, each of their model calls included.
+    """
 
     reason: ClassVar[StopReason] = StopReason.FORBIDDEN
+    holds_below: ClassVar[bool] = False
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         """Why the turn must not go on, or None."""
@@ -56,6 +60,7 @@ class TokenLimit(Limit, frozen=True):
 
     tokens: int
     reason: ClassVar[StopReason] = StopReason.TOKEN_LIMIT
+    holds_below: ClassVar[bool] = True
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         spent = turn.usage.total
@@ -67,6 +72,7 @@ class CostLimit(Limit, frozen=True):
 
     usd: float
     reason: ClassVar[StopReason] = StopReason.COST_LIMIT
+    holds_below: ClassVar[bool] = True
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         cost = turn.usage.cost
@@ -80,6 +86,7 @@ class ActiveTimeLimit(Limit, frozen=True):
 
     seconds: float
     reason: ClassVar[StopReason] = StopReason.TIME_LIMIT
+    holds_below: ClassVar[bool] = True
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         return f"worked for {turn.active:.1f} of {self.seconds} s" if turn.active >= self.seconds else None
@@ -98,6 +105,7 @@ class Deadline(Limit, frozen=True):
     after: float | None = None
     now: Callable[[], float] | None = None
     reason: ClassVar[StopReason] = StopReason.DEADLINE
+    holds_below: ClassVar[bool] = True
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         left = self.left(turn)

@@ -27,7 +27,7 @@ from .decisions import (
     Veto,
     Vote,
 )
-from .messages import Message, ModelReply, ModelRequest, ToolCall, ToolResult, ToolSpec, Value
+from .messages import Delegation, Message, ModelReply, ModelRequest, ToolCall, ToolResult, ToolSpec, Value
 from .outcomes import StopReason
 from .records import Fact, Outcome
 from .states import State, Step
@@ -67,15 +67,6 @@ class Setup(Value, frozen=True):
 
     system: str
     tools: tuple[ToolSpec, ...]
-
-
-class Delegation(Value, frozen=True):
-    """A task for a child agent: the task, its share of the budget and the tools it keeps (None: all it has)."""
-
-    agent: str
-    task: str
-    share: float | None = None
-    tools: tuple[str, ...] | None = None
 
 
 class SessionStarting(Event["SessionStarting", "Halt | Allow", Setup], frozen=True):

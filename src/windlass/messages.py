@@ -242,6 +242,18 @@ class Usage(Value, frozen=True):
             None if self.cost is None and other.cost is None else self._cost(other),
         )
 
+    def __sub__(self, before: Usage) -> Usage:
+        """What was spent since `before`, which is part of it."""
+        return Usage(
+            self.input - before.input,
+            self.output - before.output,
+            self.cached - before.cached,
+            self.cache_written - before.cache_written,
+            self.reasoning - before.reasoning,
+            self.requests - before.requests,
+            None if self.cost is None else self.cost - (before.cost or 0.0),
+        )
+
     def _cost(self, other: Usage) -> float | None:
         """The sum, which is unknown if a request was made whose price is."""
         unknown = (self.cost is None and self.requests) or (other.cost is None and other.requests)
@@ -381,6 +393,15 @@ class ToolCall(Value, frozen=True):
         if "arguments" in changes:
             changes["json"] = _encode_text(changes.pop("arguments"))
         return _replace(self, **changes)
+
+
+class Delegation(Value, frozen=True):
+    """A task for a child agent: the task, its share of the budget and the tools it keeps (None: all it has)."""
+
+    agent: str
+    task: str
+    share: float | None = None
+    tools: tuple[str, ...] | None = None
 
 
 class ToolResult(Value, frozen=True):

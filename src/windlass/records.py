@@ -12,11 +12,13 @@ from .decisions import AnyDecision, AnyResolution, Vote
 from .messages import (
     PART_TAGS,
     ContentPart,
+    Delegation,
     Message,
     ModelReply,
     ToolCall,
     ToolResult,
     ToolSpec,
+    Usage,
     Value,
     json_with_surrogates,
 )
@@ -162,13 +164,16 @@ class ReplyRejected(Record, frozen=True):
 
 class ToolDecided(Record, frozen=True):
     """The verdict on one call. It is bound to the digest of the arguments if somebody spoke, `json` is set if they
-    were changed."""
+    were changed. For a task that is handed to another agent, `delegation` says with what, and `delegating` names those
+    among the answers that were given at `Delegating`."""
 
     call: str
     verdict: AnyDecision
     digest: str = ""
     answers: tuple[tuple[str, AnyDecision], ...] = ()
     json: str | None = None
+    delegation: Delegation | None = None
+    delegating: tuple[str, ...] = ()
 
 
 class ToolCalled(Record, frozen=True):
@@ -199,6 +204,27 @@ class ToolReturned(Record, frozen=True):
     name: str
     result: ToolResult
     at: float = 0.0
+
+
+class Delegated(Record, frozen=True):
+    """A child agent was given a task; `session` is its own session. `tokens` and `usd` are its share of the budget."""
+
+    call: str
+    session: str
+    agent: str
+    task: str
+    tools: tuple[str, ...] | None = None
+    tokens: int | None = None
+    usd: float | None = None
+    at: float = 0.0
+
+
+class Charged(Record, frozen=True):
+    """What a child agent has spent since it was last charged, now counted as this turn's."""
+
+    call: str
+    session: str
+    usage: Usage
 
 
 class StepEnded(Record, frozen=True):
@@ -342,10 +368,9 @@ Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 
 AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
-    HookDecided, HookFailed,
-    ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted, ToolReturned, StepEnded,
-    Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered, Suspended, Resumed, SlotSet, SideReplied,
-    CancelRequested, InboxTaken, Concluded, TurnEnded,
+    HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
+    ToolReturned, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered,
+    Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

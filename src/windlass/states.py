@@ -21,10 +21,17 @@ _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
 
 
+class Child(Value, frozen=True):
+    """A child agent that works on a call: how it was started, and what of its spending was charged so far."""
+
+    started: r.Delegated
+    charged: Usage = _NOTHING
+
+
 class CallFold(Struct, omit_defaults=True, gc=False):
     """One tool call as the records tell it so far: proposed, then decided, called, returned.
 
-    `call` is what would be executed.
+    `call` is what would be executed; `children` has the agents that were given it as a task, one per attempt.
     """
 
     proposed: ToolCall
@@ -33,6 +40,11 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     called: int = 0
     attempts: tuple[r.ToolAttempted, ...] = ()
     result: ToolResult | None = None
+    children: tuple[Child, ...] = ()
+
+    def child(self, session: str) -> Child | None:
+        """The child agent with this session."""
+        return next((child for child in self.children if child.started.session == session), None)
 
     @property
     def waits(self) -> bool:
@@ -627,6 +639,38 @@ def _(fold: Fold, record: r.ToolReturned) -> None:
         step.changed(call)
     if record.result.status == "error":
         _turn(fold).failed_calls += 1
+    if call.children:
+        _forget_questions(_turn(fold), call)
+
+
+def _forget_questions(turn: TurnFold, call: CallFold) -> None:
+    """The call is over: nobody waits for answers to what its child agents asked."""
+    theirs = tuple([f"{child.started.session}/" for child in call.children])
+    turn.waiting = tuple([asked for asked in turn.waiting if not asked.id.startswith(theirs)])
+
+
+@_folds(r.Delegated)
+def _(fold: Fold, record: r.Delegated) -> None:
+    step = _open(fold)
+    call = step.calls[record.call]
+    call.children = (*call.children, Child(record))
+    if step.versions is not None:
+        step.changed(call)
+
+
+@_folds(r.Charged)
+def _(fold: Fold, record: r.Charged) -> None:
+    step = _open(fold)
+    call = step.calls[record.call]
+    call.children = tuple(
+        [
+            child.replace(charged=child.charged + record.usage) if child.started.session == record.session else child
+            for child in call.children
+        ]
+    )
+    if step.versions is not None:
+        step.changed(call)
+    fold.spend(record.usage)
 
 
 @_folds(r.StepEnded)

@@ -34,6 +34,7 @@ _Rest = ParamSpec("_Rest")
 _Receiver = TypeVar("_Receiver")
 
 EffectClass = Literal["pure", "idempotent", "unsafe"]
+Resumable = Literal["resumable"]
 RetryRule = Literal["never", "safe"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -112,7 +113,7 @@ class Tool(Generic[P, R]):
         self.fn = fn
         self.name: str = function.__name__ if options.name is None else options.name
         self.description: str = text if options.description is None else options.description
-        self.effect: EffectClass = options.effect
+        self.effect: EffectClass | Resumable = options.effect
         self.retry: RetryRule = options.retry
         self.inline: bool = options.inline
         self.sequential: bool = options.sequential

@@ -6,6 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Literal
 
 from windlass.decisions import Says, Vote
@@ -65,8 +66,8 @@ class Hook:
 
     __slots__ = (
         "_hints", "answer", "band", "behind", "capability", "costly", "durable", "event", "fn", "group", "inherit",
-        "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options", "parameters",
-        "plain", "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
+        "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options",
+        "parameters", "plain", "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,7 @@ class Hook:
         self.timeout = options.get("timeout")
         self.thread = options.get("thread", False)
         self.inherit = options.get("inherit", False) or self.band == "guard"
+        self.inherited = False
         self.shadow = options.get("mode") == "shadow"
         self.costly = options.get("costly", False)
         self.on_resume = options.get("on_resume", "reuse")
@@ -172,6 +174,12 @@ class Hook:
                 f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; "
                 f"it may answer {legal_answers(self.event)}"
             )
+
+    def copied(self, *, inherited: bool) -> Hook:
+        """The same hook for another set of hooks, in which it gets its own name and is bound anew."""
+        made = copy(self)
+        made.inherited = inherited
+        return made
 
     # ------------------------------------------------------------ what it wants to be given
 

@@ -193,6 +193,7 @@ class Observers:
             for record in await store.read(session, seq):
                 seq += 1
                 if isinstance(record, hook.event):
+                    record = record.replace(path=session) if hook.inherited else record
                     try:
                         await tell(hook, record, Turn(teller))
                     except Exception as error:

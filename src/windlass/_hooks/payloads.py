@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from windlass.errors import IllegalAnswer
-from windlass.events import Delegation, Setup
+from windlass.events import Setup
 from windlass.messages import (
+    Delegation,
     Message,
     Messages,
     ModelReply,
@@ -97,6 +98,29 @@ def _result(old: ToolResult, new: Any) -> ToolResult:
     return new if type(new) is ToolResult else ToolResult(render(new), old.status)
 
 
+def _delegation(old: Delegation, new: Any) -> Delegation:
+    """Another task, a smaller share, fewer tools; what was taken away once does not come back."""
+    if type(new) is str:
+        new = old.replace(task=new)
+    if type(new) is not Delegation:
+        raise TypeError(f"expected a Delegation made with event.task.replace(…), or a str, got {type(new).__name__}")
+    if new.agent != old.agent:
+        raise ValueError("the task cannot be handed to another agent")
+    if type(new.task) is not str:
+        raise TypeError(f"a task is a str, not {type(new.task).__name__}")
+    if new.share is not None and not 0 < new.share <= 1:
+        raise ValueError(f"a share is above 0 and at most 1, not {new.share}")
+    if old.share is not None and (new.share is None or new.share > old.share):
+        raise ValueError(f"the share of {old.share} may only become smaller, not {new.share}")
+    if old.tools is not None and (
+        more := ["all"] if new.tools is None else [name for name in new.tools if name not in old.tools]
+    ):
+        known = ", ".join(old.tools) or "none"
+        raise ValueError(f"the tools are {known} and may only become fewer; it adds {', '.join(more)}")
+    kept: Delegation = new if new.tools is None else new.replace(tools=tuple(new.tools))
+    return kept
+
+
 def _exactly(kind: type) -> Callable[[Any, Any], Any]:
     def check(old: Any, new: Any) -> Any:
         if not isinstance(new, kind):
@@ -115,7 +139,7 @@ _COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
     str: _exactly(str),
     tuple: _exactly(tuple),
     Setup: _exactly(Setup),
-    Delegation: _exactly(Delegation),
+    Delegation: _delegation,
 }
 
 

@@ -12,6 +12,7 @@ from windlass.outcomes import Stopped, StopReason, error_value
 from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
+from .delegating import end_children
 from .segment import Segment, handled
 from .stages import add_message, admit, decide, inject
 
@@ -42,6 +43,8 @@ async def end_step(segment: Segment, error: BaseException | None = None) -> None
     step = segment.fold.open
     number = segment.fold.steps + 1
     messages = None
+    if segment.program.delegates:
+        await end_children(segment, "the turn above has ended")
     close_calls(segment, "The turn ended before this call.")
     if step is not None and segment.hooks.message_adding is not None:
         messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
@@ -155,6 +158,8 @@ async def abandon(segment: Segment, reason: str, error: BaseException | None = N
         segment.record(ReplyRejected(step.number, reason))
         if segment.voice is not None:
             segment.voice.drop(reason)
+    if segment.program.delegates:
+        await end_children(segment, reason)
     close_calls(segment, reason)
     await end_step(segment, error)
 

@@ -179,6 +179,9 @@ class ModelCaller:
         self.fingerprint = fingerprint_of(self.judged, request) if changed else ""
         if segment.resumed and (served := self._served()) is not None:
             return self._serve(served)
+        if segment.parent is not None and not segment.may_spend():
+            self.halted = Halt("an agent above has nothing left to spend")
+            raise RequestRefused(self.halted.reason)
         if changed and segment.hooks.model_calling is not None:
             return await self._judge(request)
         return None

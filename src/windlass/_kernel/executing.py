@@ -23,6 +23,8 @@ from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
+from .delegates import Delegate
+from .delegating import ChildWaits, Handing, end_children, hand_over
 from .erring import handling_of
 from .segment import Segment
 from .stages import after_answer, asks_again, keep_out, question
@@ -35,7 +37,10 @@ _UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have
 class Executor:
     """Decides and runs the open calls of a step."""
 
-    __slots__ = ("_onion", "attempts", "judged", "retried", "segment", "waiting_writes", "wrapped", "written")
+    __slots__ = (
+        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "segment", "waiting_writes", "wrapped",
+        "written",
+    )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -46,6 +51,8 @@ class Executor:
             kind = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError, self._guarded)
             self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
         self.wrapped = bool(segment.hooks.tool_wraps)
+        self.delegates = segment.program.delegates
+        self.held_up: set[str] = set()
         self.judged = segment.program.judges_calls or segment.resumed
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
 
@@ -80,6 +87,8 @@ class Executor:
         """A halt on any call closes all of them; none runs."""
         segment = self.segment
         halt = strictest(ToolCalling, [(str(index), halt) for index, halt in enumerate(halts)])
+        if self.delegates:
+            await end_children(segment, halt.reason)
         for call in calls:
             if call.result is None:
                 await self._return(call, text_result(f"Not run, the turn was halted: {halt.reason}", "denied"))
@@ -109,7 +118,7 @@ class Executor:
         decided = state.decided
         if decided is not None:
             if not state.waits:
-                if segment.resumed and state.called == 0 and _may_rerun(segment):
+                if segment.resumed and state.called == 0 and self._may_rerun(state.call):
                     await self._judge_again(state, decided)
                 return
             answered = segment.answer_to(state.proposed.id)
@@ -118,12 +127,11 @@ class Executor:
             elif not segment.is_waiting(state.proposed.id):
                 self._put_again(state.call, decided)
             return
-        point = segment.hooks.tool_calling
         call = state.call
-        if point is None:
+        if segment.hooks.tool_calling is None and call.name not in self.delegates:
             self._decide_unmatched(call)
             return
-        passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id)
+        passage = self._passage(call)
         try:
             changed: ToolCall = (await passage.rewrite()).call
         except HookError as error:
@@ -131,6 +139,22 @@ class Executor:
             segment.record(ToolDecided(call.id, denied, call.digest, ((error.hook or "?", denied),)))
             return
         await self._judge(passage, changed, None if changed is call else changed.json)
+
+    def _passage(self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None) -> Passage:
+        """The way of a call through its hooks. That of a task for another agent goes on through `Delegating`."""
+        segment = self.segment
+        point = segment.hooks.tool_calling or _NOBODY
+        event, about = ToolCalling(call, segment.turn), call.id if about is None else about
+        tool = self.delegates.get(call.name)
+        if tool is None:
+            return Passage(point, event, segment, about)
+        second = segment.hooks.delegating if segment.program.max_depth else None
+        delegation = None if decided is None else decided.delegation
+        default = self._unmatched(call)
+        offered = tool.delegation
+        return Handing(
+            point, event, segment, about, offered=offered, second=second, default=default, delegation=delegation
+        )
 
     def _put_again(self, call: ToolCall, decided: ToolDecided) -> None:
         """The log has the `Ask` and not the question: whoever wrote it died in between."""
@@ -154,7 +178,10 @@ class Executor:
         verdict = await passage.judge(only)
         if verdict is None:
             verdict = self._unmatched(call)
-        if verdict is _ALLOW and json is None and not passage.answers:
+        if isinstance(passage, Handing):
+            delegation, names = passage.delegation, passage.names()
+            segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json, delegation, names))
+        elif verdict is _ALLOW and json is None and not passage.answers:
             segment.record(ToolDecided(call.id, _ALLOW))
         else:
             segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
@@ -174,9 +201,7 @@ class Executor:
 
     async def _judge_again(self, state: CallFold, decided: ToolDecided) -> None:
         """On resume: gates that say so are asked again, and the strictest of old and new holds."""
-        point = self.segment.hooks.tool_calling
-        assert point is not None
-        passage = Passage(point, ToolCalling(state.call, self.segment.turn), self.segment, state.call.id)
+        passage = self._passage(state.call, decided)
         spoken = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
         passage.answers = spoken or (("default", decided.verdict),)
         before = len(passage.answers)
@@ -190,35 +215,41 @@ class Executor:
     async def _after_answer(self, state: CallFold, decided: ToolDecided, answered: Answered) -> None:
         """A person answered. Edited arguments go through the gates again, but for those that asked."""
         segment = self.segment
-        point = segment.hooks.tool_calling
         call = state.call
+        judged = segment.hooks.tool_calling is not None or call.name in self.delegates
         if isinstance(answered.answer, Edit):
             edited = call.replace(arguments=answered.answer.arguments)
-            if point is None:
+            if not judged:
                 segment.record(ToolDecided(call.id, _ALLOW, edited.digest, (), edited.json))
                 return
             asked = {name for name, decision in decided.answers if isinstance(decision, Ask)}
-            passage = Passage(point, ToolCalling(edited, segment.turn), segment, call.id)
+            passage = self._passage(edited, decided)
             passage.answers = ((answered.by or "person", _ALLOW),)
             await self._judge(passage, edited, edited.json, only=lambda hook: hook.name not in asked)
             return
         verdict = after_answer(ToolCalling, decided.answers, answered)
         verdict = _ALLOW if verdict is None else verdict
-        if point is not None and _may_rerun(segment) and isinstance(verdict, Allow | Answer):
-            passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id)
+        if judged and self._may_rerun(call) and isinstance(verdict, Allow | Answer):
+            passage = self._passage(call, decided)
             passage.answers = (("person", verdict),)
             again = await passage.judge(asks_again(segment))
             new = {name for name, d in passage.answers if isinstance(d, Ask)} - set(answered.covers)
             if isinstance(again, Ask) and new:
-                segment.record(ToolDecided(call.id, again, call.digest, passage.answers, _changed(state)))
+                segment.record(decided.replace(verdict=again, answers=passage.answers))
                 segment.ask_person(question(segment, passage, again, call.digest, call=call))
                 return
             verdict = verdict if isinstance(again, Ask) else again
-        json = _changed(state)
         answers = (*decided.answers, (answered.by or "person", verdict))
-        segment.record(ToolDecided(call.id, verdict, call.digest, answers, json))
-        if point is not None and not isinstance(verdict, Halt | Deny):
-            await self._inject(Passage(point, ToolCalling(call, segment.turn), segment, call.id), call)
+        segment.record(decided.replace(verdict=verdict, answers=answers))
+        if judged and not isinstance(verdict, Halt | Deny):
+            await self._inject(self._passage(call, decided), call)
+
+    def _may_rerun(self, call: ToolCall) -> bool:
+        """Whether somebody is asked again on resume about what was decided before."""
+        hooks, again = self.segment.hooks, asks_again(self.segment)
+        points = (hooks.tool_calling, hooks.delegating if call.name in self.delegates else None)
+        asked = [hook for point in points if point for hook in (*point.changing, *point.gates, *point.costly)]
+        return any(again(hook) for hook in asked)
 
     async def _inject(self, passage: Passage, call: ToolCall) -> None:
         for item in await passage.inject(call.id):
@@ -308,7 +339,9 @@ class Executor:
                 if self.wrapped:
                     result = await self._in_wraps(state, call)
                 else:
-                    result = await self.attempt(call, state.called + 1, "")
+                    result = await self.attempt(call, self._next(state) if self.delegates else state.called + 1, "")
+            except ChildWaits:
+                return
             except (Exception, asyncio.CancelledError) as raised:
                 if isinstance(raised, asyncio.CancelledError) and cancelled():
                     raise
@@ -330,6 +363,10 @@ class Executor:
             await self._return(state, result)
         if segment.listens:
             await segment.told()
+
+    def _next(self, state: CallFold) -> int:
+        """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
+        return (len(state.attempts) if state.call.name in self.delegates else state.called) + 1
 
     def _not_executed(self, call: ToolCall, verdict: Any) -> ToolResult:
         """The result of a call that was answered for the tool, or refused."""
@@ -382,6 +419,8 @@ class Executor:
         except ToolError as error:
             return text_result(f"Error: {error}", "error")
         json = call.json if fingerprint else None
+        if self.delegates and isinstance(tool, Delegate):
+            return await self._hand_over(tool, call, values[0], number, fingerprint)
         segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now(), json))
         if segment.durable and tool.effect != "pure":
             await segment.commit()
@@ -390,6 +429,19 @@ class Executor:
         else:
             value = await self._invoke(tool, call, values)
         return value if type(value) is ToolResult else ToolResult(render(value))
+
+    async def _hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int, fingerprint: str) -> ToolResult:
+        """The same for a task that another agent works on. Its start is in the log once, however often it goes on."""
+        segment = self.segment
+        assert segment.fold.open is not None
+        if segment.fold.open.calls[call.id].called < number:
+            json = call.json if fingerprint else None
+            segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now(), json))
+        try:
+            return await hand_over(segment, tool, call, task, number)
+        except ChildWaits:
+            self.held_up.add(call.id)
+            raise
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
         writes = None
@@ -442,6 +494,8 @@ class Executor:
             result = await self._onion(call)
         finally:
             del self.attempts[call.id]
+        if call.id in self.held_up:  # whatever a wrap made of that
+            raise ChildWaits
         if attempts.result is not None and result is attempts.result:
             return attempts.result
         self._write_attempt(call.id, attempts)
@@ -459,6 +513,8 @@ class Executor:
         attempts = self.attempts.get(call.id)
         if attempts is None:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
+        if call.id in self.held_up:
+            raise ChildWaits
         attempts.number += 1
         self.written.pop(call.id, None)
         if (attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed) and (
@@ -500,8 +556,7 @@ class Executor:
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
         segment = self.segment
-        point = segment.hooks.tool_calling or _NOBODY
-        passage = Passage(point, ToolCalling(call, segment.turn), segment, f"{call.id}/attempt.{attempts.number}")
+        passage = self._passage(call, attempts.state.decided, f"{call.id}/attempt.{attempts.number}")
         verdict = await passage.judge()
         verdict = self._unmatched(call) if verdict is None else verdict
         if passage.answers:
@@ -588,11 +643,6 @@ class Attempts(Struct):
         return None
 
 
-def _changed(state: CallFold) -> str | None:
-    """The arguments, if they are not those that were proposed."""
-    return None if state.call.json == state.proposed.json else state.call.json
-
-
 def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> None:
     """A second attempt at an unsafe call that was started, unless the tool said that nothing happened."""
     if not _unsafe(tool) or not attempts.state.called or isinstance(attempts.known, NotDone):
@@ -635,11 +685,6 @@ def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult
         if item.durable and item.about == call:
             result = result.replace(content=(*result.content, *item.parts))
     return result
-
-
-def _may_rerun(segment: Segment) -> bool:
-    point, again = segment.hooks.tool_calling, asks_again(segment)
-    return point is not None and any(again(hook) for hook in (*point.changing, *point.gates, *point.costly))
 
 
 def _error_text(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import current_task
 
+from windlass._hooks.wraps import surround
 from windlass.states import State
 
 from .composites import Emit
@@ -29,3 +30,12 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
         return await lifecycle.finish(fold)
     except BaseException as error:
         return await lifecycle.failed(fold, error)
+
+
+async def drive_wrapped(segment: Segment, emit: Emit | None = None) -> State:
+    """The same inside the wraps of the turn."""
+    wraps = segment.hooks.turn_wraps
+    if not wraps:
+        return await drive(segment, emit)
+    state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
+    return state

@@ -24,6 +24,8 @@ from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
 
+from .delegates import Delegate, Delegatee
+
 if TYPE_CHECKING:
     from .composites import Composites, PhaseHandler
 
@@ -45,11 +47,11 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "clock", "composites", "criteria", "description", "digest",
-        "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits", "max_parallel",
-        "max_regenerations", "max_vetoes", "model", "model_name", "models", "name", "named_criteria", "observers",
-        "only_tools_count", "output_schema", "patience", "policy", "reserve", "settings", "specs", "store",
-        "system", "timed", "tools", "unmatched",
+        "_pool", "append_now", "begins_steps", "children", "clock", "composites", "criteria", "delegates",
+        "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits",
+        "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "model", "model_name", "models", "name",
+        "named_criteria", "observers", "only_tools_count", "output_schema", "patience", "policy", "reserve",
+        "settings", "specs", "store", "system", "timed", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +78,7 @@ class Program:
         max_regenerations: int,
         max_vetoes: int,
         max_parallel: int,
+        max_depth: int,
         ending_timeout: float,
         patience: float,
     ) -> None:
@@ -108,11 +111,14 @@ class Program:
         self.max_regenerations = max_regenerations
         self.max_vetoes = max_vetoes
         self.max_parallel = max_parallel
+        self.max_depth = max_depth
         self.ending_timeout = ending_timeout
         self.patience = patience
         self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
         self.ends_steps = hooks.message_adding is not None or hooks.step_ending is not None
-        self.judges_calls = hooks.tool_calling is not None or unmatched != "allow"
+        self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
+        self.children: dict[tuple[Delegatee, tuple[str, ...] | None], Program] = {}
+        self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )

@@ -92,6 +92,8 @@ class Runner:
     async def _ask(self, number: int, round_: int) -> None:
         """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
         segment, caller = self.segment, self.caller
+        if segment.parent is not None and not segment.may_spend():
+            return
         request = assemble(self.fold, segment.program, segment.unrecorded)
         reply: ModelReply | None = None
         if (point := segment.hooks.model_calling) is not None:

@@ -65,6 +65,10 @@ class Rare:
     settled: tuple[Exception, Any] | None = None
     taken: str | None = None
     known: set[str] | None = None
+    parent: Segment | None = None
+    children: tuple[Segment, ...] = ()
+    share: tuple[Limit, ...] = ()
+    delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
     stop: Stopped | Cancelled | None = None
     _cancelled: asyncio.Task[Any] | None = None
@@ -171,6 +175,13 @@ class Segment(Rare):
         if hooks := self._listeners.get(type(fact)):
             self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
+    def hear(self, fact: Fact, state: State) -> None:
+        """A fact of an agent below this one, whose session is its path; told here, and to those above."""
+        if hooks := self._listeners.get(type(fact)):
+            self._awaited += self.program.observers.tell(hooks, fact, self, state)
+        if self.parent is not None:
+            self.parent.hear(fact, state)
+
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""
         fold = self.fold
@@ -241,6 +252,14 @@ class Segment(Rare):
         now = self.clock.monotonic()
         active, self._active_since = now - self._active_since, now
         return active
+
+    def working(self) -> float:
+        """Seconds of work since `active` was last asked."""
+        return self.clock.monotonic() - self._active_since
+
+    def may_spend(self) -> bool:
+        """Whether the agents above have left something to spend; if not, the turn is concluded."""
+        return True
 
     # ------------------------------------------------------------ how a turn ends
 
@@ -363,7 +382,8 @@ class Segment(Rare):
         turn = self.fold.turn
         items = (*(turn.injected if turn is not None else ()), *self.unrecorded)
         now = step_id(self.fold.session, self.fold.steps + 1)
-        return sum([tokens(item.parts) for item in items if item.event not in STEP_EVENTS or item.about == now])
+        mine = [item for item in items if item.event not in STEP_EVENTS or item.about == now]
+        return sum([tokens(item.parts) for item in mine if not is_for_child(item, self.fold.session)])
 
     # ------------------------------------------------------------ work beside the turn
 
@@ -462,6 +482,11 @@ class Surrounded:
 
         await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
         return steps[0]
+
+
+def is_for_child(item: Injected, session: str) -> bool:
+    """Whether parts were injected for an agent below this session."""
+    return item.event == "Delegating" and not item.about.startswith(f"{session}/t")
 
 
 def _side_request(model: Model, messages: Any, options: dict[str, Any]) -> ModelRequest:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Halt, Veto, Vote
-from windlass.events import Stopping
+from windlass.events import Stopping, SubagentStopping
 from windlass.messages import user
 from windlass.outcomes import Completed, Stopped, StopReason
 from windlass.records import Evaluated, StopVetoed
@@ -43,16 +44,20 @@ class Resolver:
         segment = self.segment
         if segment.inbox and (await steered(segment) or not fold.going):
             return True
-        return segment.hooks.stopping is not None and await self._vetoed(fold, reason)
+        point = segment.hooks.stopping
+        if point is not None and await self._vetoed(fold, reason, point, Stopping):
+            return True
+        above = segment.parent.hooks.subagent_stopping if segment.parent is not None else None
+        return above is not None and await self._vetoed(fold, reason, above, SubagentStopping)
 
-    async def _vetoed(self, fold: Fold, reason: StopReason) -> bool:
+    async def _vetoed(
+        self, fold: Fold, reason: StopReason, point: Point, event: type[Stopping | SubagentStopping]
+    ) -> bool:
         """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
-        segment = self.segment
-        point, turn = segment.hooks.stopping, fold.turn
-        assert point is not None
+        segment, turn = self.segment, fold.turn
         assert turn is not None
         about = f"{step_id(fold.session, fold.steps)}/stop"
-        passage = Passage(point, Stopping(reason, turn.vetoes > 0, segment.turn), segment, about)
+        passage = Passage(point, event(reason, turn.vetoes > 0, segment.turn), segment, about)
         await passage.rewrite()
         verdict = await decide(segment, passage)
         if isinstance(verdict, Halt):

@@ -273,6 +273,8 @@ class TurnLifecycle:
     def _checked_answers(self) -> list[Answered]:
         """The answers as records, each fitting an open question; nothing is recorded if one of them does not."""
         segment = self.segment
+        if segment.delivered is not None:
+            return list(segment.delivered)
         waiting = {asked.id: asked for asked in segment.waiting}
         now = segment.clock.now()
         records: list[Answered] = []

@@ -54,10 +54,11 @@ def _rows(record: Record) -> list[Row]:
     match record:
         case HookDecided(event=event, answers=answers):
             return [(event, name, _named(decision)) for name, decision in answers]
-        case ToolDecided(answers=answers, verdict=verdict):
-            return [("ToolCalling", name, _named(decision)) for name, decision in answers] or [
-                ("ToolCalling", "", _named(verdict))
-            ]
+        case ToolDecided(answers=answers, verdict=verdict, delegating=delegating):
+            return [
+                ("Delegating" if name in delegating else "ToolCalling", name, _named(decision))
+                for name, decision in answers
+            ] or [("ToolCalling", "", _named(verdict))]
         case Rewritten(event=event, hook=hook):
             return [(event, hook, "rewrite")]
         case Injected(event=event, hook=hook):
