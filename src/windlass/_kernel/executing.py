@@ -148,7 +148,7 @@ class Executor:
         tool = self.delegates.get(call.name)
         if tool is None:
             return Passage(point, event, segment, about)
-        second = segment.hooks.delegating if segment.program.max_depth else None
+        second = segment.hooks.delegating if segment.program.max_depth > 0 else None
         delegation = None if decided is None else decided.delegation
         default = self._unmatched(call)
         offered = tool.delegation
@@ -158,11 +158,17 @@ class Executor:
 
     def _put_again(self, call: ToolCall, decided: ToolDecided) -> None:
         """The log has the `Ask` and not the question: whoever wrote it died in between."""
-        segment = self.segment
-        point = segment.hooks.tool_calling or _NOBODY
-        passage = Passage(point, ToolCalling(call, segment.turn), segment, call.id, decided.answers)
+        passage = self._passage(call, decided)
+        passage.answers = decided.answers
         if isinstance(decided.verdict, Ask):
-            segment.ask_person(question(segment, passage, decided.verdict, call.digest, call=call))
+            self._put(passage, decided.verdict, call, decided.delegating)
+
+    def _put(self, passage: Passage, ask: Ask, call: ToolCall, delegating: tuple[str, ...]) -> None:
+        """The question to a person; `delegating` names the hooks that spoke at `Delegating`."""
+        asked = question(self.segment, passage, ask, call.digest, call=call)
+        if asked.by and set(asked.by) <= set(delegating):
+            asked = asked.replace(event="Delegating")
+        self.segment.ask_person(asked)
 
     def _decide_unmatched(self, call: ToolCall) -> None:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
@@ -178,6 +184,7 @@ class Executor:
         verdict = await passage.judge(only)
         if verdict is None:
             verdict = self._unmatched(call)
+        names: tuple[str, ...] = ()
         if isinstance(passage, Handing):
             delegation, names = passage.delegation, passage.names()
             segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json, delegation, names))
@@ -186,7 +193,7 @@ class Executor:
         else:
             segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
         if type(verdict) is Ask:
-            segment.ask_person(question(segment, passage, verdict, call.digest, call=call))
+            self._put(passage, verdict, call, names)
         elif not isinstance(verdict, Halt | Deny):
             await self._inject(passage, call)
 
@@ -207,10 +214,10 @@ class Executor:
         before = len(passage.answers)
         verdict = await passage.judge(asks_again(self.segment))
         if len(passage.answers) > before and verdict != decided.verdict:
-            self.segment.record(decided.replace(verdict=verdict, answers=passage.answers))
+            names = (*decided.delegating, *_names(passage))
+            self.segment.record(decided.replace(verdict=verdict, answers=passage.answers, delegating=names))
             if type(verdict) is Ask:
-                asked = question(self.segment, passage, verdict, state.call.digest, call=state.call)
-                self.segment.ask_person(asked)
+                self._put(passage, verdict, state.call, names)
 
     async def _after_answer(self, state: CallFold, decided: ToolDecided, answered: Answered) -> None:
         """A person answered. Edited arguments go through the gates again, but for those that asked."""
@@ -235,8 +242,9 @@ class Executor:
             again = await passage.judge(asks_again(segment))
             new = {name for name, d in passage.answers if isinstance(d, Ask)} - set(answered.covers)
             if isinstance(again, Ask) and new:
-                segment.record(decided.replace(verdict=again, answers=passage.answers))
-                segment.ask_person(question(segment, passage, again, call.digest, call=call))
+                names = (*decided.delegating, *_names(passage))
+                segment.record(decided.replace(verdict=again, answers=passage.answers, delegating=names))
+                self._put(passage, again, call, names)
                 return
             verdict = verdict if isinstance(again, Ask) else again
         answers = (*decided.answers, (answered.by or "person", verdict))
@@ -641,6 +649,11 @@ class Attempts(Struct):
                 self.result = attempt.result
                 return attempt.result
         return None
+
+
+def _names(passage: Passage) -> tuple[str, ...]:
+    """Who has answered at `Delegating`."""
+    return passage.names() if isinstance(passage, Handing) else ()
 
 
 def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attempts) -> None:
