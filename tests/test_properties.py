@@ -18,6 +18,7 @@ from windlass import (
     Answer,
     Approve,
     Ask,
+    Delegating,
     Deny,
     Edit,
     ErrorPolicy,
@@ -36,6 +37,7 @@ from windlass import (
     StepEnding,
     StepLimit,
     Stopping,
+    SubagentStopping,
     Suspended,
     TokenLimit,
     ToolCalling,
@@ -104,7 +106,7 @@ def test_any_order_of_gates_gives_the_same_verdict(event):
     holds()
 
 
-HAPPENING = [event for event in EVENTS if event.__name__ not in ("Compacting", "Delegating", "SubagentStopping")]
+HAPPENING = [event for event in EVENTS if event.__name__ != "Compacting"]
 
 
 @tool(effect="pure", inline=True)
@@ -138,10 +140,12 @@ def decisions_in(log: Sequence[Any]) -> list[Any]:
 @pytest.mark.parametrize("event", HAPPENING, ids=lambda event: event.__name__)
 def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event):
     async def told(gates: Sequence[tuple[str, Any]]) -> Any:
-        script = [calls("add", a=1, b=2), *([ModelError("no")] if event is Erring else []), *[says("done")] * 9]
+        first = calls("child", task="go") if event in (Delegating, SubagentStopping) else calls("add", a=1, b=2)
+        script = [first, *([ModelError("no")] if event is Erring else []), *[says("done")] * 9]
+        child = Agent(ScriptedModel(*[says("done")] * 9), name="child")
         agent = Agent(
             ScriptedModel(*script),
-            tools=[add],
+            tools=[add, child.as_tool()],
             clock=FrozenClock(),
             name="a",
             criteria=[StepLimit(4)],
@@ -156,7 +160,7 @@ def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event)
         if event is Resuming:
             answers = {asked.id: Approve() for asked in result.waiting_for}
             result = await agent.resume("s", answers=answers)
-        log = await agent.store.read("s")
+        log = [*await agent.store.read("s"), *await agent.store.read("s/1/1")]
         return decisions_in(log), result.outcome, result.text, list(result.messages), result.waiting_for
 
     @settings(max_examples=20)

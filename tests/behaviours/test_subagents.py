@@ -548,6 +548,7 @@ async def test_a_task_that_is_denied_is_a_result_the_model_reads():
 
 
 async def test_a_gate_that_fails_denies_the_task():
+    """Behaviour 87: Delegating: a gate that raises counts as a Deny."""
     tree = Tree()
 
     @tree.parent.gate(Delegating)
@@ -1172,6 +1173,14 @@ async def test_a_wrap_that_tries_again_starts_another_child():
     await sound(tree.parent)
 
 
+async def test_a_parent_may_be_iterated():
+    tree = Tree()
+    states = [state async for state in tree.parent.iterate("go", session=S1)]
+    assert [state.steps for state in states] == [1, 2]
+    assert states[0].usage.requests == 3
+    assert states[-1].text == "done"
+
+
 # ---------------------------------------------------------------- what observers hear
 
 
@@ -1290,6 +1299,26 @@ async def test_vetoes_of_the_parent_are_bounded():
     assert len(await tree.find(ModelReplied, CHILD)) == 3
 
 
+async def test_a_gate_on_the_childs_stop_that_fails_lets_it_stop_unreviewed():
+    """Behaviour 87: SubagentStopping: the stop stands, marked unreviewed."""
+    tree = Tree()
+
+    @tree.parent.gate(SubagentStopping)
+    def broken(event: SubagentStopping) -> None:
+        raise ValueError("oh")
+
+    await tree.run()
+    assert (await tree.parent.state(CHILD)).outcome == Completed(unreviewed=("broken",))
+    assert (await tree.result()).text == "worked"
+
+
+async def test_a_parent_may_halt_its_child_where_it_stops():
+    tree = Tree()
+    tree.parent.gate(SubagentStopping)(lambda event: Halt("not good enough"))
+    assert (await tree.run()).outcome == Completed()
+    assert "was stopped (halted): not good enough" in (await tree.result()).text
+
+
 async def test_a_hard_limit_of_the_child_is_not_put_to_a_veto():
     asked: list[Any] = []
     tree = Tree(child_options={"criteria": [StepLimit(1)]})
@@ -1372,12 +1401,12 @@ class Asking:
             return "seen"
 
         def leaf(request: ModelRequest) -> Any:
-            last = request.messages[-1]
-            return says(last.parts[0].text) if last.role == "tool" else calls("send", to=last.text)  # type: ignore[union-attr]
+            first, last = request.messages[0].parts[0], request.messages[-1]
+            return says(last.parts[0].text) if last.role == "tool" else calls("send", to=first.text)  # type: ignore[union-attr]
 
         def middle(request: ModelRequest) -> Any:
-            last = request.messages[-1]
-            return says(last.parts[0].text) if last.role == "tool" else calls("leaf", task=last.text)  # type: ignore[union-attr]
+            first, last = request.messages[0].parts[0], request.messages[-1]
+            return says(last.parts[0].text) if last.role == "tool" else calls("leaf", task=first.text)  # type: ignore[union-attr]
 
         def root(request: ModelRequest) -> Any:
             if request.messages[-1].role == "tool":
@@ -1626,17 +1655,64 @@ async def to_the_end(agent: Agent[Any, Any], session: str = S1) -> Any:
         result = await agent.run("go", session=session)
     else:
         result = await agent.resume(session)
-    for _ in range(20):
+    for _ in range(50):
         if not isinstance(result.outcome, Suspended):
             break
         result = await agent.resume(session, answers={result.waiting_for[-1].id: Approve()})
     return result
 
 
-async def test_whatever_a_dead_process_has_written_another_goes_on_from_there():
+def plainly(store: Journal) -> Asking:
+    return Asking(store)
+
+
+def with_wraps(store: Journal) -> Asking:
+    """Wraps around all that a child lives in, and a guard's."""
+    tree = Asking(store)
+
+    async def around(value: Any, call_next: Any) -> Any:
+        return await call_next(value)
+
+    for agent in (tree.root, tree.middle, tree.leaf):
+        for effect in (ToolCall, ModelCall, Turn):
+            agent.wrap(effect)(around)
+    tree.root.wrap(ToolCall, band="guard", name="guard")(around)
+    return tree
+
+
+def with_questions_about_tasks(store: Journal) -> Asking:
+    """Each task has to be approved and brings something along."""
+    tree = Asking(store)
+    tree.root.gate(Delegating, inherit=True, name="task?")(lambda event: Ask(f"{event.task.agent}?"))
+    tree.root.inject(Delegating, inherit=True, name="hint")(lambda event: "Mind the gap.")
+    tree.root.inject(Delegating, inherit=True, name="secret")(lambda event: Injected("Psst.", record=False))
+
+    @tree.leaf.gate(ModelCalling, name="hears")
+    def hears(event: ModelCalling) -> Halt | None:
+        text = event.request.messages[0].text
+        return None if text.endswith("Mind the gap.Psst.") else Halt(f"it heard {text!r} only")
+
+    return tree
+
+
+def with_questions_at_the_ends(store: Journal) -> Asking:
+    """The children ask before they start and before they end."""
+    tree = Asking(store)
+    for agent in (tree.middle, tree.leaf):
+        agent.gate(TurnStarting, name="start?")(lambda event: Ask("start?"))
+        agent.gate(TurnEnding, name="end?")(lambda event: Ask("end?"))
+    return tree
+
+
+@pytest.mark.parametrize(
+    "made",
+    [plainly, with_wraps, with_questions_about_tasks, with_questions_at_the_ends],
+    ids=lambda made: made.__name__,
+)
+async def test_whatever_a_dead_process_has_written_another_goes_on_from_there(made: Callable[[Journal], Asking]):
     """Every prefix of what was written, over all sessions, can be resumed; nothing happens twice."""
     whole = Journal()
-    expected = await to_the_end(Asking(whole).root)
+    expected = await to_the_end(made(whole).root)
     assert expected.text == "sent to ann; seen; sent to bob"
     assert len(whole.batches) > 20
     for cut in range(len(whole.batches)):
@@ -1655,7 +1731,7 @@ async def test_whatever_a_dead_process_has_written_another_goes_on_from_there():
         }
         if S1 in await store.sessions() and fold(S1, await store.read(S1)).over:
             continue
-        tree = Asking(store)
+        tree = made(store)
         result = await to_the_end(tree.root)
         assert result.outcome == Completed(), cut
         if started:

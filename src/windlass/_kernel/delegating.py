@@ -35,7 +35,7 @@ from .program import Program
 from .segment import Segment
 from .stages import inject_again, take_in
 
-_STRICTNESS = ("allow", "ask", "deny")
+_STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NOTHING = Usage(requests=0)
 
 
@@ -72,6 +72,7 @@ def below(
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
+    stricter = _STRICTNESS[own.unmatched] > _STRICTNESS[parent.unmatched]
     return Program(
         name=own.name,
         model=own.model,
@@ -89,7 +90,7 @@ def below(
         clock=parent.clock,
         observers=parent.observers,
         description=describe([*hooks.all, *stopping], tools, [name for name, _ in own.named_criteria]),
-        unmatched=max(own.unmatched, parent.unmatched, key=_STRICTNESS.index),
+        unmatched=own.unmatched if stricter else parent.unmatched,
         reserve=own.reserve,
         max_regenerations=own.max_regenerations,
         max_vetoes=own.max_vetoes,
@@ -226,11 +227,9 @@ class ChildSegment(Segment):
         self.lifecycle = ChildLifecycle(self, self.lifecycle)
 
     def _tell(self, fact: Fact) -> None:
-        state = self.fold.glimpse()
-        if hooks := self._listeners.get(type(fact)):
-            self._awaited += self.program.observers.tell(hooks, fact, self, state)
+        super()._tell(fact)
         if not any(fact is answered for answered in self.delivered or ()):  # whoever is above has heard it
-            self.above.hear(fact.replace(path=self.fold.session), state)
+            self.above.hear(fact.replace(path=self.fold.session), self)
 
     async def told(self) -> None:
         await super().told()
@@ -319,9 +318,10 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
 async def _inject_again(segment: Segment, state: CallFold) -> None:
     """On resume: hooks whose parts for the child are not in the log are asked once more."""
     point, delegation = segment.hooks.delegating, state.decided.delegation if state.decided is not None else None
-    if point is not None and delegation is not None:
-        event = Delegating(delegation, segment.turn)
-        await inject_again(segment, Passage(point, event, segment, f"{state.call.id}/t1"))
+    about = f"{state.call.id}/t1"
+    asked = any(item.about == about for item in segment.unrecorded)
+    if point is not None and delegation is not None and not asked:
+        await inject_again(segment, Passage(point, Delegating(delegation, segment.turn), segment, about))
 
 
 async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str, task: str) -> ChildSegment:

@@ -106,7 +106,7 @@ class Program:
         self.observers = observers
         self.description = description
         self.digest = blake2b(description, digest_size=8).hexdigest()
-        self.unmatched = unmatched
+        self.unmatched: Literal["allow", "ask", "deny"] = unmatched
         self.reserve = reserve
         self.max_regenerations = max_regenerations
         self.max_vetoes = max_vetoes

@@ -175,12 +175,12 @@ class Segment(Rare):
         if hooks := self._listeners.get(type(fact)):
             self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
-    def hear(self, fact: Fact, state: State) -> None:
+    def hear(self, fact: Fact, child: Segment) -> None:
         """A fact of an agent below this one, whose session is its path; told here, and to those above."""
         if hooks := self._listeners.get(type(fact)):
-            self._awaited += self.program.observers.tell(hooks, fact, self, state)
+            self._awaited += self.program.observers.tell(hooks, fact, self, child.fold.glimpse())
         if self.parent is not None:
-            self.parent.hear(fact, state)
+            self.parent.hear(fact, child)
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""
