@@ -225,7 +225,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             explained(program, capabilities=self._capabilities, output=self._output.type, busy=self.busy)
         )
 
-    def compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
+    def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
         return below(parent, self.compile(), tools, describe)
 
@@ -244,7 +244,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         spend. `tools` names those of its tools that it may use there. Hooks of the guard band of the other agent, and
         those with `inherit=True`, hold for this one too.
         """
-        return Delegate(self, name, description, share, tools)
+        return Delegate(self.name, self._compile_below, name, description, share, tools)
 
     # ------------------------------------------------------------ running
 

@@ -270,8 +270,9 @@ def _(teller: _Teller, record: r.ToolDecided) -> Iterable[Told]:
     call = _call(teller, record.call)
     about = {"event": "ToolCalling", "about": record.call, "call": call}
     for hook, decision in record.answers:
-        text = f"{_at(hook, 'ToolCalling')} on {call}: {_decision(decision)}"
-        yield "decide", text, {**about, "hook": hook, **_decided(decision)}
+        event = "Delegating" if hook in record.delegating else "ToolCalling"
+        text = f"{_at(hook, event)} on {call}: {_decision(decision)}"
+        yield "decide", text, {**about, "event": event, "hook": hook, **_decided(decision)}
     if not record.answers and not isinstance(record.verdict, Allow):
         text = f"nobody spoke of {call}, so the agent's default holds: {_decision(record.verdict)}"
         yield "decide", text, {**about, "hook": None, **_decided(record.verdict)}
@@ -346,6 +347,19 @@ def _(teller: _Teller, record: r.ToolReturned) -> Iterable[Told]:
     status = record.result.status
     text = f"{shown(record.name)}{'' if status == 'ok' else f' ({status})'}: {_quoted(record.result.text)}"
     yield "result", text, {"about": record.call, "tool": record.name, "status": status, "result": record.result.text}
+
+
+@_tells(r.Delegated)
+def _(teller: _Teller, record: r.Delegated) -> Iterable[Told]:
+    text = f"agent {shown(record.agent)} was given the task {_quoted(record.task)}, in session {shown(record.session)}"
+    names = ("call", "session", "agent", "task", "tools", "tokens", "usd")
+    yield "delegate", text, {name: getattr(record, name) for name in names}
+
+
+@_tells(r.Charged)
+def _(teller: _Teller, record: r.Charged) -> Iterable[Told]:
+    text = f"session {shown(record.session)} has spent {record.usage.total} tokens, which count here"
+    yield "charge", text, {"call": record.call, "session": record.session, "tokens": record.usage.total}
 
 
 @_tells(r.StepEnded)
@@ -576,10 +590,11 @@ def _all(records: Sequence[r.Record], kind: type[_R]) -> list[_R]:
 
 
 def _spent(records: Sequence[r.Record]) -> Usage:
-    """What the turn spent: all that a model was asked, whether it stood or not."""
+    """What the turn spent: all that a model was asked, whether it stood or not, by children too."""
+    charged = [record.usage for record in _all(records, r.Charged)]
     asked = [record for record in records if isinstance(record, r.ModelAttempted | r.ModelReplied | r.SideReplied)]
     paid = [record.reply.usage for record in asked if record.reply is not None and getattr(record, "paid", True)]
-    return sum(paid, start=Usage(requests=0))
+    return sum([*paid, *charged], start=Usage(requests=0))
 
 
 # ---------------------------------------------------------------- as text

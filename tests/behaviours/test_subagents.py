@@ -888,10 +888,15 @@ async def test_children_that_work_side_by_side_share_one_purse():
 
 async def test_time_runs_for_all_above(clock: Any):
     def reply(request: ModelRequest) -> Any:
-        clock.advance(4)
+        clock.tick(4)
         return calls("work")
 
-    tree = Tree(child=FunctionModel(reply), criteria=[ActiveTimeLimit(10)], clock=clock)
+    tree = Tree(
+        child=FunctionModel(reply),
+        criteria=[ActiveTimeLimit(10)],
+        clock=clock,
+        child_options={"criteria": [StepLimit(9)]},
+    )
     result = await tree.run()
     (ended,) = await tree.find(TurnEnded, CHILD)
     assert ended.outcome.reason is StopReason.TIME_LIMIT
@@ -902,10 +907,15 @@ async def test_time_runs_for_all_above(clock: Any):
 
 async def test_a_deadline_holds_for_all_below(clock: Any):
     def reply(request: ModelRequest) -> Any:
-        clock.advance(4)
+        clock.tick(4)
         return calls("work")
 
-    tree = Tree(child=FunctionModel(reply), criteria=[Deadline(after=5)], clock=clock)
+    tree = Tree(
+        child=FunctionModel(reply),
+        criteria=[Deadline(after=5)],
+        clock=clock,
+        child_options={"criteria": [StepLimit(9)]},
+    )
     result = await tree.run()
     assert len(await tree.find(ModelReplied, CHILD)) == 2
     assert result.stop_reason is StopReason.DEADLINE
@@ -913,7 +923,7 @@ async def test_a_deadline_holds_for_all_below(clock: Any):
 
 async def test_a_childs_deadline_goes_by_the_clock_of_the_tree(clock: Any):
     def reply(request: ModelRequest) -> Any:
-        clock.advance(4)
+        clock.tick(4)
         return calls("work")
 
     tree = Tree(child=FunctionModel(reply), child_options={"criteria": [Deadline(after=5)]}, clock=clock)
@@ -1179,6 +1189,18 @@ async def test_a_parent_may_be_iterated():
     assert [state.steps for state in states] == [1, 2]
     assert states[0].usage.requests == 3
     assert states[-1].text == "done"
+
+
+async def test_why_tells_of_the_child_and_of_what_it_cost():
+    tree = Tree()
+    tree.parent.gate(Delegating, name="may")(lambda event: Allow())
+    result = await tree.run()
+    why = result.why()
+    assert 'agent child was given the task "do it", in session s1/1/1' in str(why)
+    told = {entry["what"]: entry for part in why.data["parts"] for entry in part["entries"]}
+    assert (told["decide"]["event"], told["decide"]["hook"]) == ("Delegating", "may")
+    assert told["charge"]["tokens"] == 22
+    assert why.data["usage"]["requests"] == result.usage.requests == 4
 
 
 # ---------------------------------------------------------------- what observers hear
@@ -1479,7 +1501,7 @@ async def test_an_answer_that_fits_nothing_is_refused_and_nothing_happens():
 async def test_a_question_of_a_child_that_expires_is_answered_by_its_default(clock: Any):
     tree = Asking(clock=clock, ask=Ask("?", expires=60))
     await tree.root.run("go", session=S1)
-    clock.advance(61)
+    await clock.advance(61)
     result = await tree.root.resume(S1)
     assert result.outcome == Completed()
     assert "expired" in result.text

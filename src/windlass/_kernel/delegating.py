@@ -49,9 +49,9 @@ class ChildWaits(BaseException):
 def program_of(parent: Program, delegate: Delegate, tools: tuple[str, ...] | None = None) -> Program:
     """What an agent is as a child of another one, compiled once."""
     only = delegate.only if tools is None else tools
-    key = (delegate.agent, only)
+    key = (delegate.compiled, only)
     if key not in parent.children:
-        parent.children[key] = delegate.agent.compile_below(parent, only)
+        parent.children[key] = delegate.compiled(parent, only)
     return parent.children[key]
 
 
@@ -330,7 +330,7 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
     given = (decided or tool.delegation(task)).replace(task=task)
     program = program_of(segment.program, tool, given.tools)
     tokens, usd = _portion(segment, given.share)
-    started = Delegated(state.call.id, session, tool.agent.name, task, given.tools, tokens, usd, segment.clock.now())
+    started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd, segment.clock.now())
     segment.record(started)
     await segment.commit()
     return ChildSegment(segment, program, Fold(session), started, message=user(task))
@@ -426,7 +426,7 @@ def _result(tool: Delegate, state: State) -> ToolResult:
 
 
 def _error(tool: Delegate, what: str) -> ToolResult:
-    return text_result(f"Error: agent {tool.agent.name!r} {what}", "error")
+    return text_result(f"Error: agent {tool.agent!r} {what}", "error")
 
 
 # ---------------------------------------------------------------- what a child may spend

@@ -24,7 +24,7 @@ from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
 
-from .delegates import Delegate, Delegatee
+from .delegates import Compiles, Delegate
 
 if TYPE_CHECKING:
     from .composites import Composites, PhaseHandler
@@ -117,7 +117,7 @@ class Program:
         self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
         self.ends_steps = hooks.message_adding is not None or hooks.step_ending is not None
         self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
-        self.children: dict[tuple[Delegatee, tuple[str, ...] | None], Program] = {}
+        self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
