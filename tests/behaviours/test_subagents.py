@@ -68,7 +68,7 @@ from windlass import (
 from windlass.errors import ConfigError, StaleAnswer, ToolDefinitionError, ToolError
 from windlass.records import Record, Rewritten, decode, encode
 from windlass.stores import MemoryStore
-from windlass.testing import FunctionModel, HookTrace, ScriptedModel, calls, says
+from windlass.testing import FunctionModel, HookTrace, ScriptedModel, assert_same_everywhere, calls, says
 
 S1 = "s1"
 CHILD = "s1/1/1"
@@ -1379,6 +1379,12 @@ async def test_the_hooks_of_a_child_do_what_they_do_by_themselves():
     assert len(expected.rows) > 10
     assert HookTrace(await below.log()) == expected
     assert (await below.result()).text == "worked (child)"
+
+
+async def test_an_agent_with_children_does_the_same_in_every_way_of_running():
+    """Behaviour 84: a parent whose children ask, through run, stream, iterate, resume and as a sub-agent itself."""
+    lived = await assert_same_everywhere(lambda: Asking().root)
+    assert lived.state.text == "sent to ann; seen; sent to bob"
 
 
 async def test_a_suspended_child_has_the_same_trace_too():

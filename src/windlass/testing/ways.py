@@ -180,9 +180,11 @@ def _answer(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResoluti
 
 
 async def _inherit(agent: AnyAgent, heir: AnyAgent, session: str) -> AnyAgent:
-    """Another agent with the same log, as it comes from a disk, and a model that goes on with its script."""
-    log = [decode(encode(record)) for record in await agent.store.read(session)]
-    await heir.store.append(session, log, 0)
+    """Another agent with the same logs, as they come from a disk, and a model that goes on with its script."""
+    below = [name for name in await agent.store.sessions() if name.startswith(f"{session}/")]
+    for name in (session, *below):
+        log = [decode(encode(record)) for record in await agent.store.read(name)]
+        await heir.store.append(name, log, 0)
     heir.model = agent.model
     return heir
 
