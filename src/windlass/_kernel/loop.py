@@ -34,8 +34,9 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
 
 async def drive_wrapped(segment: Segment, emit: Emit | None = None) -> State:
     """The same inside the wraps of the turn."""
-    wraps = segment.hooks.turn_wraps
-    if not wraps:
-        return await drive(segment, emit)
-    state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
+    if wraps := segment.hooks.turn_wraps:
+        state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
+    else:
+        state = await drive(segment, emit)
+    segment.release()
     return state

@@ -144,6 +144,10 @@ class Segment(Rare):
         self.evaluator = made.evaluator(self)
         self.resolver = made.resolver(self)
 
+    def release(self) -> None:
+        """The turn was taken to its end: let go of those who know the segment, or only the collector could free it."""
+        del self.turn, self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+
     @property
     def errors(self) -> ErrorHandler:
         """Made when there is an error."""
@@ -455,7 +459,7 @@ class Segment(Rare):
         point = self.hooks.model_calling
         if point is None:
             return None
-        verdict = await Passage(point, ModelCalling(request, self.turn), self, f"side:{by}").judge(
+        verdict = await Passage(point, ModelCalling(request, Turn(self)), self, f"side:{by}").judge(
             only=lambda hook: hook.band == "guard"
         )
         if isinstance(verdict, Answer):
