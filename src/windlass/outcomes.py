@@ -42,10 +42,11 @@ class StopReason(enum.StrEnum):
     @property
     def hard(self) -> bool:
         """Whether no hook may veto a stop for this reason."""
-        return self.rank <= StopReason.FORBIDDEN.rank
+        return self in _HARD
 
 
 _RANKS = {reason: rank for rank, reason in enumerate(StopReason)}
+_HARD = frozenset(reason for reason, rank in _RANKS.items() if rank <= _RANKS[StopReason.FORBIDDEN])
 
 
 class ErrorValue(Value, frozen=True):

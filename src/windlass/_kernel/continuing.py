@@ -18,6 +18,7 @@ from .segment import Segment
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
 _AS_EVER = [("tools_ran", TOOLS_RAN[1])]
+_ALLOW_STOP, _FORBID, _COMPLETED = Vote.ALLOW_STOP, Vote.FORBID, StopReason.COMPLETED  # which Python 3.11 finds slowly
 _FINISHED = {
     "length": StopReason.LENGTH,
     "content_filter": StopReason.CONTENT_FILTER,
@@ -42,7 +43,7 @@ class Evaluator:
                 if segment.voice is not None:
                     segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
                 return _GO_ON
-            evaluated = Evaluated(fold.steps, Vote.ALLOW_STOP, _NO_TOOLS)
+            evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
             segment.record(evaluated)
             return evaluated
         state = fold.state
@@ -90,11 +91,11 @@ def _vote(name: str, criterion: Criterion, state: State) -> Any:
 
 def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], fold: Fold) -> tuple[StopReason, str]:
     """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
-    if evaluated.vote is Vote.FORBID:
+    if evaluated.vote is _FORBID:
         detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
         names = {name for name, _ in evaluated.reasons}
         limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
     last = fold.last or (fold.turn.last if fold.turn is not None else None)
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
-    return _FINISHED.get(finish, StopReason.COMPLETED), f"the model finished because of {finish!r}"
+    return _FINISHED.get(finish, _COMPLETED), f"the model finished because of {finish!r}"

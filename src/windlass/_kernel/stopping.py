@@ -17,6 +17,7 @@ from .segment import Segment
 from .stages import add_message, decide
 
 _COMPLETED = Completed()
+_GOING_ON = (Vote.REQUEST, Vote.ALLOW)
 
 
 class Resolver:
@@ -29,7 +30,7 @@ class Resolver:
 
     async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
         segment = self.segment
-        if evaluated.vote is Vote.REQUEST or evaluated.vote is Vote.ALLOW:
+        if evaluated.vote in _GOING_ON:
             return
         reason, detail = reason_of(evaluated, segment.program.criteria, fold)
         if not reason.hard and await self._held_up(fold, reason):
