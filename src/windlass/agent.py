@@ -412,10 +412,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             log = Fold(name) if session is None else await self._log(name)
             if message is None:
                 _check_resumable(log.state)
-            segment = Segment(
-                program, log, message=message, answers=answers, scope=scope, slots=slots, ephemeral=session is None,
-                handover=handover,
-            )  # fmt: skip
+            segment = Segment(program, log, message, answers, scope, slots, session is None, handover)
             if session is not None:
                 self._running[name].segment = segment
                 segment.inbox = bool(await self._store.take(name, log.inbox))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
+
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
@@ -17,13 +19,10 @@ from .segment import Segment, handled
 from .stages import add_message, admit, decide, inject
 
 
-class Applier:
+class Applier(Struct, frozen=True):
     """Applies a finished step to the state. A suspended step stays open."""
 
-    __slots__ = ("segment",)
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
+    segment: Segment
 
     async def apply(self, fold: Fold, step: StepFold) -> None:
         segment = self.segment

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from windlass._hooks.dispatch import Passage
 from windlass.criteria import NO_TOOLS, TOOLS_RAN, Limit, name_of
 from windlass.decisions import Vote
@@ -28,13 +30,10 @@ _NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
 _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
 
 
-class Evaluator:
+class Evaluator(Struct, frozen=True):
     """Collects the votes and records the strictest with the reasons of those who cast it."""
 
-    __slots__ = ("segment",)
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
+    segment: Segment
 
     async def evaluate(self, fold: Fold) -> Evaluated:
         segment = self.segment

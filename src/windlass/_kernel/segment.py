@@ -96,14 +96,14 @@ class Segment(Rare):
         self,
         program: Program,
         fold: Fold,
-        *,
         message: Message | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
         scope: Any = None,
         slots: Mapping[str, Any] | None = None,
         ephemeral: bool = False,
-        resumed: bool = False,
         handover: Handover[StreamEvent] | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
         self.program = program
         self.fold = fold

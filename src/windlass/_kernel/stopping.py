@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Halt, Veto, Vote
@@ -20,13 +22,10 @@ _COMPLETED = Completed()
 _GOING_ON = (Vote.REQUEST, Vote.ALLOW)
 
 
-class Resolver:
+class Resolver(Struct, frozen=True):
     """Settles a stop. Hard limits, errors and cancels are never put to a veto."""
 
-    __slots__ = ("segment",)
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
+    segment: Segment
 
     async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
         segment = self.segment

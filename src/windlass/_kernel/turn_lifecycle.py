@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
@@ -39,14 +40,11 @@ from .stages import WAITING, add_message, begun, decide, inject, inject_again, m
 _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
 
-class TurnLifecycle:
+class TurnLifecycle(Struct):
     """Starts, finishes and, if need be, cleans up after a turn."""
 
-    __slots__ = ("_unheard", "segment")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self._unheard = False
+    segment: Segment
+    _unheard: bool = False
 
     # ------------------------------------------------------------ start
 
