@@ -17,6 +17,7 @@ from .decisions import Ask, Vote
 from .messages import Message, Messages, ModelReply, ToolCall, ToolCallPart, ToolResult, ToolResultPart, Usage, Value
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
+_NO_MESSAGES = Messages()
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
 
@@ -163,7 +164,7 @@ class State(Value, frozen=True):
 
     session: str
     seq: int = 0
-    messages: Messages = Messages()
+    messages: Messages = _NO_MESSAGES
     steps: int = 0
     turns: int = 0
     before: Usage = _NOTHING
@@ -229,8 +230,8 @@ class State(Value, frozen=True):
             return turn.text
         messages = self.messages
         for index in range(len(messages) - 1, turn.start, -1):
-            if messages[index].role == "assistant":
-                return messages[index].text
+            if (message := messages[index]).role == "assistant":
+                return message.text
         return ""
 
 
@@ -322,12 +323,13 @@ class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
     `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
-    the latest step, if nobody has asked for it as a value yet. `written` are the stored records since the latest turn
-    began, and maybe some before: `of_latest_turn` cuts them off.
+    the latest step, if nobody has asked for it as a value yet. `messages` is the transcript so far; it shares its
+    storage with all that came before. `written` are the stored records since the latest turn began, and maybe some
+    before: `of_latest_turn` cuts them off.
     """
 
     __slots__ = (
-        "_items", "_messages", "_state", "before", "ended", "going", "inbox", "last", "open", "opened", "pending",
+        "_items", "_state", "before", "ended", "going", "inbox", "last", "messages", "open", "opened", "pending",
         "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
     )  # fmt: skip
 
@@ -348,8 +350,8 @@ class Fold:
         self.inbox: tuple[str, ...] = ()
         self.pipeline = ""
         self.pending: list[r.Record] = []
+        self.messages = _NO_MESSAGES
         self._items: list[Message] = []
-        self._messages: Messages | None = None
         self._state: State | None = None
 
     @classmethod
@@ -363,7 +365,7 @@ class Fold:
         fold.turn = None if state.turn is None else TurnFold(*astuple(state.turn))
         fold.going = state.going
         fold.open = None if state.open is None else StepFold.of(state.open)
-        fold._items = list(state.messages)
+        fold.say(state.messages)
         return fold
 
     def add(self, record: r.Record) -> None:
@@ -386,14 +388,6 @@ class Fold:
         else:
             self.written += pending
             self.pending = []
-
-    @property
-    def messages(self) -> Messages:
-        """The transcript so far; it shares its storage with all that came before."""
-        view = self._messages
-        if view is None:
-            view = self._messages = Messages.sharing(self._items)
-        return view
 
     def glimpse(self) -> State:
         """The value it stands for, without the records the store does not have: what an observer is shown."""
@@ -429,15 +423,15 @@ class Fold:
             )
         return state
 
-    def say(self, messages: tuple[Message, ...]) -> None:
+    def say(self, messages: Iterable[Message]) -> None:
         """Messages enter the transcript."""
         self._items += messages
-        self._messages = None
+        self.messages = Messages.sharing(self._items)
 
     def cut(self, length: int) -> None:
         """Only the first messages stay; those who look at the longer transcript keep it."""
         self._items = self._items[:length]
-        self._messages = None
+        self.messages = Messages.sharing(self._items)
 
     def spend(self, usage: Usage) -> None:
         """A model call was paid for."""
@@ -576,9 +570,10 @@ def _(fold: Fold, record: r.ModelReplied) -> None:
     reply = record.reply
     step = fold.open
     if step is None:
-        step = fold.open = StepFold(record.step)
-    step.reply = reply
-    step.versions = None
+        step = fold.open = StepFold(record.step, 1, reply)
+    else:
+        step.reply = reply
+        step.versions = None
     for part in reply.message.parts:
         if type(part) is ToolCallPart:
             call = ToolCall(part.id, part.name, part.json, part.vendor_id)
@@ -684,7 +679,8 @@ def _(fold: Fold, record: r.StepEnded) -> None:
     fold.open = None
     turn.steps += 1
     turn.active += record.active
-    turn.errors_in_a_row = 0
+    if turn.errors_in_a_row:
+        turn.errors_in_a_row = 0
     fold.last = step
 
 
