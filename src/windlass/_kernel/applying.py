@@ -34,7 +34,8 @@ class Applier(Struct, frozen=True):
             segment.record(StepEnded(fold.steps + 1, None, segment.active()))
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_step", ()), fold.state)
-        await segment.commit()
+        if not segment.commit_now():
+            await segment.commit()
 
 
 async def end_step(segment: Segment, error: BaseException | None = None) -> None:

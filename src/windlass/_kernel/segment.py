@@ -186,14 +186,21 @@ class Segment(Rare):
         if self.parent is not None:
             self.parent.hear(fact, child)
 
+    def commit_now(self) -> bool:
+        """Hand the pending records to the store, if it does not let us wait. Whether nothing else is to be done."""
+        if (append := self._append_now) is None:
+            return False
+        fold = self.fold
+        if pending := fold.pending:
+            self.inbox = append(fold.session, pending, fold.stored)
+            fold.acknowledge(len(pending))
+        return not self.listens
+
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""
-        fold = self.fold
-        if (now := self._append_now) is not None:
-            if pending := fold.pending:
-                self.inbox = now(fold.session, pending, fold.stored)
-                fold.acknowledge(len(pending))
-        elif fold.pending:
+        if self.commit_now():
+            return
+        if self.fold.pending:
             await self._write()
         if self.listens:
             await self.told()
@@ -401,7 +408,8 @@ class Segment(Rare):
         """Everything beside the turn, then the last records, then the observers and what they failed at."""
         if self._tasks:
             await self._wait_for_tasks()
-        await self.commit()
+        if not self.commit_now():
+            await self.commit()
         if self.listens:
             await self._wait_for_tasks()
             await self.backlog.drained(self.program.patience)

@@ -28,22 +28,21 @@ class MemoryStore:
 
     def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
         """`append` for those who need not wait."""
-        log = self._logs.get(session, [])
+        log = self._logs.get(session) or []
         if len(log) != expected:
             raise SessionConflict(
                 f"session {session!r} has {len(log)} records, not {expected}: somebody else advanced it",
                 session=session,
             )
-        if not expected and records:
-            self._logs[session] = log
-        log.extend(records)
-        if session in self._inboxes:
-            self._drop_taken(session, records)
-        if records and type(records[-1]) is SessionEnded:
-            self._forget(session)
-        elif session in self._ended:
-            del self._ended[session]
-        return session in self._inboxes
+        if records:
+            if not expected:
+                self._logs[session] = log
+            log += records
+            if type(records[-1]) is SessionEnded:
+                self._forget(session)
+            elif session in self._ended:
+                del self._ended[session]
+        return session in self._inboxes and self._left(session, records)
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return self._logs.get(session, [])[start:]
@@ -76,14 +75,15 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def _drop_taken(self, session: str, records: Sequence[Record]) -> None:
-        """What the log says was taken leaves the inbox; its key stays known, so that it cannot be put again."""
+    def _left(self, session: str, records: Sequence[Record]) -> bool:
+        """Whether the inbox has more than the log says was taken. A key stays known: it cannot be put again."""
         inbox = self._inboxes[session]
         for record in records:
             if type(record) is InboxTaken and inbox.pop(record.key, None) is not None:
                 self._taken.setdefault(session, set()).add(record.key)
         if not inbox:
             del self._inboxes[session]
+        return bool(inbox)
 
     def _forget(self, session: str) -> None:
         self._ended.pop(session, None)
