@@ -162,7 +162,8 @@ class ModelCaller:
             self._write_attempt()
             self.error = error
             raise
-        self._write_attempt()  # of one that ran beside this one
+        if self.reply is not None or self.error is not None:  # of one that ran beside this one
+            self._write_attempt()
         self.reply = reply
         if self.transforms:
             self.said.append(reply)

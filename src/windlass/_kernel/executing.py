@@ -499,15 +499,14 @@ class Executor:
         tried = self.retried.get(call.id, 0)
         attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
         try:
-            result = await self._onion(call)
+            result: ToolResult = await self._onion(call)
         finally:
             del self.attempts[call.id]
         if call.id in self.held_up:  # whatever a wrap made of that
             raise ChildWaits
-        if attempts.result is not None and result is attempts.result:
-            return attempts.result
-        self._write_attempt(call.id, attempts)
-        return result  # type: ignore[no-any-return]
+        if result is not attempts.result:
+            self._write_attempt(call.id, attempts)
+        return result
 
     def _guarded(self, call: ToolCall, given: ToolResult) -> ToolResult:
         """What leaves the guard band counts as what the tool said, if it was called."""
@@ -524,13 +523,13 @@ class Executor:
         if call.id in self.held_up:
             raise ChildWaits
         attempts.number += 1
-        self.written.pop(call.id, None)
-        if (attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed) and (
-            settled := await self._before(call, attempts)
-        ) is not None:
-            return settled
-        if attempts.number - attempts.since > 1:
-            _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
+        if self.written:
+            self.written.pop(call.id, None)
+        if attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed:
+            if (settled := await self._before(call, attempts)) is not None:
+                return settled
+            if attempts.number - attempts.since > 1:
+                _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         try:
             attempts.result = result = await self.attempt(call, attempts.number, attempts.fingerprint)
         except Exception as error:
