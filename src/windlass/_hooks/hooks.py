@@ -61,12 +61,14 @@ class Hook:
     """A registered hook. Names are labels, made unique when the agent is compiled.
 
     `view` says what the function is given of the event, `answer` turns what it returns into an answer to the event,
-    `behind` is the method of a lifecycle that the function calls; a plain hook has none of them.
+    `behind` is the method of a lifecycle that the function calls; a plain hook has none of them. `around` puts a wrap
+    around an effect, once somebody has asked for that.
     """
 
     __slots__ = (
-        "_hints", "answer", "band", "behind", "capability", "costly", "durable", "event", "fn", "group", "inherit",
-        "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional", "options",
+        "_hints", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn", "group",
+        "inherit", "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
+        "options",
         "parameters", "plain", "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
@@ -105,6 +107,7 @@ class Hook:
         self.view: Callable[[Any], Any] | None = None
         self.answer: Callable[[Any, Any], Any] | None = None
         self.behind: Callable[..., Any] | None = None
+        self.around: Callable[[Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         self.quick = False

@@ -20,60 +20,71 @@ from windlass.turns import Writes
 
 from .dispatch import Site, supply
 from .hooks import Hook
+from .matching import Matches
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
+Guarded: TypeAlias = Callable[[Any, Any], Any]
 
 LEFT_BEHIND_AFTER = 60.0
 """Seconds for which a plain wrap that was cancelled waits for what is inside it to end."""
 
 
 class Kind(Struct, frozen=True):
-    """Of an effect: what it gives, how other values become that, what is raised if they cannot.
-
-    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen.
-    """
+    """Of an effect: what it gives, how other values become that, what is raised if they cannot."""
 
     type: type
     legal: str
     coerce: Callable[[Any], Any]
     error: Callable[[str], Exception]
-    guarded: Callable[[Any, Any], Any]
 
 
-def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> Effect:
-    """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name."""
+def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Effect:
+    """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name.
+
+    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen.
+    """
     if any(hook.wants for hook in wraps):
-        return _writing(wraps, effect, site, kind)
+        return _writing(wraps, effect, site, kind, guarded)
     layer = effect
     for hook, outside in _inside_out(wraps):
-        layer = _layer(hook, layer, kind)
+        if hook.around is None:
+            hook.around = _around(hook, kind)
+        layer = hook.around(layer)
         if outside:
-            layer = _boundary(layer, kind)
+            layer = _boundary(layer, guarded)
     return layer
 
 
 def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:
     """The wraps from the innermost, with whether one is the last of the guard band."""
-    order = list(reversed(wraps))
-    last = max((at for at, hook in enumerate(order) if hook.band == "guard"), default=-1)
+    order = wraps[::-1]
+    last = [hook.band for hook in order].count("guard") - 1
     return [(hook, at == last) for at, hook in enumerate(order)]
 
 
-def _boundary(inner: Effect, kind: Kind) -> Effect:
+def _boundary(inner: Effect, guarded: Guarded) -> Effect:
     async def layer(value: Any) -> Any:
-        return kind.guarded(value, await inner(value))
+        return guarded(value, await inner(value))
 
     return layer
 
 
-def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
+def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
+    """Puts a hook around an effect; made once, for all segments."""
     fn, matches, proper = _async(hook), hook.matches, kind.type
 
-    async def layer(value: Any) -> Any:
-        result = await fn(value, inner)
-        return result if type(result) is proper else checked(hook, kind, result)
+    def around(inner: Effect) -> Effect:
+        async def layer(value: Any) -> Any:
+            result = await fn(value, inner)
+            return result if type(result) is proper else checked(hook, kind, result)
 
-    return layer if matches is None else lambda value: layer(value) if matches(value) else inner(value)
+        return layer if matches is None else _where(matches, layer, inner)
+
+    return around
+
+
+def _where(matches: Matches, layer: Effect, inner: Effect) -> Effect:
+    return lambda value: layer(value) if matches(value) else inner(value)
 
 
 def checked(hook: Hook, kind: Kind, result: Any) -> Any:
@@ -103,7 +114,7 @@ class _Ledger:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
 
 
-def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> Effect:
+def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Effect:
     inside_out = _inside_out(wraps)
 
     async def run(value: Any) -> Any:
@@ -112,7 +123,7 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind) -> E
         for at, (hook, outside) in enumerate(inside_out):
             layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind)
             if outside:
-                layer = _boundary(layer, kind)
+                layer = _boundary(layer, guarded)
         try:
             result = await layer(value)
         finally:

@@ -21,6 +21,8 @@ from windlass.states import step_id
 from .segment import Segment
 from .speaking import Voice
 
+_REPLY = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply)
+
 
 class RequestRefused(ModelError):
     """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with this."""
@@ -51,8 +53,7 @@ class ModelCaller:
         self.number = self.round = 1
         self.said: list[ModelReply] = []
         if self.wrapped:
-            kind = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply, self._guarded)
-            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, kind)
+            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
 
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model, and the reply as the transformers leave it."""

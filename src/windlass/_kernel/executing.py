@@ -30,6 +30,7 @@ from .segment import Segment
 from .stages import after_answer, asks_again, keep_out, question
 
 _ALLOW = Allow()
+_RESULT = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError)
 _NOBODY = Point(ToolCalling, ())
 _UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have happened. Do not assume either."
 
@@ -48,8 +49,7 @@ class Executor:
         self.written: dict[str, Writes] = {}
         self.retried: dict[str, int] = {}
         if segment.hooks.tool_wraps:
-            kind = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError, self._guarded)
-            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, kind)
+            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
         self.wrapped = bool(segment.hooks.tool_wraps)
         self.delegates = segment.program.delegates
         self.held_up: set[str] = set()
