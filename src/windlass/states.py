@@ -298,11 +298,11 @@ class StepFold(Struct):
             return ()
         if not self.calls:
             return (self.reply.message,)
-        parts = [
-            ToolResultPart(call.proposed.id, call.proposed.name, call.result.content, call.result.status)
-            for call in self.calls.values()
-            if call.result is not None
-        ]
+        parts: list[ToolResultPart] = []
+        for call in self.calls.values():
+            if (result := call.result) is not None:
+                proposed = call.proposed
+                parts.append(ToolResultPart(proposed.id, proposed.name, result.content, result.status))
         return (self.reply.message, Message("tool", tuple(parts)))
 
     def state(self) -> OpenStep:

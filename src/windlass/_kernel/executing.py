@@ -61,12 +61,14 @@ class Executor:
         segment = self.segment
         step = fold.open
         assert step is not None
-        ready = [call for call in step.calls.values() if call.result is None]
+        ready: list[CallFold] = []
+        for call in step.calls.values():
+            if call.result is None:
+                ready.append(call)
+                if not self.judged:
+                    segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if self.judged:
             ready = await self._decide_all(ready)
-        else:
-            for call in ready:
-                segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
