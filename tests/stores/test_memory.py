@@ -160,6 +160,17 @@ async def test_of_the_sessions_that_ended_only_the_latest_are_kept():
     assert len(await store.read("a")) == 1
 
 
+async def test_of_many_sessions_that_ended_a_quarter_is_forgotten_at_a_time():
+    store = MemoryStore(keep_ended=8)
+    names = [f"ended{number}" for number in range(30)]
+    kept = []
+    for name in names:
+        await store.append(name, [OPENED, ENDED], 0)
+        kept.append(list(await store.sessions()))
+    assert all(mine == names[: at + 1][-len(mine) :] for at, mine in enumerate(kept))
+    assert {len(mine) for mine in kept[8:]} == {6, 7, 8}
+
+
 async def test_a_session_that_is_open_is_never_forgotten():
     store = MemoryStore(keep_ended=1)
     await store.append("s", [OPENED], 0)
