@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -521,3 +522,21 @@ async def test_more_sessions_than_are_remembered_are_all_right():
     assert store.count == 1
     assert (await agent.run("b", session="s0")).text == "a; b"
     assert store.count == 1 + len(await MemoryStore.read(store, "s1"))
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+async def test_what_a_turn_was_given_is_freed_when_it_ends_without_the_collector(session):
+    class Scope:
+        """What the application passes."""
+
+    agent = Agent(ScriptedModel(calls("add", a=1, b=2), says("3"), says("again")), tools=[add])
+    scope = Scope()
+    seen = weakref.ref(scope)
+    gc.disable()
+    try:
+        result = await agent.run("go", session=session, scope=scope)
+        del scope
+        assert seen() is None
+        assert result.text == "3"
+    finally:
+        gc.enable()
