@@ -33,6 +33,7 @@ from windlass import (
     ModelReplied,
     ModelReplying,
     ModelRequest,
+    Regenerate,
     Reject,
     Respond,
     Retracted,
@@ -48,6 +49,7 @@ from windlass import (
     StopReason,
     SubagentStopping,
     Suspended,
+    TextDelta,
     TokenLimit,
     ToolCall,
     ToolCalled,
@@ -1868,3 +1870,27 @@ async def test_an_answer_is_delivered_once_even_if_the_same_is_asked_again():
 
 def test_a_live_fact_has_a_path_as_well():
     assert Retracted(1, path=CHILD).path == CHILD
+
+
+# ---------------------------------------------------------------- in the parent's stream
+
+
+async def test_a_stream_tells_the_facts_of_a_child_with_its_path_and_none_of_its_words_as_the_answer():
+    child = Agent(ScriptedModel(says("the child's words")), name="child")
+    parent = Agent(ScriptedModel(calls("child", task="t"), says("the answer")), tools=[child.as_tool()])
+    events = [event async for event in parent.stream("go", session="s")]
+    below = [event for event in events if event.path]
+    assert {event.path for event in below} == {"s/1/1"}
+    assert {"SessionOpened", "TurnStarted", "ModelCalled", "ModelReplied", "TurnEnded"} <= {
+        type(event).__name__ for event in below
+    }
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "the answer"
+
+
+async def test_a_stream_tells_the_facts_of_a_child_without_words_that_its_hooks_may_still_change():
+    child = Agent(ScriptedModel(says("secret"), says("fine")), name="child")
+    child.gate(ModelReplying)(lambda event: Regenerate("no") if event.reply.text == "secret" else None)
+    parent = Agent(ScriptedModel(calls("child", task="t"), says("the answer")), tools=[child.as_tool()])
+    events = [event async for event in parent.stream("go", session="s")]
+    assert "secret" not in repr([event for event in events if event.path])

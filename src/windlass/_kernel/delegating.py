@@ -226,6 +226,10 @@ class ChildSegment(Segment):
             self.backlog = Backlog()
         self.lifecycle = ChildLifecycle(self, self.lifecycle)
 
+    def fact(self, kind: type[Fact], *values: Any) -> None:
+        if self.listens:
+            self._tell(kind(*values))
+
     def _tell(self, fact: Fact) -> None:
         super()._tell(fact)
         if not any(fact is answered for answered in self.delivered or ()):  # whoever is above has heard it

@@ -49,7 +49,7 @@ from windlass.turns import Turn, Writes
 from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .handover import Handover
 from .program import Program
-from .speaking import Voice
+from .speaking import Voice, without_words
 
 STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 """Where parts are injected for one step and go with it."""
@@ -181,6 +181,8 @@ class Segment(Rare):
 
     def hear(self, fact: Fact, child: Segment) -> None:
         """A fact of an agent below this one, whose session is its path; told here, and to those above."""
+        if self.voice is not None:
+            self.voice.fact(without_words(fact) if child.hooks.holders else fact)
         if hooks := self._listeners.get(type(fact)):
             self._awaited += self.program.observers.tell(hooks, fact, self, child.fold.glimpse())
         if self.parent is not None:

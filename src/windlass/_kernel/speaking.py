@@ -70,11 +70,11 @@ class Voice:
 
     def fact(self, fact: Fact) -> None:
         """Tell a fact, or keep it until the words before it may be said."""
-        if self.mute and self._early(fact):
-            fact = _without_words(fact)
+        if self.mute and not fact.path and self._early(fact):
+            fact = without_words(fact)
         if self._held is not None:
             self._held.append(fact)
-        elif self.withholds and _answers(fact):
+        elif self.withholds and not fact.path and _answers(fact):
             self._held = [fact]
         else:
             self._offer(fact)
@@ -231,7 +231,7 @@ class Voice:
         held, self._held = self._held, None
         self._unsaid = self._doubt = False
         for fact in held or ():
-            self._offer(_without_words(fact))
+            self._offer(without_words(fact))
 
     def _show(self, reply: ModelReply) -> None:
         for kind, text, part, name in pieces_of(reply):
@@ -285,7 +285,7 @@ def _answers(fact: Fact) -> bool:
     return type(fact) is Concluded
 
 
-def _without_words(fact: Fact) -> Fact:
+def without_words(fact: Fact) -> Fact:
     """A fact without what a model said, or what hooks made of it."""
     match fact:
         case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply) | SideReplied(reply=reply):
