@@ -383,8 +383,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         running = self._running.get(session)
         if running is not None and running.segment is not None:
-            running.segment.cancel(reason)
-            return True
+            return running.segment.cancel(reason)
         records = await self._store.read(session)
         if not records:
             raise _unknown(session)

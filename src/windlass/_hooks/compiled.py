@@ -18,7 +18,11 @@ from .streams import Transform
 
 
 class Point:
-    """All hooks of one event, in the order in which they run."""
+    """All hooks of one event, in the order in which they run.
+
+    `judges` says that there are gates, shadows included; `speaks` that somebody's verdict counts; `waits` that a hook
+    may take more than a moment.
+    """
 
     __slots__ = (
         "changing",
@@ -31,7 +35,9 @@ class Point:
         "name",
         "quick",
         "shadows",
+        "speaks",
         "view",
+        "waits",
     )
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
@@ -44,6 +50,8 @@ class Point:
         self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
         self.shadows = tuple(hook for hook in gates if hook.shadow)
         self.judges = bool(gates)
+        self.speaks = bool(says or self.gates or self.costly)
+        self.waits = any(hook.is_async or hook.thread for hook in hooks)
         self.holders = tuple(hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live)
         self.quick: tuple[Callable[[Any], Any], ...] | None = None
         self.view: Callable[[Any], Any] | None = None

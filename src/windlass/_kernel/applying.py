@@ -16,6 +16,7 @@ from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .delegating import end_children
 from .segment import Segment, handled
+from .shielding import shielded
 from .stages import add_message, admit, decide, inject
 
 
@@ -50,8 +51,9 @@ async def end_step(segment: Segment, error: BaseException | None = None) -> None
         messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
     segment.record(StepEnded(number, messages, segment.active()))
     await release(segment)
-    if segment.hooks.step_ending is not None:
-        await _ending(segment, Step(number, None) if step is None else step.step(), error)
+    if (point := segment.hooks.step_ending) is not None:
+        ending = _ending(segment, Step(number, None) if step is None else step.step(), error)
+        await (shielded(ending) if point.waits else ending)
 
 
 async def release(segment: Segment) -> None:
@@ -130,9 +132,12 @@ def _first_of(messages: Messages, start: int, step: int) -> int:
 
 
 def keep_partial(segment: Segment) -> None:
-    """What the user has seen of a reply that was cut short stays, marked as partial."""
-    voice, fold = segment.voice, segment.fold
+    """What the user has seen of a reply that was cut short stays, marked as partial; not if hooks would have had to
+    look at it first."""
+    voice, fold, point = segment.voice, segment.fold, segment.hooks.model_replying
     if voice is None or (fold.open is not None and fold.open.reply is not None):
+        return
+    if point is not None and (point.changing or point.speaks):
         return
     if (partial := voice.partial()) is not None:
         message = partial.message.replace(id=step_id(fold.session, voice.step))
@@ -145,14 +150,16 @@ async def abandon(segment: Segment, reason: str, error: BaseException | None = N
 
     A reply that its gates have not let pass yet does not enter the transcript.
     """
-    step = segment.fold.open
+    step, point = segment.fold.open, segment.hooks.model_replying
     if step is None:
+        if segment.stepping == segment.fold.steps + 1:
+            await end_step(segment, error)
         return
-    point = segment.hooks.model_replying
     if (
         step.reply is not None
         and point is not None
-        and point.judges
+        and point.speaks
+        and segment.passed != step.number
         and not any(c.decided for c in step.calls.values())
     ):
         segment.record(ReplyRejected(step.number, reason))

@@ -69,6 +69,8 @@ class Executor:
                     segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if self.judged:
             ready = await self._decide_all(ready)
+            if not fold.going:
+                return
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -622,7 +624,7 @@ class Late:
     def run(self, invoke: Callable[[], Any]) -> Any:
         value = invoke()
         if self.given_up and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.segment.fact, LateResult, self.call, as_result(value))
+            self.loop.call_soon_threadsafe(self.segment.late, LateResult, self.call, as_result(value))
         return value
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import current_task
-
 from windlass._hooks.wraps import surround
 from windlass.states import State
 
@@ -13,9 +11,9 @@ from .segment import Segment
 
 async def drive(segment: Segment, emit: Emit | None = None) -> State:
     """Take a turn to its end, or to where it has to wait. The fold is the log so far; its state is made on demand."""
-    segment.task = current_task()
     fold, lifecycle, runner, applier = segment.fold, segment.lifecycle, segment.runner, segment.applier
     try:
+        segment.enter()
         await lifecycle.start(fold)
         while fold.going:
             try:

@@ -43,7 +43,7 @@ class Runner:
         segment = self.segment
         if segment.inbox:
             await take_inbox(segment)
-        number = fold.steps + 1
+        number = segment.stepping = fold.steps + 1
         if self.begins and fold.open is None and not (segment.resumed and begun(fold)):
             await self._begin(number)
         while fold.going:
@@ -55,6 +55,8 @@ class Runner:
                     break
                 await self._ask(number, step.round)
             elif self.replying is None or self._silent or await self._judge_reply(step):
+                if self.replying is not None:
+                    segment.passed = number
                 if self.voice is not None:
                     self.voice.stands()
                 if fold.open is not None and fold.open.calls and fold.going:

@@ -71,11 +71,17 @@ class Rare:
     delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
     stop: Stopped | Cancelled | None = None
+    requested = False
+    stepping = 0
+    passed = 0
+    _ended = False
+    _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
     _timers: tuple[asyncio.Task[None], ...] = ()
     _parallel: dict[str, str] | None = None
     _reading = False
     _writer: asyncio.Lock | None = None
+    _in_doubt = False
 
 
 class Segment(Rare):
@@ -170,6 +176,12 @@ class Segment(Rare):
         if kind in self._listeners or self.voice is not None:
             self._tell(kind(*values))
 
+    def late(self, kind: type[Fact], *values: Any) -> None:
+        """A fact that comes when the turn may be over: those who must be awaited are told beside it."""
+        self.fact(kind, *values)
+        if self._awaited:
+            self.beside(self.told())
+
     def _tell(self, fact: Fact) -> None:
         if self.voice is not None:
             self.voice.fact(fact)
@@ -217,15 +229,28 @@ class Segment(Rare):
             self._writer = asyncio.Lock()
         async with self._writer:
             fold = self.fold
+            if self._in_doubt:
+                await self._find_out()
             if batch := fold.pending[:]:
                 try:
                     self.inbox = await self.program.store.append(fold.session, batch, fold.stored)
+                except asyncio.CancelledError:
+                    self._in_doubt = True
+                    raise
                 except WindlassError:
                     raise
                 except Exception as error:
                     text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
                     raise StoreError(text) from error
                 fold.acknowledge(len(batch))
+
+    async def _find_out(self) -> None:
+        """A commit was broken off: whether the batch was kept is for the store to say."""
+        fold = self.fold
+        kept = await self.program.store.read(fold.session, fold.stored)
+        if list(kept) == fold.pending[: len(kept)]:
+            fold.acknowledge(len(kept))
+        self._in_doubt = False
 
     async def _catch_up(self) -> None:
         """Durable observers read on, one reader at a time, until they have read all there is."""
@@ -284,31 +309,60 @@ class Segment(Rare):
                 outcome = outcome.replace(unreviewed=unreviewed)
             self.record(Concluded(outcome, text))
 
-    def cancel(self, reason: str = "", outcome: Stopped | None = None) -> None:
-        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run."""
-        task = self.task
-        if task is not None and self.stop is None:
+    def enter(self) -> None:
+        """The turn begins, in this task. Whoever cancelled it before that is heard now."""
+        self.task = task = asyncio.current_task()
+        assert task is not None
+        if cancels := task.cancelling():
+            self._cancels = cancels
+        if self.stop is not None:
+            raise asyncio.CancelledError("the turn was cancelled")
+
+    def cancel(self, reason: str = "", outcome: Stopped | None = None) -> bool:
+        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run.
+
+        False if it is ending already.
+        """
+        if self._ended:
+            return False
+        if self.stop is None:
             self.stop = outcome or Cancelled(reason)
-            task.get_loop().call_soon_threadsafe(self._cancel_now)
+            if (task := self.task) is not None:
+                loop = task.get_loop()
+                if asyncio._get_running_loop() is loop:
+                    self.note_stop()
+                loop.call_soon_threadsafe(self._cancel_now)
+        return True
+
+    def note_stop(self) -> None:
+        """If somebody has cancelled the turn that is how it ends, whatever comes yet."""
+        turn = self.fold.turn
+        if self.stop is not None and turn is not None and turn.outcome is None:
+            self.request_cancel(self.stop)
+            self.conclude(self.stop)
 
     def _cancel_now(self) -> None:
         """The turn is waiting for something, if it is not over: that wait ends."""
-        task, turn = self.task, self.fold.turn
-        if task is None or self.stop is None:
-            return
-        if turn is not None and turn.outcome is None:
-            if isinstance(self.stop, Cancelled):
-                self.record(CancelRequested(self.stop.reason))
-            self.conclude(self.stop)
-        self._cancelled = task
-        task.cancel("the turn was cancelled")
+        if (task := self.task) is not None:
+            self.note_stop()
+            self._cancelled = task
+            task.cancel("the turn was cancelled")
+
+    def request_cancel(self, outcome: Any) -> None:
+        """Note, once, that somebody asked for a cancel."""
+        if isinstance(outcome, Cancelled) and not self.requested:
+            self.requested = True
+            self.record(CancelRequested(outcome.reason))
 
     def ends(self) -> bool:
         """From here on nothing cancels the turn. Whether it was cancelled by itself, and by nobody from outside."""
-        task, self.task, self._cancelled = self._cancelled, None, None
+        task, cancelled = self.task, self._cancelled
+        self.task, self._cancelled, self._ended = None, None, True
         for timer in self._timers:
             timer.cancel()
-        return task is not None and task.uncancel() == 0
+        if self.stop is None or task is None:
+            return False
+        return (task.cancelling() if cancelled is None else task.uncancel()) == self._cancels
 
     def watch_time(self) -> None:
         """Limits of time hold while something runs, not only after it."""

@@ -18,7 +18,6 @@ from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason,
 from windlass.records import (
     Answered,
     Asked,
-    CancelRequested,
     HookDecided,
     HookFailed,
     InboxTaken,
@@ -35,6 +34,7 @@ from windlass.turns import Writes
 
 from .applying import abandon, keep_partial, release
 from .segment import Segment, handled
+from .shielding import shielded
 from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
 
 _KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
@@ -95,6 +95,7 @@ class TurnLifecycle(Struct):
         number = segment.fold.turns + 1
         segment.began = True
         segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
+        segment.note_stop()
         if segment.taken is not None:
             segment.record(InboxTaken(segment.taken, "steer"))
         if segment.given_slots:
@@ -316,7 +317,12 @@ class TurnLifecycle(Struct):
         return await segment.settle()
 
     async def _end(self, outcome: Any, *, final: bool = False) -> None:
-        """The ending hooks, then the record. A `final` end does not wait for anybody."""
+        """The ending hooks, which nobody breaks off, then the record. A `final` end does not wait for anybody."""
+        point = self.segment.hooks.turn_ending
+        ending = self._end_now(outcome, final)
+        await (shielded(ending) if point is not None and point.waits else ending)
+
+    async def _end_now(self, outcome: Any, final: bool) -> None:
         segment = self.segment
         text: str | None = None
         if segment.hooks.turn_ending is not None:
@@ -385,13 +391,7 @@ class TurnLifecycle(Struct):
         if isinstance(error, SessionError):
             raise error
         segment.failure = None if by_itself else error
-        closing = asyncio.ensure_future(self._close(error))
-        try:
-            state = await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            if not closing.done():
-                await asyncio.wait([closing], timeout=segment.program.ending_timeout)
-            raise
+        state = await shielded(self._close(error), patience=3 * segment.program.ending_timeout)
         if not isinstance(error, Exception) and not by_itself:
             raise error
         return state
@@ -409,10 +409,9 @@ class TurnLifecycle(Struct):
                 self._begin(segment.message)
             if not isinstance(outcome, Failed):
                 keep_partial(segment)
-            if isinstance(outcome, Cancelled) and segment.stop is None:
-                segment.record(CancelRequested(str(error)))
-            await abandon(segment, f"the turn ended: {error}", error)
+            segment.request_cancel(outcome)
             segment.conclude(outcome)
+            await abandon(segment, f"the turn ended: {error}", error)
             await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)
             return await segment.settle()
         except StoreError:  # what cannot be stored is still told to the caller
