@@ -121,7 +121,7 @@ class Plan:
         return agent
 
     def _cancelling(self, agent: Agent, event: Any, step: int, waits: bool) -> None:
-        """A hook that cancels the turn once it has come to a step; it goes by the log, so that an heir does the same."""
+        """A hook that cancels the turn once it has come to a step; by the log, so that an heir does the same."""
 
         async def canceller(event: Any, turn: Turn) -> None:
             if turn.steps >= step:

@@ -1018,3 +1018,72 @@ async def test_records_are_what_every_way_of_cancelling_leaves():
     first = await told(by_task)
     for means in MEANS:
         assert await told(means) == first, means.__name__
+
+
+# ---------------------------------------------------------------- cancelled without a moment to wait
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_model_is_not_asked_once_a_hook_has_cancelled_the_turn(streamed):
+    model = ScriptedModel(says("never"))
+    agent = Agent(model)
+
+    @agent.gate(ModelCalling)
+    def cancel(event: Any, turn: Turn) -> None:
+        turn.cancel("enough")
+
+    if streamed:
+        stream = agent.stream("go")
+        assert not [event async for event in stream if isinstance(event, TextDelta)]
+        result = stream.result
+    else:
+        result = await agent.run("go")
+    assert result.outcome == Cancelled("enough")
+    assert model.requests == []
+
+
+async def test_a_tool_is_not_called_once_a_gate_has_cancelled_the_turn():
+    called: list[int] = []
+
+    @tool(effect="pure", inline=True)
+    def work(n: int) -> str:
+        """Work."""
+        called.append(n)
+        return "worked"
+
+    agent = Agent(ScriptedModel(calls([("work", {"n": 1}), ("work", {"n": 2})])), tools=[work])
+
+    @agent.gate(ToolCalling)
+    def cancel(event: Any, turn: Turn) -> None:
+        turn.cancel("enough")
+
+    result = await agent.run("go")
+    assert result.outcome == Cancelled("enough")
+    assert called == []
+    assert [part.status for part in result.messages[2].parts] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_reply_that_is_cancelled_before_its_gates_have_spoken_is_rejected_without_a_moment_to_wait_too(
+    streamed,
+):
+    judged: list[str] = []
+    agent = Agent(ScriptedModel(says("unjudged")))
+
+    @agent.rewrite(ModelReplying, live=True)
+    def cancel(event: Any, turn: Turn) -> None:
+        turn.cancel("enough")
+
+    agent.gate(ModelReplying, live=True)(lambda event: judged.append(event.reply.text))
+    events: list[Any] = []
+    if streamed:
+        stream = agent.stream("go", session=SESSION)
+        events = [event async for event in stream]
+        result = stream.result
+    else:
+        result = await agent.run("go", session=SESSION)
+    assert result.outcome == Cancelled("enough")
+    assert judged == []
+    assert [message.role for message in result.messages] == ["user"]
+    assert visible(events) == result.text == ""
+    await check_log(agent, SESSION, result.state)

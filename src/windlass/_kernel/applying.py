@@ -39,14 +39,17 @@ class Applier(Struct, frozen=True):
             await segment.commit()
 
 
-async def end_step(segment: Segment, error: BaseException | None = None) -> None:
+async def end_step(
+    segment: Segment, error: BaseException | None = None, reason: str = "The turn ended before this call."
+) -> None:
     """MessageAdding, the record that ends the step, what hooks added beside, then StepEnding."""
+    _settle_reply(segment, reason)
+    if segment.program.delegates:
+        await end_children(segment, reason)
+    close_calls(segment, reason)
     step = segment.fold.open
     number = segment.fold.steps + 1
     messages = None
-    if segment.program.delegates:
-        await end_children(segment, "the turn above has ended")
-    close_calls(segment, "The turn ended before this call.")
     if step is not None and segment.hooks.message_adding is not None:
         messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
     segment.record(StepEnded(number, messages, segment.active()))
@@ -146,29 +149,23 @@ def keep_partial(segment: Segment) -> None:
 
 
 async def abandon(segment: Segment, reason: str, error: BaseException | None = None) -> None:
-    """End an open step that cannot go on: its calls are closed and StepEnding runs with the error.
+    """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with the error."""
+    if segment.fold.open is not None or segment.stepping == segment.fold.steps + 1:
+        await end_step(segment, error, reason)
 
-    A reply that its gates have not let pass yet does not enter the transcript.
-    """
-    step, point = segment.fold.open, segment.hooks.model_replying
-    if step is None:
-        if segment.stepping == segment.fold.steps + 1:
-            await end_step(segment, error)
+
+def _settle_reply(segment: Segment, reason: str) -> None:
+    """A reply that its gates have not let pass yet does not enter the transcript; another one does."""
+    step, point, voice = segment.fold.open, segment.hooks.model_replying, segment.voice
+    if step is None or step.reply is None:
         return
-    if (
-        step.reply is not None
-        and point is not None
-        and point.speaks
-        and segment.passed != step.number
-        and not any(c.decided for c in step.calls.values())
-    ):
+    passed = segment.passed == step.number or any(call.decided for call in step.calls.values())
+    if point is not None and point.speaks and not passed:
         segment.record(ReplyRejected(step.number, reason))
-        if segment.voice is not None:
-            segment.voice.drop(reason)
-    if segment.program.delegates:
-        await end_children(segment, reason)
-    close_calls(segment, reason)
-    await end_step(segment, error)
+        if voice is not None:
+            voice.drop(reason)
+    elif voice is not None:
+        voice.stands()
 
 
 def close_calls(segment: Segment, reason: str) -> None:

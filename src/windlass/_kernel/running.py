@@ -107,7 +107,7 @@ class Runner:
         attempt = 0
         if reply is not None and caller.transforms:
             reply = transform_reply(caller.transforms, reply)
-        if request is not None:
+        if self.fold.going and request is not None:
             caller.round = round_
             reply = await (caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number))
             attempt = caller.number

@@ -199,6 +199,8 @@ class Voice:
 
     def stands(self) -> None:
         """The gates let the reply pass. If it may be the answer, those who judge the end of the turn come first."""
+        if not self._doubt and not self._shown:
+            return
         self._doubt = False
         if self._held is not None and not (self.withholds and self.reply is not None and not self.reply.tool_calls):
             self.release()
