@@ -23,6 +23,7 @@ from windlass import (
     TurnStarting,
     tool,
 )
+from windlass._hooks import dispatch
 from windlass.errors import RegistrationError
 from windlass.messages import Message, ModelReply, TextPart, ThinkingPart
 from windlass.testing import ScriptedModel, calls, says
@@ -38,7 +39,8 @@ async def log_of(agent: Agent, kind: type) -> list[Any]:
     return [record for record in await agent.store.read("s") if isinstance(record, kind)]
 
 
-async def test_a_plain_hook_that_blocks_the_loop_is_named():
+async def test_a_plain_hook_that_blocks_the_loop_is_named(monkeypatch):
+    monkeypatch.setattr(dispatch, "BLOCKED_AFTER", 0.05)
     agent = Agent(ScriptedModel(says("hi")))
 
     @agent.gate(ModelCalling)
