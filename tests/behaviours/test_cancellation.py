@@ -1087,3 +1087,28 @@ async def test_a_reply_that_is_cancelled_before_its_gates_have_spoken_is_rejecte
     assert [message.role for message in result.messages] == ["user"]
     assert visible(events) == result.text == ""
     await check_log(agent, SESSION, result.state)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+async def test_no_call_is_begun_once_another_has_cancelled_the_turn_and_swallowed_it(sequential):
+    called: list[int] = []
+
+    @tool(sequential=sequential)
+    async def stop(n: int, turn: Turn) -> str:
+        """Cancel the turn, and go on."""
+        called.append(n)
+        turn.cancel("enough")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return "went on"
+
+    script = calls([("stop", {"n": n}) for n in range(3)])
+    watched = Watched(ScriptedModel(script, says("again")), tools=[stop], max_parallel=1)
+    result = await watched.agent.run("go", session=SESSION)
+    assert result.outcome == Cancelled("enough")
+    assert called == [0]
+    await watched.closed()
+    assert [part.status for part in result.messages[2].parts] == ["ok", "cancelled", "cancelled"]
+    await watched.usable()

@@ -338,8 +338,13 @@ class Executor:
         return result
 
     async def _run(self, state: CallFold) -> None:
-        """A decided call to its result: refused, answered for it, in doubt since a crash, or executed."""
+        """A decided call to its result: refused, answered for it, in doubt since a crash, or executed.
+
+        Once the turn is concluded, which a call may have done that ran before this one, nothing is begun any more.
+        """
         segment = self.segment
+        if not segment.fold.going:
+            return
         call, decided = state.call, state.decided
         assert decided is not None, f"call {call.id} was not decided"
         if type(decided.verdict) is not Allow:
