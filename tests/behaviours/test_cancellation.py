@@ -933,12 +933,29 @@ async def test_a_cancel_during_a_second_round_keeps_nothing_of_the_first():
     assert [message.role for message in state.messages] == ["user"]
 
 
-async def test_a_broken_attempt_that_was_to_be_repeated_is_kept_as_the_part_that_was_shown():
+async def test_of_a_broken_attempt_that_was_to_be_repeated_nothing_is_kept():
+    """The attempt has failed: its words do not count any more, in whatever way the turn is run."""
     watched = in_the_delay_of_a_retry()
     watched.agent.model = ScriptedModel(breaks("half a "), says("done"), says("again"))
     await by_leaving_the_stream(watched)
     state = await watched.closed()
-    assert (state.text, state.messages[-1].partial) == ("half a ", True)
+    assert [message.role for message in state.messages] == ["user"]
+    await watched.usable()
+
+
+async def test_of_a_broken_attempt_nothing_is_kept_when_an_ending_hook_cancels():
+    watched = Watched(ScriptedModel(breaks("half a "), says("again")))
+
+    @watched.agent.gate(StepEnding)
+    async def cancel(event: Any, turn: Turn) -> None:
+        if event.step.number == 1:
+            turn.cancel("enough")
+
+    stream = watched.agent.stream("go", session=SESSION)
+    events = [event async for event in stream]
+    state = await watched.closed()
+    assert [message.role for message in state.messages] == ["user"]
+    assert visible(events) == stream.result.text == ""
     await watched.usable()
 
 

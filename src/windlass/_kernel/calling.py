@@ -79,6 +79,9 @@ class ModelCaller:
             if stream is None:
                 return voice.whole(as_reply(await model.reply(request)))
             return voice.whole(await self._heard(voice, model.name, stream(request)))
+        except Exception:
+            voice.speech = None
+            raise
         finally:
             voice.speaking = False
 

@@ -267,7 +267,7 @@ class Voice:
             self._shown = False
 
     def partial(self) -> ModelReply | None:
-        """What the user has seen of a reply that was cut short."""
+        """What the user has seen of a reply that was cut short. Of an attempt that failed nothing counts."""
         parts = self.speech.partial() if self.speech is not None and self._shown else ()
         self.speech = None
         if not parts:
