@@ -72,7 +72,6 @@ class Rare:
     backlog: Backlog = NoBacklog()
     stop: Stopped | Cancelled | None = None
     requested = False
-    stepping = 0
     passed = 0
     _ended = False
     _cancels = 0
@@ -95,7 +94,7 @@ class Segment(Rare):
         "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_side_calls", "_tasks", "answers",
         "applier", "clock", "durable", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox",
         "lifecycle", "listens", "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope",
-        "task", "turn", "unrecorded", "voice",
+        "stepping", "task", "turn", "unrecorded", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +118,7 @@ class Segment(Rare):
         self.given_slots = slots or {}
         self.ephemeral = ephemeral
         self.inbox = False
+        self.stepping = 0
         self.unrecorded: tuple[Injected, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.hooks = program.hooks
@@ -356,13 +356,12 @@ class Segment(Rare):
 
     def ends(self) -> bool:
         """From here on nothing cancels the turn. Whether it was cancelled by itself, and by nobody from outside."""
-        task, cancelled = self.task, self._cancelled
-        self.task, self._cancelled, self._ended = None, None, True
+        task, self.task, self._ended = self.task, None, True
         for timer in self._timers:
             timer.cancel()
         if self.stop is None or task is None:
             return False
-        return (task.cancelling() if cancelled is None else task.uncancel()) == self._cancels
+        return (task.cancelling() if self._cancelled is None else task.uncancel()) == self._cancels
 
     def watch_time(self) -> None:
         """Limits of time hold while something runs, not only after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -95,7 +96,8 @@ class TurnLifecycle(Struct):
         number = segment.fold.turns + 1
         segment.began = True
         segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
-        segment.note_stop()
+        if segment.stop is not None:
+            segment.note_stop()
         if segment.taken is not None:
             segment.record(InboxTaken(segment.taken, "steer"))
         if segment.given_slots:
@@ -316,11 +318,11 @@ class TurnLifecycle(Struct):
             await self._end(turn.concluded)
         return await segment.settle()
 
-    async def _end(self, outcome: Any, *, final: bool = False) -> None:
+    def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
         """The ending hooks, which nobody breaks off, then the record. A `final` end does not wait for anybody."""
         point = self.segment.hooks.turn_ending
         ending = self._end_now(outcome, final)
-        await (shielded(ending) if point is not None and point.waits else ending)
+        return shielded(ending) if point is not None and point.waits else ending
 
     async def _end_now(self, outcome: Any, final: bool) -> None:
         segment = self.segment
