@@ -526,3 +526,13 @@ def test_a_turn_is_an_effect_to_wrap_and_is_shown():
     agent = make()
     agent.wrap(Turn, name="spanning")(passing)
     assert point(agent, "wrap(Turn)") == [("wrap", "spanning")]
+
+
+def test_a_tool_that_is_an_agent_says_whose_it_is_and_no_place_in_our_source():
+    child = Agent(ScriptedModel(), name="researcher")
+    plan = Agent(ScriptedModel(), tools=[child.as_tool("look_up")]).explain()
+    assert [(told["name"], told["agent"], told["source"]) for told in plan.data["tools"]] == [
+        ("look_up", "researcher", None)
+    ]
+    assert "look_up        sub-agent 'researcher'" in str(plan)
+    assert "delegates.py" not in str(plan)

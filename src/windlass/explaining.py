@@ -16,6 +16,7 @@ from ._hooks.hooks import Hook, location_of
 from ._hooks.matching import Matcher
 from ._hooks.streams import Transform
 from ._kernel.composites import PHASES, Composites
+from ._kernel.delegates import Delegate
 from ._kernel.program import Program
 from ._text import entry, items
 from .criteria import Limit, name_of
@@ -116,7 +117,6 @@ def _model(name: str, model: object) -> Data:
 
 
 def _tool(tool: Tool[..., Any]) -> Data:
-    agent = getattr(tool, "agent", None)
     return {
         "name": tool.name,
         "effect": tool.effect,
@@ -124,8 +124,8 @@ def _tool(tool: Tool[..., Any]) -> Data:
         "runs": "async" if tool.is_async else "inline" if tool.inline else "thread",
         "sequential": tool.sequential,
         "timeout": tool.timeout,
-        "agent": getattr(agent, "name", None),
-        "source": _source(location_of(tool.fn)),
+        "agent": tool.agent if isinstance(tool, Delegate) else None,
+        "source": None if isinstance(tool, Delegate) else _source(location_of(tool.fn)),
     }
 
 
@@ -367,7 +367,8 @@ def _tool_words(tool: Data) -> Iterable[str]:
         yield "sequential"
     if tool["timeout"] is not None:
         yield f"timeout {tool['timeout']:g} s"
-    yield tool["source"]
+    if tool["source"] is not None:
+        yield tool["source"]
 
 
 def _point_lines(name: str, stages: Iterable[Data]) -> list[str]:
