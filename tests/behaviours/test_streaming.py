@@ -1459,3 +1459,43 @@ async def test_a_reply_that_is_held_is_stopped_like_any_other():
     assert isinstance(result.outcome, Stopped)
     assert result.stop_reason is StopReason.LENGTH
     assert visible(events) == result.text == "cut off"
+
+
+# ---------------------------------------------------------------- what changes after the reply stood
+
+
+def shows(agent: Agent, held: bool) -> Agent:
+    if held:
+        agent.gate(TurnEnding)(lambda event: None)
+    return agent
+
+
+@pytest.mark.parametrize(("held", "shown"), [(False, ["a secret", "<retracted>", "hidden"]), (True, ["hidden"])])
+async def test_a_reply_that_enters_the_transcript_as_another_one_is_taken_back(held, shown):
+    agent = shows(Agent(ScriptedModel(says("a secret"))), held)
+
+    @agent.rewrite(MessageAdding)
+    def hide(event: MessageAdding) -> Message | None:
+        return event.message.replace(parts=(TextPart("hidden"),)) if event.message.role == "assistant" else None
+
+    events, result = await told(agent)
+    assert texts(events) == shown
+    assert visible(events) == result.text == "hidden"
+
+
+@pytest.mark.parametrize(("held", "shown"), [(False, ["a secret", "<retracted>"]), (True, [])])
+async def test_a_reply_that_is_not_let_into_the_transcript_is_taken_back(held, shown):
+    agent = shows(Agent(ScriptedModel(says("a secret"))), held)
+    agent.gate(MessageAdding)(lambda event: Deny("no") if event.message.role == "assistant" else None)
+    events, result = await told(agent)
+    assert texts(events) == shown
+    assert visible(events) == result.text == ""
+
+
+async def test_what_is_rewound_is_taken_back():
+    agent = Agent(ScriptedModel(calls("add", a=1, b=2, _text="Adding."), says("I say 4."), says("never")), tools=[add])
+    agent.gate(StepEnding)(lambda event: Rewind(1, "start again") if event.step.number == 2 else None)
+    events, result = await told(agent)
+    assert texts(events) == ["Adding.", "I say 4.", "<retracted>", "<retracted>"]
+    assert [event.step for event in events if isinstance(event, Retracted)] == [1, 2]
+    assert visible(events) == result.text == ""

@@ -51,7 +51,10 @@ async def end_step(
     number = segment.fold.steps + 1
     messages = None
     if step is not None and segment.hooks.message_adding is not None:
-        messages = await _admitted(segment, step.messages(), step_id(segment.fold.session, number))
+        given = step.messages()
+        messages = await _admitted(segment, given, step_id(segment.fold.session, number))
+        if segment.voice is not None and messages is not None and (said := _spoken(messages)) != _spoken(given):
+            segment.voice.admit(number, said)
     segment.record(StepEnded(number, messages, segment.active()))
     await release(segment)
     if (point := segment.hooks.step_ending) is not None:
@@ -79,6 +82,11 @@ async def _admitted(segment: Segment, messages: tuple[Message, ...], about: str)
         else:
             admitted.append(verdict)
     return None if tuple(admitted) == messages else tuple(admitted)
+
+
+def _spoken(messages: tuple[Message, ...]) -> Message | None:
+    """The reply among the messages of a step."""
+    return next((message for message in messages if message.role == "assistant"), None)
 
 
 def _withheld(message: Message, reason: str) -> Message | None:
@@ -120,6 +128,8 @@ async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None
         detail = f"{', '.join(by)} wanted to rewind to step {rewind.to}; this turn has steps {first} to {state.steps}"
         segment.conclude(Stopped(StopReason.HALTED, detail))
         return
+    if segment.voice is not None:
+        segment.voice.rewind(range(rewind.to, state.steps + 1))
     segment.record(Rewound(rewind.to, _first_of(state.messages, turn.start + 1, rewind.to), by))
     if rewind.note:
         await add_message(segment, user(rewind.note, origin=", ".join(by)), ", ".join(by))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass._hooks.compiled import CompiledHooks
@@ -229,6 +229,25 @@ class Voice:
         self.reply = None
         self._quietly()
 
+    def admit(self, step: int, message: Message | None) -> None:
+        """The reply of a step has entered the transcript as another message, or not at all: then nothing is said."""
+        if self.reply is None or self.step != step:
+            return
+        self.reply = None if message is None else self.reply.replace(message=message)
+        if self._unsaid:
+            self._unsaid = self.reply is not None
+            return
+        self._take_back(step, "a hook changed the message")
+        if self.reply is not None:
+            self._show(self.reply)
+            self._shown = False
+
+    def rewind(self, steps: Iterable[int]) -> None:
+        """The turn goes back: what was told of these steps does not count."""
+        self.drop("the turn was rewound")
+        for step in steps:
+            self._take_back(step, "the turn was rewound")
+
     def _quietly(self) -> None:
         held, self._held = self._held, None
         self._unsaid = self._doubt = False
@@ -242,9 +261,12 @@ class Voice:
     def _retract(self, reason: str) -> None:
         if self._shown:
             self._shown = False
-            retracted = Retracted(self.step, reason)
-            self._offer(retracted)
-            self._observe(retracted)
+            self._take_back(self.step, reason)
+
+    def _take_back(self, step: int, reason: str) -> None:
+        retracted = Retracted(step, reason)
+        self._offer(retracted)
+        self._observe(retracted)
 
     # ------------------------------------------------------------ the end
 
