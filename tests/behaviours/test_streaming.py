@@ -1499,3 +1499,44 @@ async def test_what_is_rewound_is_taken_back():
     assert texts(events) == ["Adding.", "I say 4.", "<retracted>", "<retracted>"]
     assert [event.step for event in events if isinstance(event, Retracted)] == [1, 2]
     assert visible(events) == result.text == ""
+
+
+# ---------------------------------------------------------------- models that are not quite right
+
+
+class Iterated:
+    """An async iterator that is no generator: nobody can close it."""
+
+    def __init__(self, *pieces: Any) -> None:
+        self.pieces = iter(pieces)
+
+    def __aiter__(self) -> Iterated:
+        return self
+
+    async def __anext__(self) -> Any:
+        for piece in self.pieces:
+            return piece
+        raise StopAsyncIteration
+
+
+class Streaming(ScriptedModel):
+    """A model whose stream is what it is given."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def stream(self, request: Any) -> Any:
+        return self.made
+
+
+async def test_a_models_stream_may_be_any_async_iterator():
+    events, result = await told(Agent(Streaming(Iterated("he", "llo", assistant("hello")))))
+    assert texts(events) == ["he", "llo"]
+    assert result.outcome == Completed()
+
+
+async def test_a_stream_that_is_none_is_named():
+    _, result = await told(Agent(Streaming("hello")))
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.error.message == "the stream of model 'scripted' is a str, not an async generator"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncIterable
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
@@ -85,8 +84,10 @@ class ModelCaller:
         finally:
             voice.speaking = False
 
-    async def _heard(self, voice: Voice, model: str, pieces: AsyncGenerator[Any, None]) -> ModelReply:
+    async def _heard(self, voice: Voice, model: str, pieces: object) -> ModelReply:
         """The model is heard while it speaks; its last word is the whole reply."""
+        if not isinstance(pieces, AsyncIterable):
+            raise BadReply(f"the stream of model {model!r} is a {type(pieces).__name__}, not an async generator")
         handover = voice.handover
         reply: ModelReply | None = None
         try:
@@ -103,7 +104,8 @@ class ModelCaller:
                 if handover.full:
                     await handover.room()
         finally:
-            await pieces.aclose()
+            if (close := getattr(pieces, "aclose", None)) is not None:
+                await close()
         if reply is None:
             raise BadReply(f"the stream of model {model!r} ended without the whole reply", retryable=True)
         return reply
