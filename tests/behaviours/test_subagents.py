@@ -1894,3 +1894,10 @@ async def test_a_stream_tells_the_facts_of_a_child_without_words_that_its_hooks_
     parent = Agent(ScriptedModel(calls("child", task="t"), says("the answer")), tools=[child.as_tool()])
     events = [event async for event in parent.stream("go", session="s")]
     assert "secret" not in repr([event for event in events if event.path])
+
+
+async def test_the_steps_of_a_child_are_in_the_stream_of_its_parent():
+    agent = Agent(asked_for(task="go"), tools=[Agent(ScriptedModel(says("hm")), name="child").as_tool()])
+    events = [event async for event in agent.stream("go", session=S1)]
+    begun = [(event.path, event.step) for event in events if isinstance(event, StepStarted)]
+    assert begun == [("", 1), ("s1/1/1", 1), ("", 2)]

@@ -33,7 +33,8 @@ class Runner:
         self.segment = segment
         self.fold = segment.fold
         self.caller = ModelCaller(segment)
-        self.begins = segment.program.begins_steps or segment.voice is not None
+        heard = segment.voice is not None or (segment.parent is not None and segment.parent.listens)
+        self.begins = segment.program.begins_steps or heard
         self.replying = segment.hooks.model_replying
         self.voice = segment.voice
         self._passage: Passage | None = None
