@@ -130,6 +130,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         }
         self._program: Program | None = None
         self._running: dict[str, _Running] = {}
+        self._unnamed: dict[str, Segment] = {}
         self._steering: dict[str, Result[OutputT] | None] = {}
         self._kept: OrderedDict[str, _Log] = OrderedDict()
 
@@ -379,11 +380,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     async def cancel(self, session: str, reason: str = "") -> bool:
         """End the turn of a session, wherever it runs; False if there is none that could be ended.
 
-        One that runs here ends now, one that is suspended or runs elsewhere when its owner next looks at its inbox.
+        One that runs here ends now, one that is suspended or runs elsewhere when its owner next looks at its inbox. The
+        session may be that of a sub-agent: then the agent that called it goes on.
         """
-        running = self._running.get(session)
-        if running is not None and running.segment is not None:
-            return running.segment.cancel(reason)
+        if (segment := self._segment(session)) is not None:
+            return segment.cancel(reason)
         records = await self._store.read(session)
         if not records:
             raise _unknown(session)
@@ -391,6 +392,21 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return False
         await self._store.put(session, secrets.token_hex(8), "cancel", reason)
         return True
+
+    def _segment(self, session: str) -> Segment | None:
+        """The turn that runs here in a session, or in one below it."""
+        running = self._running.get(session)
+        if running is not None:
+            return self._unnamed.get(session) if running is _UNNAMED else running.segment
+        roots = [*self._unnamed.values(), *[running.segment for running in list(self._running.values())]]
+        found: list[Segment] = [root for root in roots if root is not None]
+        while found:
+            segment = found.pop()
+            if segment.fold.session == session:
+                return segment
+            if session.startswith(f"{segment.fold.session}/"):
+                found += segment.children
+        return None
 
     # ------------------------------------------------------------ how a turn is entered and left
 
@@ -408,19 +424,24 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         name = session if session is not None else new_id()
         self._running[name] = _UNNAMED if session is None else _Running()
         try:
-            log = Fold(name) if session is None else await self._log(name)
+            if session is None:
+                segment = Segment(program, Fold(name), message, answers, scope, slots, True, handover)
+                self._unnamed[name] = segment
+                return segment
+            log = await self._log(name)
             if message is None:
                 _check_resumable(log.state)
-            segment = Segment(program, log, message, answers, scope, slots, session is None, handover)
-            if session is not None:
-                self._running[name].segment = segment
-                segment.inbox = bool(await self._store.take(name, log.inbox))
+            segment = Segment(program, log, message, answers, scope, slots, False, handover)
+            self._running[name].segment = segment
+            segment.inbox = bool(await self._store.take(name, log.inbox))
             return segment
         except BaseException:
             self._running.pop(name).end()
             raise
 
     def _leave(self, segment: Segment) -> None:
+        if segment.ephemeral:
+            del self._unnamed[segment.fold.session]
         self._running.pop(segment.fold.session).end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:

@@ -1129,3 +1129,30 @@ async def test_no_call_is_begun_once_another_has_cancelled_the_turn_and_swallowe
     await watched.closed()
     assert [part.status for part in result.messages[2].parts] == ["ok", "cancelled", "cancelled"]
     await watched.usable()
+
+
+@pytest.mark.parametrize("way", ["run", "stream", "iterate"])
+async def test_a_session_without_a_name_is_cancelled_by_the_id_it_was_given(way: str):
+    agent = Agent(ScriptedModel(calls("wait"), says("never")))
+    answers: list[bool] = []
+    outcomes: list[Any] = []
+
+    @agent.gate(TurnEnding)
+    def ending(event: TurnEnding) -> None:
+        outcomes.append(event.outcome)
+
+    @agent.wrap(ToolCall)
+    async def stop(call: Any, call_next: Any, turn: Turn) -> Any:
+        answers.append(await agent.cancel(turn.session_id, "the user pressed stop"))
+        await asyncio.Event().wait()
+
+    match way:
+        case "run":
+            await agent.run("go")
+        case "stream":
+            assert [event async for event in agent.stream("go")]
+        case _:
+            assert [state async for state in agent.iterate("go")]
+    assert answers == [True]
+    assert outcomes == [Cancelled("the user pressed stop")]
+    assert await only_this_task()

@@ -1901,3 +1901,21 @@ async def test_the_steps_of_a_child_are_in_the_stream_of_its_parent():
     events = [event async for event in agent.stream("go", session=S1)]
     begun = [(event.path, event.step) for event in events if isinstance(event, StepStarted)]
     assert begun == [("", 1), ("s1/1/1", 1), ("", 2)]
+
+
+async def test_a_child_can_be_cancelled_alone():
+    agent: Agent[Any, Any] | None = None
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        assert agent is not None
+        assert await agent.cancel("s1/1/1", "too slow")
+        await asyncio.Event().wait()
+        return "never"
+
+    child = Agent(working(), name="child", tools=[work])
+    agent = Agent(asked_for("went on", task="go"), tools=[child.as_tool()])
+    parent = await agent.run("go", session=S1)
+    assert (parent.text, parent.outcome) == ("went on", Completed())
+    assert (await agent.state("s1/1/1")).outcome == Cancelled("too slow")
