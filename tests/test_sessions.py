@@ -540,3 +540,34 @@ async def test_what_a_turn_was_given_is_freed_when_it_ends_without_the_collector
         assert result.text == "3"
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("way", ["stream", "iterate"])
+async def test_a_queued_message_may_be_streamed_or_iterated_over(way):
+    begun = asyncio.Event()
+
+    async def reply(request: Any) -> str:
+        begun.set()
+        await asyncio.sleep(0)
+        return f"to {request.messages[-1].text}"
+
+    agent = Agent(FunctionModel(reply), busy="queue")
+    first = asyncio.ensure_future(agent.run("one", session="s"))
+    await begun.wait()
+    events = agent.stream("two", session="s") if way == "stream" else agent.iterate("two", session="s")
+    assert [event async for event in events]
+    assert first.done()
+    state = await agent.state("s")
+    assert [message.text for message in state.messages] == ["one", "to one", "two", "to two"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "hint"), [("refuse", "busy='queue'"), ("queue", "only a message"), ("steer", "steer")]
+)
+async def test_who_is_refused_is_told_what_can_be_done(busy, hint):
+    async def resume(agent: Agent) -> Any:
+        return await agent.resume("s")
+
+    agent, raised = nested(busy, resume)
+    await agent.run("go", session="s")
+    assert hint in str(raised[0])

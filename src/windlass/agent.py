@@ -465,8 +465,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         handover: Handover[StreamEvent] | None = None,
     ) -> Result[OutputT]:
         """The turn of `iterate` and of `stream`. It has a task of its own, and so a context of its own."""
-        if session is not None:
-            self.refuse_busy(session)
+        if session is not None and session in self._running:
+            await self._wait_for_turn(session, message)
         segment = await self._enter(session, message, answers, scope, slots, handover)
         try:
             _inside.set((*_inside.get(), self._running[segment.fold.session]))
@@ -513,14 +513,21 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if len(self._kept) > _KEPT_SESSIONS:
                 self._kept.popitem(last=False)
 
+    async def _wait_for_turn(self, session: str, message: Message | None) -> None:
+        """A message to a busy session that is to be streamed or iterated over waits if messages are queued."""
+        if message is None or self.busy != "queue":
+            self.refuse_busy(session)
+        self._refuse_waiting(session)
+        while (running := self._running.get(session)) is not None:
+            await running.ended()
+
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
         if self.busy == "refuse":
             self.refuse_busy(session)
         self._refuse_waiting(session)
         if self.busy == "queue":
-            while (running := self._running.get(session)) is not None:
-                await running.ended()
+            await self._wait_for_turn(session, message)
             return await self.run(message, session=session, scope=scope, slots=slots)
         key = secrets.token_hex(8)
         self._steering[key] = None
@@ -566,10 +573,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     def refuse_busy(self, session: str) -> None:
         """Raise if a turn is running in the session."""
         if session in self._running:
-            raise SessionBusy(
-                f"a turn is running in session {session!r}; wait, or make the agent with busy='queue' or 'steer'",
-                session=session,
-            )
+            raise SessionBusy(f"a turn is running in session {session!r}; {_WHILE_BUSY[self.busy]}", session=session)
 
 
 class Session(Generic[ScopeT, OutputT]):
@@ -660,6 +664,14 @@ def _ignore(record: Record) -> None:
 def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+_WHILE_BUSY = {
+    "refuse": "wait, or make the agent with busy='queue' or 'steer'",
+    "queue": "wait: only a message is queued",
+    "steer": "wait: only a message that is given to run, or to agent.steer, goes into it",
+}
+"""What can be done about a turn that is running."""
 
 
 def _unknown(session: str) -> SessionUnknown:
