@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -28,7 +29,7 @@ from ._kernel.speaking import PLACES
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
-from .errors import ConfigError, NotSuspended, SessionBusy, SessionUnknown
+from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, SessionUnknown
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .messages import Message, as_message
@@ -36,7 +37,7 @@ from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, Record, SessionEnded
+from .records import Asked, Delegated, Record, SessionEnded
 from .results import Result, Stream
 from .states import Fold, State, fold, fold_log, of_latest_turn
 from .stores import open_store
@@ -428,6 +429,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
                 segment = Segment(program, Fold(name), message, answers, scope, slots, True, handover)
                 self._unnamed[name] = segment
                 return segment
+            if "/" in name:
+                await self._refuse_child(name)
             log = await self._log(name)
             if message is None:
                 _check_resumable(log.state)
@@ -520,6 +523,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._refuse_waiting(session)
         while (running := self._running.get(session)) is not None:
             await running.ended()
+
+    async def _refuse_child(self, session: str) -> None:
+        """Raise if the session is that of a sub-agent: outside of its call the hooks above would not hold for it."""
+        named = _CHILD.fullmatch(session)
+        above = await self._store.read(named[1]) if named is not None else ()
+        if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
+            raise SessionError(
+                f"session {session!r} is that of a sub-agent, which works only inside the call of session {named[1]!r} "
+                f"that has started it: resume {named[1]!r}",
+                session=session,
+            )
 
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
@@ -665,6 +679,9 @@ def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
+
+_CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
+"""The session of a sub-agent: that of its parent, and the step and the position of the call."""
 
 _WHILE_BUSY = {
     "refuse": "wait, or make the agent with busy='queue' or 'steer'",

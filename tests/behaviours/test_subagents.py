@@ -67,7 +67,7 @@ from windlass import (
     fold,
     tool,
 )
-from windlass.errors import ConfigError, StaleAnswer, ToolDefinitionError, ToolError
+from windlass.errors import ConfigError, SessionError, StaleAnswer, ToolDefinitionError, ToolError
 from windlass.records import Record, Rewritten, decode, encode
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, HookTrace, ScriptedModel, assert_same_everywhere, calls, says
@@ -1901,6 +1901,44 @@ async def test_the_steps_of_a_child_are_in_the_stream_of_its_parent():
     events = [event async for event in agent.stream("go", session=S1)]
     begun = [(event.path, event.step) for event in events if isinstance(event, StepStarted)]
     assert begun == [("", 1), ("s1/1/1", 1), ("", 2)]
+
+
+@pytest.mark.parametrize("whose", ["parent", "child"])
+@pytest.mark.parametrize("way", ["resume", "run", "stream", "iterate"])
+async def test_a_child_goes_on_only_in_its_call_where_the_guards_above_hold(whose: str, way: str):
+    """Behaviour 96: nobody enters the session of a sub-agent by another door, past the guards of its parent."""
+    ran: list[str] = []
+
+    @tool
+    def work() -> str:
+        """Work."""
+        ran.append("work")
+        return "worked"
+
+    store = MemoryStore()
+    child = Agent(working(), name="child", tools=[work], store=store)
+    agent = Agent(asked_for(task="go"), tools=[child.as_tool()], store=store)
+    agent.gate(ToolCalling, tool="work", band="guard")(lambda event: Ask("May it?"))
+    result = await agent.run("go", session=S1)
+    entered = agent if whose == "parent" else child
+    answers = {result.waiting_for[0].id: Approve()}
+    entering: dict[str, Any] = {
+        "resume": lambda: entered.resume("s1/1/1", answers=answers),
+        "run": lambda: entered.run("never mind the guard", session="s1/1/1"),
+        "stream": lambda: anext(entered.stream(session="s1/1/1", answers=answers)),
+        "iterate": lambda: anext(entered.iterate(session="s1/1/1", answers=answers)),
+    }
+    with pytest.raises(SessionError, match="resume 's1'"):
+        await entering[way]()
+    assert ran == []
+    result = await agent.resume(S1, answers=answers)
+    assert (ran, result.outcome) == (["work"], Completed())
+
+
+async def test_a_session_of_ones_own_may_be_named_like_that_of_a_child():
+    agent = Agent(ScriptedModel(says("one"), says("two")))
+    await agent.run("go", session="ann/2024/1")
+    assert (await agent.run("go on", session="ann/2024/1")).text == "two"
 
 
 async def test_a_child_can_be_cancelled_alone():
