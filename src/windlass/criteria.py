@@ -141,14 +141,21 @@ class ErrorLimit(Limit, frozen=True):
 
 
 def tools_ran(state: State) -> Evaluation | None:
-    """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop."""
-    step = state.turn.last if state.turn is not None else None
+    """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop.
+
+    A step that was taken back is to be taken again.
+    """
+    turn = state.turn
+    step = turn.last if turn is not None else None
     if step is not None and step.results:
         return TOOLS_RAN
+    if turn is not None and step is None and turn.rewinds:
+        return REWOUND
     return NO_TOOLS
 
 
 TOOLS_RAN: Evaluation = (Vote.REQUEST, "tools were called")
+REWOUND: Evaluation = (Vote.REQUEST, "the last step was taken back")
 NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
 
 

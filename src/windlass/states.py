@@ -153,6 +153,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     concluded: r.Outcome | None = None
     outcome: r.Outcome | None = None
     text: str | None = None
+    rewinds: int = 0
 
 
 class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
@@ -698,6 +699,9 @@ def _(fold: Fold, record: r.StopVetoed) -> None:
 
 @_folds(r.Rewound)
 def _(fold: Fold, record: r.Rewound) -> None:
+    turn = _turn(fold)
+    turn.rewinds += 1
+    turn.last = fold.last = None
     fold.cut(record.length)
 
 

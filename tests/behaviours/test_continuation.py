@@ -38,6 +38,7 @@ from windlass import (
     ReplyContains,
     ReplyRejected,
     RetryLimit,
+    Rewind,
     StepEnding,
     StepLimit,
     Stopped,
@@ -846,3 +847,19 @@ async def test_vetoes_are_counted_over_a_suspension():
         result = await agent.resume(SESSION, answers={result.waiting_for[0].id: Approve()})
     assert result.stop_reason is StopReason.VETO_CAP
     assert active == [False, True, True]
+
+
+async def test_a_rewind_of_the_answer_lets_the_model_answer_again():
+    agent = Agent(ScriptedModel(says("a"), says("b")))
+    agent.gate(StepEnding)(lambda event: Rewind(1, "Say b.") if event.step.number == 1 else None)
+    result = await agent.run("go")
+    assert result.text == "b"
+    assert [message.text for message in result.messages] == ["go", "Say b.", "b"]
+
+
+async def test_rewinds_are_bounded():
+    agent = Agent(FunctionModel(lambda request: says("a")), max_vetoes=2)
+    agent.gate(StepEnding, name="back")(lambda event: Rewind(event.step.number, "again"))
+    result = await agent.run("go")
+    assert result.stop_reason is StopReason.VETO_CAP
+    assert "back rewound 3 times" in result.outcome.detail

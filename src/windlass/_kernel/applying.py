@@ -128,6 +128,9 @@ async def _rewind(segment: Segment, rewind: Rewind, by: tuple[str, ...]) -> None
         detail = f"{', '.join(by)} wanted to rewind to step {rewind.to}; this turn has steps {first} to {state.steps}"
         segment.conclude(Stopped(StopReason.HALTED, detail))
         return
+    if turn.rewinds >= segment.program.max_vetoes:
+        segment.conclude(Stopped(StopReason.VETO_CAP, f"{', '.join(by)} rewound {turn.rewinds + 1} times"))
+        return
     if segment.voice is not None:
         segment.voice.rewind(range(rewind.to, state.steps + 1))
     segment.record(Rewound(rewind.to, _first_of(state.messages, turn.start + 1, rewind.to), by))
