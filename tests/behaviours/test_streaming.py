@@ -1493,7 +1493,9 @@ async def test_a_reply_that_is_not_let_into_the_transcript_is_taken_back(held, s
 
 
 async def test_what_is_rewound_is_taken_back():
-    agent = Agent(ScriptedModel(calls("add", a=1, b=2, _text="Adding."), says("I say 4."), says("It is 3.")), tools=[add])
+    agent = Agent(
+        ScriptedModel(calls("add", a=1, b=2, _text="Adding."), says("I say 4."), says("It is 3.")), tools=[add]
+    )
     agent.gate(StepEnding)(lambda event: Rewind(1, "start again") if event.step.number == 2 else None)
     events, result = await told(agent)
     assert texts(events) == ["Adding.", "I say 4.", "<retracted>", "<retracted>", "It is 3."]
