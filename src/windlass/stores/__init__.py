@@ -15,9 +15,16 @@ __all__ = ["MemoryStore", "open_store"]
 
 
 def open_store(where: str | Store | None) -> Store:
-    """A store from its address (`"memory:"`), or the store itself."""
+    """A store from its address — `memory:`, `sqlite:///file.db` — or the store itself."""
     if where is None or where == "memory:":
         return MemoryStore()
-    if isinstance(where, str):
-        raise ConfigError(f"no store is known for {where!r}; known is 'memory:', or pass a Store")
-    return where
+    if not isinstance(where, str):
+        return where
+    if where.startswith("sqlite:///") and len(where) > len("sqlite:///"):
+        from .sqlite import SQLiteStore
+
+        return SQLiteStore(where.removeprefix("sqlite:///"))
+    raise ConfigError(
+        f"no store is known for {where!r}; known are 'memory:', 'sqlite:///file.db' (four slashes for an absolute "
+        "path), or pass a Store"
+    )

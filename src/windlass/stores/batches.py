@@ -1,0 +1,162 @@
+"""What durable stores keep: an append batch as bytes, its link in the session's hash chain, and what it changes.
+
+A batch is the JSON of its records, one a line, deflated against a fixed dictionary: the records of a step are mostly
+field names. The link is taken of the lines themselves, so that an export can be checked without the store.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from windlass.records import (
+    Answered,
+    Asked,
+    InboxTaken,
+    Record,
+    Resumed,
+    SessionEnded,
+    SessionOpened,
+    Suspended,
+    TurnEnded,
+    TurnStarted,
+    decode,
+    encode,
+)
+
+Status: TypeAlias = Literal["open", "running", "suspended", "ended", "erased"]
+START = bytes(16)
+"""What the chain of every session begins with."""
+
+DICTIONARY = (
+    b'{"kind":"SessionOpened","agent":"agent","pipeline":"{"kind":"SessionEnded"{"kind":"Suspended","waiting_for":['
+    b'{"kind":"Resumed"{"kind":"Answered","answer":{"resolution":"Approve"{"kind":"HookFailed","hook":"","event":"",'
+    b'"error":{"type":"","message":"{"kind":"ErrorHandled","category":"tool","action":"retry"{"kind":"HookDecided",'
+    b'"about":"","answers":[["{"kind":"Rewritten","fields":{"arguments":{"kind":"Injected","parts":[{"type":"text",'
+    b'"text":"","origin":"{"kind":"ReplyRejected","feedback":"{"kind":"StopVetoed","reason":"completed","by":["'
+    b'{"kind":"Asked","id":"","event":"ToolCalling","question":"","allow":["approve","edit","reject","respond"],'
+    b'{"kind":"TurnStarted","turn":1,"message":{"role":"user","parts":[{"type":"text","text":""}]},"ref":"/t1","at":17'
+    b'{"kind":"MessageAdded"}{"kind":"Evaluated","vote":"allow_stop","reasons":[["tools_ran","no tool was called"]]}'
+    b'{"kind":"Concluded","outcome":{"outcome":"Completed"}}{"kind":"TurnEnded","outcome":{"outcome":"Completed"},'
+    b'{"kind":"ModelReplied","step":1,"reply":{"message":{"role":"assistant","parts":[{"type":"text","text":""}],"id":"'
+    b'"usage":{"input":,"output":,"cached":,"reasoning":,"cost":},"finish":"tool_calls","model":"","raw_finish":"stop"'
+    b'},{"type":"thinking","text":"","signature":"'
+    b'{"kind":"ModelReplied","step":1,"reply":{"message":{"role":"assistant","parts":[{"type":"tool_call","name":"",'
+    b'"json":"{\\"","id":"/1/1","vendor_id":"call_"}],"id":"/1"},"usage":{"input":1,"output":1},"finish":"tool_calls"}'
+    b',"at":17"}\n{"kind":"ToolDecided","call":"/1/1","verdict":{"decision":"Allow"}}\n{"kind":"ToolCalled","call":"'
+    b'/1/1","name":"","at":17"}\n{"kind":"ToolReturned","call":"/1/1","name":"","result":{"content":[{"type":"text",'
+    b'"text":""}],"status":"error"},"at":17"}\n{"kind":"StepEnded","step":1,"active":0.000'
+)
+"""Part of the format: it must not change. What it lacks costs bytes, nothing else."""
+
+_WINDOW = -12
+
+
+def lines_of(records: Sequence[Record]) -> bytes:
+    """The bytes of a batch: each record is encoded here, and nowhere else."""
+    return b"\n".join([encode(record) for record in records])
+
+
+def pack(lines: bytes) -> bytes:
+    """A batch, made small."""
+    small = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, 2, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+    return small.compress(lines) + small.flush()
+
+
+def unpack(data: bytes) -> bytes:
+    """A batch as it was; raises `zlib.error` if it is damaged."""
+    large = zlib.decompressobj(_WINDOW, DICTIONARY)
+    lines = large.decompress(data) + large.flush()
+    if not large.eof:
+        raise zlib.error("incomplete")
+    return lines
+
+
+def records_of(lines: bytes) -> list[Record]:
+    """The records of a batch."""
+    return [decode(line) for line in lines.split(b"\n")]
+
+
+def link_of(previous: bytes, lines: bytes) -> bytes:
+    """The next link of a chain."""
+    return blake2b(lines, digest_size=16, key=previous).digest()
+
+
+class Change(Struct):
+    """What a batch changes beside the log: the session's row, its open questions, its inbox."""
+
+    status: Status | None = None
+    agent: str | None = None
+    title: str | None = None
+    at: float = 0.0
+    asked: dict[str, Asked] = {}
+    answered: list[str] = []
+    taken: list[str] = []
+
+
+def change_of(records: Sequence[Record]) -> Change | None:
+    """What a batch changes; None for most: the records of a step change nothing but the log."""
+    change: Change | None = None
+    for record in records:
+        note = _NOTES.get(type(record))
+        if note is not None:
+            if change is None:
+                change = Change()
+            note(change, record)
+    return change
+
+
+def _opened(change: Change, record: SessionOpened) -> None:
+    change.agent, change.at, change.status = record.agent, record.at, "open"
+
+
+def _started(change: Change, record: TurnStarted) -> None:
+    change.title, change.at, change.status = record.message.text[:200], record.at, "running"
+
+
+def _asked(change: Change, record: Asked) -> None:
+    change.asked[record.id] = record
+
+
+def _answered(change: Change, record: Answered) -> None:
+    if change.asked.pop(record.id, None) is None:
+        change.answered.append(record.id)
+
+
+def _suspended(change: Change, record: Suspended) -> None:
+    change.at, change.status = record.at, "suspended"
+
+
+def _resumed(change: Change, record: Resumed) -> None:
+    change.at, change.status = record.at, "running"
+
+
+def _turn_ended(change: Change, record: TurnEnded) -> None:
+    change.at, change.status = record.at, "open"
+    change.asked.clear()
+    change.answered.append("*")
+
+
+def _session_ended(change: Change, record: SessionEnded) -> None:
+    change.at, change.status = record.at, "ended"
+
+
+def _taken(change: Change, record: InboxTaken) -> None:
+    change.taken.append(record.key)
+
+
+_NOTES: dict[type[Record], Any] = {
+    SessionOpened: _opened,
+    TurnStarted: _started,
+    Asked: _asked,
+    Answered: _answered,
+    Suspended: _suspended,
+    Resumed: _resumed,
+    TurnEnded: _turn_ended,
+    SessionEnded: _session_ended,
+    InboxTaken: _taken,
+}

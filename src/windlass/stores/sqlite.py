@@ -1,0 +1,497 @@
+"""The embedded store: one file, one writer thread, and a record is acknowledged after its COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from windlass.errors import StoreError, WindlassError
+from windlass.records import Asked, Record
+
+from .batches import START, Change, change_of, lines_of, link_of, pack, records_of, unpack
+from .kept import Batch, Inbox, SessionInfo, Verified, broken, conflict, erased_session, pruned, verified
+
+T = TypeVar("T")
+
+VERSION = 1
+APPLICATION = 0x57494E44  # "WIND"
+SCHEMA = """
+CREATE TABLE sessions (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
+    agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
+    records INTEGER, head BLOB
+);
+CREATE TABLE batches (
+    session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
+    pruned INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, seq)
+) WITHOUT ROWID;
+CREATE TABLE asks (
+    session INTEGER NOT NULL, id TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (session, id)
+) WITHOUT ROWID;
+CREATE TABLE inbox (
+    session TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, key)
+) WITHOUT ROWID;
+CREATE INDEX waiting ON inbox (session) WHERE taken = 0;
+CREATE TABLE cursors (
+    session TEXT NOT NULL, reader TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (session, reader)
+) WITHOUT ROWID;
+CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
+"""
+MIGRATIONS: dict[int, str] = {}
+"""From a version to the SQL that makes it the next one."""
+
+_KNOWN = 4096
+"""Of how many sessions the writer knows the head of the chain."""
+
+
+class _Head(NamedTuple):
+    """The end of a session's log."""
+
+    number: int
+    records: int
+    link: bytes
+
+
+class _Job(NamedTuple):
+    """Something to write, and who waits for it on which loop."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+
+
+_Settled: TypeAlias = tuple[_Job, Any, Exception | None]
+
+
+def _tell(settled: list[_Settled]) -> None:
+    """Wake all who wait, each loop once."""
+    for loop in {job.loop for job, _, _ in settled}:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_wake, [item for item in settled if item[0].loop is loop])
+
+
+def _wake(settled: list[_Settled]) -> None:
+    for job, value, failure in settled:
+        if job.done.done():
+            continue
+        if failure is None:
+            job.done.set_result(value)
+        else:
+            job.done.set_exception(failure)
+
+
+class SQLiteStore:
+    """Logs in one SQLite file. Any number of processes may share it; one advances a session at a time.
+
+    With `synchronous="FULL"`, the default, what was acknowledged survives a power cut; with "NORMAL" it survives the
+    death of the process, and a power cut may take the last moments.
+    """
+
+    durable = True
+
+    def __init__(
+        self, path: str | Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL", timeout: float = 30.0
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise StoreError(f"synchronous={synchronous!r}: must be 'FULL' or 'NORMAL'")
+        self.path = Path(path)
+        self.synchronous = synchronous
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._heads: OrderedDict[str, _Head] = OrderedDict()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._process = os.getpid()
+        self._closed = False
+
+    # ------------------------------------------------------------ the log
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        return await self._write(lambda db: self._append(db, session, records, expected))
+
+    def _append(self, db: sqlite3.Connection, session: str, records: Sequence[Record], expected: int) -> bool:
+        head = self._heads.get(session)
+        if head is None or head.records != expected:
+            head = _head(db, session)
+        found = 0 if head is None else head.records
+        if found != expected:
+            raise conflict(session, found, expected)
+        if head is None:
+            head = _new(db, session)
+        if records:
+            lines = lines_of(records)
+            link = link_of(head.link, lines)
+            row = (head.number, expected, len(records), link, pack(lines))
+            try:
+                db.execute("INSERT INTO batches (session, seq, count, link, data) VALUES (?, ?, ?, ?, ?)", row)
+            except sqlite3.IntegrityError:
+                self._heads.pop(session, None)
+                raise conflict(session, None, expected) from None
+            self._heads[session] = _Head(head.number, expected + len(records), link)
+            self._heads.move_to_end(session)
+            if len(self._heads) > _KNOWN:
+                self._heads.popitem(last=False)
+            if (change := change_of(records)) is not None:
+                _apply(db, session, head.number, change)
+        return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
+
+    async def read(self, session: str, start: int = 0) -> Sequence[Record]:
+        records: list[Record] = []
+        for batch in await self.batches(session, start):
+            found = records_of(batch.lines)
+            records += found[max(start - batch.seq, 0) :]
+        return records
+
+    async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
+        """The append batches that hold the records from `start` on, for whoever checks or exports a log."""
+        rows = await self._read(
+            "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
+            "WHERE id = ? AND seq + count > ? ORDER BY seq",
+            session, start,
+        )  # fmt: skip
+        return [
+            Batch(seq, count, link, _lines(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows
+        ]
+
+    # ------------------------------------------------------------ sessions and their questions
+
+    async def sessions(
+        self, *, search: str = "", status: str | None = None, limit: int | None = None
+    ) -> Sequence[SessionInfo]:
+        like = f"%{_escaped(search)}%"
+        rows = await self._read(
+            "SELECT id, status, agent, title, started, updated, coalesce(records, (SELECT max(seq + count) FROM batches"
+            " WHERE session = number), 0), (SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "WHERE (id LIKE ? ESCAPE '\\' OR title LIKE ? ESCAPE '\\' OR agent LIKE ? ESCAPE '\\') "
+            "AND (? IS NULL OR status = ?) ORDER BY updated DESC, number DESC LIMIT ?",
+            like, like, like, status, status, -1 if limit is None else limit,
+        )  # fmt: skip
+        return [SessionInfo(*row) for row in rows]
+
+    async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
+        rows = await self._read(
+            "SELECT sessions.id, data FROM asks JOIN sessions ON session = number "
+            "WHERE ? IS NULL OR sessions.id = ? ORDER BY number, asks.id",
+            session, session,
+        )  # fmt: skip
+        return [(name, msgspec.json.decode(data, type=Asked)) for name, data in rows]
+
+    async def prune(self, *, before: float) -> int:
+        """Drop what was injected for turns that have ended and not gone on since; how many batches got smaller."""
+        return await self._write(lambda db: self._prune(db, before))
+
+    def _prune(self, db: sqlite3.Connection, before: float) -> int:
+        count = 0
+        for number, session in db.execute(
+            "SELECT number, id FROM sessions WHERE status IN ('open', 'ended') AND updated < ?", (before,)
+        ).fetchall():
+            for seq, data in db.execute(
+                "SELECT seq, data FROM batches WHERE session = ? AND pruned = 0", (number,)
+            ).fetchall():
+                if (smaller := pruned(_lines(session, seq, data))) is not None:
+                    db.execute(
+                        "UPDATE batches SET data = ?, pruned = 1 WHERE session = ? AND seq = ?",
+                        (pack(smaller), number, seq),
+                    )
+                    count += 1
+        return count
+
+    async def erase(self, session: str) -> bool:
+        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain."""
+        return await self._write(lambda db: self._erase(db, session))
+
+    def _erase(self, db: sqlite3.Connection, session: str) -> bool:
+        below = f"{_escaped(session)}/%"
+        rows = db.execute(
+            "SELECT number, id FROM sessions WHERE (id = ? OR id LIKE ? ESCAPE '\\') AND status != 'erased'",
+            (session, below),
+        ).fetchall()
+        for number, name in rows:
+            head = _head(db, name)
+            assert head is not None
+            self._heads.pop(name, None)
+            for statement in ("DELETE FROM batches WHERE session = ?", "DELETE FROM asks WHERE session = ?"):
+                db.execute(statement, (number,))
+            for statement in ("DELETE FROM inbox WHERE session = ?", "DELETE FROM cursors WHERE session = ?"):
+                db.execute(statement, (name,))
+            db.execute(
+                "UPDATE sessions SET status = 'erased', title = '', records = ?, head = ?, updated = ? "
+                "WHERE number = ?",
+                (head.records, head.link, time.time(), number),
+            )
+        return bool(rows)
+
+    async def verify(self, session: str) -> Verified:
+        """Follow the chain of a session; raises `StoreError` where it is broken."""
+        return verified(session, await self.batches(session))
+
+    # ------------------------------------------------------------ inbox, cursors, pipelines
+
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        encoded = msgspec.json.encode(data)
+        return await self._write(
+            lambda db: db.execute(
+                "INSERT OR IGNORE INTO inbox (session, key, position, kind, data) "
+                "SELECT ?, ?, coalesce(max(position), 0) + 1, ?, ? FROM inbox WHERE session = ?",
+                (session, key, kind, encoded, session),
+            ).rowcount > 0
+        )  # fmt: skip
+
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[Inbox]:
+        rows = await self._read(
+            "SELECT key, kind, data FROM inbox WHERE session = ? AND taken = 0 ORDER BY position", session
+        )
+        return [(key, kind, msgspec.json.decode(data)) for key, kind, data in rows if key not in taken]
+
+    async def cursor(self, session: str, reader: str) -> int:
+        rows = await self._read("SELECT seq FROM cursors WHERE session = ? AND reader = ?", session, reader)
+        return int(rows[0][0]) if rows else 0
+
+    async def advance(self, session: str, reader: str, seq: int) -> None:
+        await self._write(
+            lambda db: db.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (session, reader, seq)).rowcount
+        )
+
+    async def put_pipeline(self, digest: str, data: bytes) -> None:
+        await self._write(
+            lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?)", (digest, data)).rowcount
+        )
+
+    async def pipeline(self, digest: str) -> bytes | None:
+        rows = await self._read("SELECT data FROM pipelines WHERE digest = ?", digest)
+        return bytes(rows[0][0]) if rows else None
+
+    # ------------------------------------------------------------ threads
+
+    async def close(self) -> None:
+        """Wait for what is being written, and let go of the file."""
+        with self._lock:
+            writer, self._writer, self._closed = self._writer, None, True
+            readers, self._readers = self._readers, None
+        if writer is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(writer.join)
+        if readers is not None:
+            await asyncio.to_thread(readers.shutdown)
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            self._check_open()
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
+                self._writer.start()
+            self._jobs.put(_Job(work, loop, done))
+        return await done
+
+    async def _read(self, query: str, *values: Any) -> list[Any]:
+        with self._lock:
+            self._check_open()
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(2, thread_name_prefix="windlass-sqlite-read")
+            readers = self._readers
+        return await asyncio.wrap_future(readers.submit(self._query, query, values))
+
+    def _check_open(self) -> None:
+        """A process that was forked has the store, but not its threads nor the right to their connections."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._writer = self._readers = None
+            self._jobs = SimpleQueue()
+            self._heads.clear()
+            self._local = threading.local()
+        if self._closed:
+            raise StoreError(f"the store {self.path} is closed")
+
+    def _query(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        try:
+            db: sqlite3.Connection | None = getattr(self._local, "db", None)
+            if db is None:
+                db = self._local.db = self._connect()
+            return db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._error("read", error) from error
+
+    def _work(self) -> None:
+        """The writer: whatever waits is committed together."""
+        db: sqlite3.Connection | None = None
+        jobs = self._jobs
+        going = True
+        while going:
+            batch = [jobs.get()]
+            while not jobs.empty():
+                batch.append(jobs.get())
+            going = None not in batch
+            todo = [job for job in batch if job is not None]
+            try:
+                if db is None and todo:
+                    db = self._connect()
+            except (sqlite3.Error, StoreError) as error:
+                shown = error if isinstance(error, StoreError) else self._error("open", error)
+                _tell([(job, None, shown) for job in todo])
+                continue
+            if todo and db is not None:
+                self._commit(db, todo)
+        if db is not None:
+            db.close()
+
+    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> None:
+        """One transaction for all. If it fails, each gets one of its own: who is at fault is told so."""
+        settled: list[_Settled] = []
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                try:
+                    settled.append((job, job.work(db), None))
+                except WindlassError as error:
+                    settled.append((job, None, error))
+            db.execute("COMMIT")
+        except Exception as error:
+            self._heads.clear()
+            with suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._commit(db, [job])
+                return
+            shown = self._error("write", error) if isinstance(error, sqlite3.Error) else error
+            settled = [(jobs[0], None, shown)]
+        _tell(settled)
+
+    # ------------------------------------------------------------ the file
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False)
+        try:
+            self._check_version(db)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {self.synchronous}")
+            db.execute("PRAGMA cache_size = -8000")
+            self._migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_version(self, db: sqlite3.Connection) -> int:
+        """The version of the file; one of a newer version or of another application is refused, and not touched."""
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        application = int(db.execute("PRAGMA application_id").fetchone()[0])
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != APPLICATION and tables:
+            raise StoreError(f"{self.path} is an SQLite file of another application; name another file")
+        if version > VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer Windlass (format {version}, this one knows {VERSION}); "
+                "install that version, or name another file. Nothing was changed"
+            )
+        return version
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        if self._check_version(db) == VERSION:
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = self._check_version(db)
+            if version == 0:
+                _run(db, SCHEMA)
+            while 0 < version < VERSION:
+                _run(db, MIGRATIONS[version])
+                version += 1
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+            db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
+
+    def _error(self, doing: str, error: sqlite3.Error) -> StoreError:
+        text = str(error)
+        for sign, advice in _ADVICE.items():
+            if sign in text:
+                return StoreError(f"could not {doing} {self.path}: {text}; {advice}")
+        return StoreError(f"could not {doing} {self.path}: {text}")
+
+
+_ADVICE = {
+    "locked": "another process holds it for too long: find that process, or give the store a longer `timeout`",
+    "busy": "another process holds it for too long: find that process, or give the store a longer `timeout`",
+    "full": "make room on the disk and resume the session: what was acknowledged is there",
+    "readonly": "make the file and its folder writable for this user",
+    "unable to open": "its folder must exist and be writable for this user",
+    "not a database": "it is no SQLite file, or damaged: restore it from a backup, or name another file",
+    "malformed": "it is damaged: restore it from a backup, or recover what can be read with `sqlite3 FILE .recover`",
+    "disk I/O": "the disk failed or the file was cut: check the disk, restore from a backup if need be",
+}
+
+
+def _new(db: sqlite3.Connection, session: str) -> _Head:
+    now = time.time()
+    made = db.execute("INSERT INTO sessions (id, started, updated) VALUES (?, ?, ?)", (session, now, now))
+    return _Head(made.lastrowid or 0, 0, START)
+
+
+def _head(db: sqlite3.Connection, session: str) -> _Head | None:
+    """The end of a session's log; None if there is no such session."""
+    row = db.execute("SELECT number, status FROM sessions WHERE id = ?", (session,)).fetchone()
+    if row is None:
+        return None
+    number, status = row
+    if status == "erased":
+        raise erased_session(session)
+    query = "SELECT seq + count, link FROM batches WHERE session = ? ORDER BY seq DESC LIMIT 1"
+    last = db.execute(query, (number,)).fetchone()
+    return _Head(number, *last) if last is not None else _Head(number, 0, START)
+
+
+def _run(db: sqlite3.Connection, script: str) -> None:
+    for statement in script.split(";"):
+        if statement.strip():
+            db.execute(statement)
+
+
+def _apply(db: sqlite3.Connection, session: str, number: int, change: Change) -> None:
+    if change.status is not None:
+        db.execute(
+            "UPDATE sessions SET status = ?, agent = coalesce(?, agent), title = CASE WHEN title = '' THEN "
+            "coalesce(?, '') ELSE title END, updated = ? WHERE number = ?",
+            (change.status, change.agent, change.title, change.at, number),
+        )
+    if "*" in change.answered:
+        db.execute("DELETE FROM asks WHERE session = ?", (number,))
+    for answered in change.answered:
+        db.execute("DELETE FROM asks WHERE session = ? AND id = ?", (number, answered))
+    for asked in change.asked.values():
+        db.execute("INSERT OR REPLACE INTO asks VALUES (?, ?, ?)", (number, asked.id, msgspec.json.encode(asked)))
+    for key in change.taken:
+        db.execute("UPDATE inbox SET taken = 1 WHERE session = ? AND key = ?", (session, key))
+
+
+def _lines(session: str, seq: int, data: bytes) -> bytes:
+    try:
+        return unpack(data)
+    except zlib.error as error:
+        raise broken(session, seq, f"the batch is damaged ({error})") from error
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
