@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from .deltas import AnyDelta
+from .logs import Batch, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
-from .records import Record
+from .records import Asked, Record
 
 
 @runtime_checkable
@@ -61,7 +62,36 @@ class Store(Protocol):
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool: ...
     async def read(self, session: str, start: int = 0) -> Sequence[Record]: ...
-    async def sessions(self) -> Sequence[str]: ...
+    async def sessions(self) -> Sequence[str]:
+        """The ids of all sessions, in the order in which they began."""
+        ...
+
+    async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
+        """The append batches that hold the records from `start` on, with their links in the chain."""
+        ...
+
+    async def find(
+        self, *, search: str = "", status: str | None = None, limit: int | None = None
+    ) -> Sequence[SessionInfo]:
+        """Sessions by a text in their id, first message or agent, and by status; the latest first."""
+        ...
+
+    async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
+        """The open questions of one session or of all."""
+        ...
+
+    async def prune(self, *, before: float) -> int:
+        """Drop transient context of turns that ended before a moment; nothing of a turn that is open is touched."""
+        ...
+
+    async def erase(self, session: str) -> bool:
+        """Erase a session and those of its sub-agents; that it was there, and the head of its chain, stay."""
+        ...
+
+    async def verify(self, session: str) -> Verified:
+        """Follow the hash chain of a session; raises `StoreError` where it is broken."""
+        ...
+
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
         """Put an entry into the inbox; False if that key is there already."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
 from windlass.records import CancelRequested, InboxTaken, MessageHeld
@@ -20,7 +22,8 @@ async def take_inbox(segment: Segment) -> bool:
     for key, kind, data in entries:
         segment.record(InboxTaken(key, kind))
         if kind == "steer":
-            added = await _hear(segment, as_message(data)) or added
+            message = msgspec.convert(data, Message) if isinstance(data, dict) else as_message(data)
+            added = await _hear(segment, message) or added
         elif kind == "cancel":
             segment.record(CancelRequested(str(data)))
             segment.conclude(Cancelled(str(data)))

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
 
 from windlass.errors import SessionConflict, StoreError
-from windlass.messages import Value
-from windlass.records import Injected, decode, encode
+from windlass.logs import Batch, SessionInfo, Verified
+from windlass.records import Asked, Injected, Record, decode, encode
 
-from .batches import START, link_of
-
-Inbox: TypeAlias = tuple[str, str, Any]
-"""Key, kind and data of an entry."""
+from .batches import START, change_of, link_of
 
 
-class SessionInfo(Value, frozen=True):
-    """A session as a list shows it. `status` is open, running, suspended, ended or erased."""
+def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:
+    """What a log says of its session, for a store that keeps nothing beside it; and its open questions."""
+    info, asks = SessionInfo(session, records=len(records)), dict[str, Asked]()
+    for record in records:
+        change = change_of((record,))
+        if change is None:
+            continue
+        if change.status is not None:
+            info = info.replace(
+                status=change.status,
+                agent=change.agent or info.agent,
+                title=info.title or change.title or "",
+                started=info.started or change.at,
+                updated=change.at,
+            )
+        asks |= change.asked
+        for answered in change.answered:
+            if answered == "*":
+                asks.clear()
+            asks.pop(answered, None)
+    return info.replace(waiting=len(asks)), asks
 
-    session: str
-    status: str = "open"
-    agent: str = ""
-    title: str = ""
-    started: float = 0.0
-    updated: float = 0.0
-    records: int = 0
-    waiting: int = 0
 
-
-class Batch(Value, frozen=True):
-    """An append batch: where it begins, its link in the chain, and the JSON of its records, one a line."""
-
-    seq: int
-    count: int
-    link: bytes
-    lines: bytes
-    pruned: bool = False
-
-
-class Verified(Value, frozen=True):
-    """A chain that holds: how many records it covers, its last link, and how many batches were pruned."""
-
-    session: str
-    records: int
-    head: str
-    pruned: int = 0
+def found(info: SessionInfo, search: str, status: str | None) -> bool:
+    """Whether a session is among those that are looked for."""
+    text = f"{info.session}\n{info.title}\n{info.agent}".casefold()
+    return search.casefold() in text and status in (None, info.status)
 
 
 def verified(session: str, batches: Iterable[Batch]) -> Verified:

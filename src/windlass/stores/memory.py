@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from windlass.errors import SessionConflict
-from windlass.records import InboxTaken, Record, SessionEnded
+from windlass.logs import Batch, SessionInfo, Verified
+from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
+
+from .batches import START, lines_of, link_of
+from .kept import conflict, erased_session, found, info_of, verified
 
 
 class MemoryStore:
@@ -25,6 +28,7 @@ class MemoryStore:
         self._cursors: dict[str, dict[str, int]] = {}
         self._pipelines: dict[str, bytes] = {}
         self._ended: dict[str, None] = {}
+        self._erased: dict[str, SessionInfo] = {}
         self._keep_ended = keep_ended
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
@@ -34,12 +38,11 @@ class MemoryStore:
         """`append` for those who need not wait."""
         log = self._logs.get(session) or []
         if len(log) != expected:
-            raise SessionConflict(
-                f"session {session!r} has {len(log)} records, not {expected}: somebody else advanced it",
-                session=session,
-            )
+            raise conflict(session, len(log), expected)
         if records:
             if not expected:
+                if session in self._erased:
+                    raise erased_session(session)
                 self._logs[session] = log
             log += records
             if type(records[-1]) is SessionEnded:
@@ -53,6 +56,48 @@ class MemoryStore:
 
     async def sessions(self) -> Sequence[str]:
         return list(self._logs)
+
+    async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
+        log = self._logs.get(session, [])
+        if start >= len(log):
+            return []
+        lines = lines_of(log)
+        return [Batch(0, len(log), link_of(START, lines), lines)]
+
+    async def find(
+        self, *, search: str = "", status: str | None = None, limit: int | None = None
+    ) -> Sequence[SessionInfo]:
+        infos = [info_of(session, log)[0] for session, log in self._logs.items()]
+        infos += self._erased.values()
+        infos.sort(key=lambda info: -info.updated)
+        return [info for info in infos if found(info, search, status)][:limit]
+
+    async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
+        names = self._logs if session is None else [session]
+        asked = [(name, info_of(name, self._logs.get(name, []))[1]) for name in names]
+        return [(name, ask) for name, asks in asked for ask in asks.values()]
+
+    async def prune(self, *, before: float) -> int:
+        count = 0
+        for session, log in self._logs.items():
+            info, _ = info_of(session, log)
+            if info.status in ("open", "ended") and info.updated < before:
+                for at, record in enumerate(log):
+                    if isinstance(record, Injected) and not record.durable and record.parts:
+                        log[at] = record.replace(parts=())
+                        count += 1
+        return count
+
+    async def erase(self, session: str) -> bool:
+        names = [name for name in self._logs if name == session or name.startswith(f"{session}/")]
+        for name in names:
+            info, _ = info_of(name, self._logs[name])
+            self._drop(name)
+            self._erased[name] = info.replace(status="erased", title="", waiting=0)
+        return bool(names)
+
+    async def verify(self, session: str) -> Verified:
+        return verified(session, await self.batches(session))
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
         if key in self._inboxes.get(session, ()) or key in self._taken.get(session, ()):
@@ -94,7 +139,8 @@ class MemoryStore:
         self._ended[session] = None
         if len(self._ended) > self._keep_ended:
             for oldest in list(islice(self._ended, 1 + self._keep_ended // 4)):
-                del self._ended[oldest], self._logs[oldest]
-                self._inboxes.pop(oldest, None)
-                self._taken.pop(oldest, None)
-                self._cursors.pop(oldest, None)
+                self._drop(oldest)
+
+    def _drop(self, session: str) -> None:
+        for kept in (self._ended, self._logs, self._inboxes, self._taken, self._cursors):
+            kept.pop(session, None)

@@ -19,10 +19,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from windlass.errors import StoreError, WindlassError
+from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record
 
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of, unpack
-from .kept import Batch, Inbox, SessionInfo, Verified, broken, conflict, erased_session, pruned, verified
+from .kept import broken, conflict, erased_session, pruned, verified
 
 T = TypeVar("T")
 
@@ -116,6 +117,7 @@ class SQLiteStore:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._writer: threading.Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._pipelines: set[str] = set()
         self._local = threading.local()
         self._process = os.getpid()
         self._closed = False
@@ -171,7 +173,11 @@ class SQLiteStore:
 
     # ------------------------------------------------------------ sessions and their questions
 
-    async def sessions(
+    async def sessions(self) -> Sequence[str]:
+        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number")
+        return [row[0] for row in rows]
+
+    async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
         like = f"%{_escaped(search)}%"
@@ -253,7 +259,7 @@ class SQLiteStore:
             ).rowcount > 0
         )  # fmt: skip
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[Inbox]:
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
             "SELECT key, kind, data FROM inbox WHERE session = ? AND taken = 0 ORDER BY position", session
         )
@@ -269,9 +275,11 @@ class SQLiteStore:
         )
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
-        await self._write(
-            lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?)", (digest, data)).rowcount
-        )
+        if digest not in self._pipelines:
+            await self._write(
+                lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?)", (digest, data)).rowcount
+            )
+            self._pipelines.add(digest)
 
     async def pipeline(self, digest: str) -> bytes | None:
         rows = await self._read("SELECT data FROM pipelines WHERE digest = ?", digest)
