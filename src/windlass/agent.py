@@ -394,6 +394,22 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         await self._store.put(session, secrets.token_hex(8), "cancel", reason)
         return True
 
+    async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
+        """A new session with the first `at` records of another one; all of them if it is not given. Its id.
+
+        It goes on like any other, from where it was cut: by `run`, or by `resume` if a turn is open there. What was
+        asked and not done by then is asked again. The other session does not notice.
+        """
+        from .transfer import forked
+
+        records = await self._store.read(session)
+        if not records:
+            raise _unknown(session)
+        name = to or new_id()
+        log = forked(records, session, name, len(records) if at is None else at, self._given["clock"].now())
+        await self._store.append(name, log, 0)
+        return name
+
     def _segment(self, session: str) -> Segment | None:
         """The turn that runs here in a session, or in one below it."""
         running = self._running.get(session)

@@ -41,7 +41,8 @@ class Record(Fact, frozen=True):
 
 
 class SessionOpened(Record, frozen=True):
-    """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them."""
+    """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them,
+    `origin` is what it was forked from: `session@record`."""
 
     how: Literal["new", "resumed", "forked"] = "new"
     agent: str = ""
@@ -49,6 +50,7 @@ class SessionOpened(Record, frozen=True):
     system: str | None = None
     tools: tuple[ToolSpec, ...] | None = None
     at: float = 0.0
+    origin: str = ""
 
 
 class SessionEnded(Record, frozen=True):
