@@ -1,0 +1,91 @@
+"""Answers to questions: which one fits, and how one given elsewhere reaches the process that owns the session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from .decisions import AnyResolution, Approve, Edit, Reject, Respond
+from .errors import SessionUnknown, StaleAnswer
+from .protocols import Store
+from .records import Answered, Asked, Record
+from .states import fold
+
+_KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
+
+
+async def resolve(store: Store, session: str, ask_id: str, answer: AnyResolution, *, now: float | None = None) -> None:
+    """Answer a question of a session, from any process. It counts when the session's owner next looks.
+
+    A question is answered once: a second answer, one to something else, one that is not allowed or comes too late is
+    refused with `StaleAnswer`.
+    """
+    records = await store.read(session)
+    if not records:
+        raise SessionUnknown(f"there is no session {session!r}", session=session)
+    waiting = {asked.id: asked for asked in fold(session, records).waiting}
+    asked = waiting.get(ask_id)
+    if asked is None:
+        raise stale(session, ask_id, "no such question is open; " + _open(waiting))
+    check_answer(session, asked, answer, time.time() if now is None else now)
+    data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer)}
+    if not await store.put(session, _key(records, asked), "answer", data):
+        raise stale(session, ask_id, "it has been answered already")
+
+
+def _key(records: Sequence[Record], asked: Asked) -> str:
+    """One answer for each time that a question was put."""
+    times = sum(isinstance(record, Asked) and record.id == asked.id for record in records)
+    return f"answer/{asked.id}/{times}"
+
+
+def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution]:
+    """The id, the digest and the answer of an entry of the inbox."""
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution)  # type: ignore[arg-type]
+
+
+def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:
+    """Raise `StaleAnswer` unless a question can be answered so, by whoever gives the answer, at this moment."""
+    kind = _KINDS.get(type(answer))
+    if kind is None or kind not in asked.allow:
+        given = kind or type(answer).__name__
+        raise stale(session, asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
+    if asked.expires_at is not None and now >= asked.expires_at:
+        raise stale(session, asked.id, "it has expired")
+    if isinstance(answer, Edit) and not isinstance(answer.arguments, dict):
+        raise stale(session, asked.id, f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
+    if asked.approvers is not None and answer.by not in asked.approvers:
+        text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
+        raise stale(session, asked.id, text)
+
+
+def checked_answers(
+    session: str, waiting: Sequence[Asked], answers: dict[str, AnyResolution], now: float
+) -> list[Answered]:
+    """Answers as records, each fitting an open question, and the defaults of those that have expired."""
+    questions = {asked.id: asked for asked in waiting}
+    records: list[Answered] = []
+    for ask_id, answer in answers.items():
+        asked = questions.get(ask_id)
+        if asked is None:
+            raise stale(session, ask_id, "no such question is open; " + _open(questions))
+        check_answer(session, asked, answer, now)
+        records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
+    for asked in waiting:
+        expired = asked.expires_at is not None and now >= asked.expires_at
+        if expired and asked.id not in answers:
+            default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
+            records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True))
+    return records
+
+
+def stale(session: str, ask_id: str, why: str) -> StaleAnswer:
+    """The error of an answer that does not fit."""
+    return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
+
+
+def _open(waiting: dict[str, Asked]) -> str:
+    return "open: " + ", ".join(waiting) if waiting else "none is open"
