@@ -44,7 +44,7 @@ def _key(records: Sequence[Record], asked: Asked) -> str:
 
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution]:
     """The id, the digest and the answer of an entry of the inbox."""
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution)  # type: ignore[arg-type]
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution)
 
 
 def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:

@@ -6,8 +6,12 @@ import click
 
 # name: (where the command is, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "approve": ("windlass.cli.approve:approve", "See what is asked, and answer."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without a key or a network."),
     "explain": ("windlass.cli.explain:explain", "Show what an agent is compiled to, like a query plan."),
+    "resume": ("windlass.cli.resume:resume", "Go on with a turn that waits or was interrupted."),
+    "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
+    "show": ("windlass.cli.show:show", "Show a session as its log tells it."),
 }
 
 

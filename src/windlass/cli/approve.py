@@ -1,0 +1,80 @@
+"""The `approve` command: see what is asked, and answer."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from windlass._text import shown
+from windlass.approvals import resolve
+from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
+from windlass.protocols import Store
+from windlass.records import Asked
+
+from .stores import store_option, with_store
+
+
+@click.command()
+@store_option
+@click.argument("session", required=False)
+@click.argument("question", required=False)
+@click.option("--reject", "message", help="Say no, with a message to the model.")
+@click.option("--edit", "arguments", help="Say yes to these arguments instead, a JSON object.")
+@click.option("--respond", "text", help="Do not run it: the model reads this text as the result.")
+@click.option("--by", help="Who answers.")
+def approve(
+    address: str,
+    session: str | None,
+    question: str | None,
+    message: str | None,
+    arguments: str | None,
+    text: str | None,
+    by: str | None,
+) -> None:
+    """Answer a question of a session; without one, list what is asked.
+
+    The answer is kept in the session's inbox and counts when the session is resumed, or at once if it is running.
+    """
+    if session is None or question is None:
+        _list(address, session)
+        return
+    answer = _answer(message, arguments, text, by)
+
+    async def work(store: Store) -> None:
+        await resolve(store, session, question, answer)
+
+    with_store(address, work)
+    click.echo(f"{type(answer).__name__.lower()}: kept for the next resume of {session}")
+
+
+def _answer(message: str | None, arguments: str | None, text: str | None, by: str | None) -> AnyResolution:
+    if sum(given is not None for given in (message, arguments, text)) > 1:
+        raise click.UsageError("give one of --reject, --edit and --respond, or none to approve")
+    if message is not None:
+        return Reject(message, by=by)
+    if text is not None:
+        return Respond(text, by=by)
+    if arguments is None:
+        return Approve(by=by)
+    try:
+        edited = json.loads(arguments)
+    except ValueError as error:
+        raise click.UsageError(f"--edit takes a JSON object: {error}") from error
+    if not isinstance(edited, dict):
+        raise click.UsageError("--edit takes a JSON object")
+    return Edit(edited, by=by)
+
+
+def _list(address: str, session: str | None) -> None:
+    async def work(store: Store) -> list[tuple[str, Asked]]:
+        return list(await store.approvals(session))
+
+    found = with_store(address, work)
+    for name, asked in found:
+        click.echo(f"{name}  {asked.id}  {shown(asked.question)}")
+        if asked.call is not None:
+            click.echo(f"    {shown(f'{asked.call.name} {asked.call.json}', 90)}")
+        click.echo(f"    answers: {', '.join(asked.allow)}")
+    if not found:
+        click.echo("nothing is asked")

@@ -1,0 +1,27 @@
+"""The `resume` command: go on with a turn that waits or was interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from windlass import Agent
+
+from .loading import agent_argument
+from .stores import told
+
+
+@click.command()
+@agent_argument
+@click.argument("session")
+def resume(agent: Agent[Any, Any], session: str) -> None:
+    """Go on with a turn that waits for an answer or was interrupted.
+
+    Answers are given before, with `windlass approve`. The agent must be made with the store that has the session.
+    """
+    result = told(lambda: agent.resume_sync(session))
+    click.echo(result.text)
+    click.echo(f"{session}: {result.stop_reason}", err=True)
+    for asked in result.waiting_for:
+        click.echo(f"asked: {asked.id}  {asked.question}", err=True)

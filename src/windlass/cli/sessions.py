@@ -1,0 +1,123 @@
+"""The `sessions` commands: list, check, move and erase what a store keeps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from windlass._text import shown
+from windlass.logs import SessionInfo
+from windlass.protocols import Store
+from windlass.transfer import export_session, import_session
+
+from .stores import store_option, with_store
+
+
+@click.group()
+def sessions() -> None:
+    """List, check, move and erase sessions."""
+
+
+@sessions.command("list")
+@store_option
+@click.option("--search", default="", help="Only those with this text in their id, first message or agent.")
+@click.option(
+    "--status",
+    type=click.Choice(["open", "running", "suspended", "ended", "erased"]),
+    help="Only those with this status.",
+)
+@click.option("--limit", default=50, show_default=True, help="At most so many, the latest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON, one session a line.")
+def list_(address: str, search: str, status: str | None, limit: int, as_json: bool) -> None:
+    """List sessions, the latest first."""
+
+    async def work(store: Store) -> list[SessionInfo]:
+        return list(await store.find(search=search, status=status, limit=limit))
+
+    for info in with_store(address, work):
+        if as_json:
+            click.echo(msgspec.json.encode(info).decode())
+        else:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
+            waiting = f", {info.waiting} asked" if info.waiting else ""
+            head = f"{shown(info.session, 30):<30} {when}  {info.status}{waiting}, {info.records} records"
+            click.echo(f"{head}  {shown(info.title, 40)}".rstrip())
+
+
+@sessions.command()
+@store_option
+@click.argument("session", required=False)
+def verify(address: str, session: str | None) -> None:
+    """Follow the hash chain of a session, or of all; fails where one is broken."""
+
+    async def work(store: Store) -> int:
+        names = [session] if session is not None else list(await store.sessions())
+        for name in names:
+            found = await store.verify(name)
+            pruned = f", {found.pruned} batches pruned" if found.pruned else ""
+            click.echo(f"{name}: {found.records} records hold, head {found.head}{pruned}")
+        return len(names)
+
+    if not with_store(address, work):
+        click.echo("there are no sessions")
+
+
+@sessions.command()
+@store_option
+@click.argument("session")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of the screen.")
+def export(address: str, session: str, output: Path | None) -> None:
+    """Write a session as JSON lines."""
+
+    async def work(store: Store) -> list[str]:
+        return await export_session(store, session)
+
+    text = "\n".join(with_store(address, work)) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+@sessions.command("import")
+@store_option
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--as", "name", help="Another id than the one it was exported with.")
+def import_(address: str, file: Path, name: str | None) -> None:
+    """Put an exported session into a store. Nothing is written if the file does not add up."""
+    lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+
+    async def work(store: Store) -> str:
+        return await import_session(store, lines, name)
+
+    click.echo(f"imported {with_store(address, work)}")
+
+
+@sessions.command()
+@store_option
+@click.argument("session")
+@click.confirmation_option(prompt="Erase it for good, with the sessions of its sub-agents?")
+def erase(address: str, session: str) -> None:
+    """Erase a session and those of its sub-agents. That it was there, and the head of its chain, stay."""
+
+    async def work(store: Store) -> bool:
+        return await store.erase(session)
+
+    if not with_store(address, work):
+        raise click.ClickException(f"there is no session {session!r}")
+    click.echo(f"erased {session}")
+
+
+@sessions.command()
+@store_option
+@click.option("--days", default=30.0, show_default=True, help="Of turns that ended longer ago than this.")
+def prune(address: str, days: float) -> None:
+    """Drop what was injected for turns that are long over. Open turns are never touched."""
+
+    async def work(store: Store) -> int:
+        return await store.prune(before=time.time() - days * 86_400)
+
+    click.echo(f"{with_store(address, work)} batches got smaller")

@@ -1,0 +1,41 @@
+"""The `show` command: a session as its log tells it."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from windlass._text import shown
+from windlass.protocols import Store
+from windlass.records import decode, encode
+from windlass.why import Why
+
+from .stores import store_option, with_store
+
+
+@click.command()
+@store_option
+@click.argument("session")
+@click.option("--records", is_flag=True, help="Every record, one a line, with its number.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
+def show(address: str, session: str, records: bool, as_json: bool) -> None:
+    """Show the latest turn of a session, step by step, or all its records."""
+
+    async def work(store: Store) -> list[bytes]:
+        return [encode(record) for record in await store.read(session)]
+
+    lines = with_store(address, work)
+    if not lines:
+        raise click.ClickException(f"there is no session {session!r}")
+    if records:
+        for number, line in enumerate(lines, 1):
+            click.echo(line.decode() if as_json else _line(number, line))
+        return
+    why = Why(session, [decode(line) for line in lines])
+    click.echo(why.json() if as_json else str(why))
+
+
+def _line(number: int, line: bytes) -> str:
+    plain = msgspec.json.decode(line)
+    kind = plain.pop("kind")
+    return f"{number:>5}  {kind:<16} {shown(msgspec.json.encode(plain).decode(), 76)}"

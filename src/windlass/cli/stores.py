@@ -1,0 +1,49 @@
+"""How a command opens the store that its user names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from windlass.errors import WindlassError
+from windlass.protocols import Store
+from windlass.stores import open_store
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+store_option = click.option(
+    "--store",
+    "address",
+    envvar="WINDLASS_STORE",
+    default="sqlite:///windlass.db",
+    show_default=True,
+    show_envvar=True,
+    help="Where the sessions are kept: sqlite:///FILE or postgresql://…",
+)
+
+
+def with_store(address: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Open a store, do something with it and close it; what goes wrong is told without a traceback."""
+
+    async def run() -> T:
+        store = open_store(address)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    if address == "memory:":
+        raise click.UsageError("a store in memory has nothing to show; name a file with --store")
+    return told(lambda: asyncio.run(run()))
+
+
+def told(work: Callable[[], T]) -> T:
+    """Errors of Windlass as messages for the user."""
+    try:
+        return work()
+    except WindlassError as error:
+        raise click.ClickException(str(error)) from error
