@@ -32,6 +32,7 @@ from .deltas import StreamEvent
 from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, SessionUnknown
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
+from .masking import Mask
 from .messages import Message, as_message
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -93,6 +94,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         max_depth: int = 5,
         ending_timeout: float = 5.0,
         observer_patience: float = 0.5,
+        secrets: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
@@ -125,6 +127,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "max_vetoes": max_vetoes,
             "max_parallel": max_parallel,
             "max_depth": max_depth,
+            "mask": Mask(secrets) if secrets else None,
             "ending_timeout": ending_timeout,
             "patience": observer_patience,
             "clock": clock or _CLOCK,

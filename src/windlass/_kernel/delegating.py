@@ -95,6 +95,7 @@ def below(
         max_regenerations=own.max_regenerations,
         max_vetoes=own.max_vetoes,
         max_parallel=own.max_parallel,
+        mask=own.mask,
         max_depth=min(own.max_depth, parent.max_depth - 1),
         ending_timeout=own.ending_timeout,
         patience=own.patience,
@@ -224,6 +225,10 @@ class ChildSegment(Segment):
             self.listens = True
             self.record = self._record
             self.backlog = Backlog()
+            if program.mask is not None:
+                self.conceal(program.mask)
+        if parent.mask is not None:
+            self.conceal(parent.mask)
         self.lifecycle = ChildLifecycle(self, self.lifecycle)
 
     def fact(self, kind: type[Fact], *values: Any) -> None:

@@ -19,7 +19,7 @@ from windlass.events import StepStarted
 from windlass.messages import ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Evaluated
+from windlass.records import Evaluated, Record
 from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
@@ -49,7 +49,7 @@ class Program:
     __slots__ = (
         "_pool", "append_now", "begins_steps", "children", "clock", "composites", "criteria", "delegates",
         "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits",
-        "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "model", "model_name", "models", "name",
+        "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "model", "model_name", "models", "name",
         "named_criteria", "observers", "only_tools_count", "output_schema", "patience", "policy", "reserve",
         "settings", "specs", "store", "system", "timed", "tools", "unmatched",
     )  # fmt: skip
@@ -78,6 +78,7 @@ class Program:
         max_regenerations: int,
         max_vetoes: int,
         max_parallel: int,
+        mask: Callable[[Record], Record] | None,
         max_depth: int,
         ending_timeout: float,
         patience: float,
@@ -111,6 +112,7 @@ class Program:
         self.max_regenerations = max_regenerations
         self.max_vetoes = max_vetoes
         self.max_parallel = max_parallel
+        self.mask = mask
         self.max_depth = max_depth
         self.ending_timeout = ending_timeout
         self.patience = patience

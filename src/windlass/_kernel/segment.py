@@ -71,6 +71,7 @@ class Rare:
     delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
     stop: Stopped | Cancelled | None = None
+    mask: Callable[[Record], Record] | None = None
     requested = False
     passed = 0
     _ended = False
@@ -135,6 +136,8 @@ class Segment(Rare):
         if self.listens:
             self.record = self._record
             self.backlog = Backlog()
+        if program.mask is not None:
+            self.conceal(program.mask)
         self._durable = program.hooks.durable
         self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -170,6 +173,12 @@ class Segment(Rare):
         """Fold a record and tell those who listen."""
         self.fold.add(record)
         self._tell(record)
+
+    def conceal(self, mask: Callable[[Record], Record]) -> None:
+        """From here on secrets are taken out of every record."""
+        inner, before = self.record, self.mask
+        self.record = lambda record: inner(mask(record))
+        self.mask = mask if before is None else lambda record: mask(before(record))
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
