@@ -20,20 +20,26 @@ async def take_inbox(segment: Segment) -> bool:
     segment.inbox = added = False
     entries = await segment.program.store.take(segment.fold.session, segment.fold.inbox)
     for key, kind, data in entries:
-        segment.record(InboxTaken(key, kind))
+        taken = InboxTaken(key, kind)
         if kind == "steer":
             message = msgspec.convert(data, Message) if isinstance(data, dict) else as_message(data)
-            added = await _hear(segment, message) or added
-        elif kind == "cancel":
+            added = await _hear(segment, taken, message) or added
+        else:
+            segment.record(taken)
+        if kind == "cancel":
             segment.record(CancelRequested(str(data)))
             segment.conclude(Cancelled(str(data)))
     return added
 
 
-async def _hear(segment: Segment, message: Message) -> bool:
-    """Steering enters at once, or after the step that is open: a call and its result are not to be parted."""
+async def _hear(segment: Segment, taken: InboxTaken, message: Message) -> bool:
+    """Steering enters at once, or after the step that is open: a call and its result are not to be parted.
+
+    That it was taken is recorded together with the message, so that no crash comes between them.
+    """
     if segment.fold.open is None:
-        return await add_message(segment, message, "steering")
+        return await add_message(segment, message, "steering", taken)
+    segment.record(taken)
     segment.hold(MessageHeld(message, "steering"))
     return True
 

@@ -24,7 +24,7 @@ from windlass.events import MessageAdding
 from windlass.messages import Message, ToolCall
 from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded
+from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded, Record
 from windlass.states import Fold, step_id
 from windlass.types import AnyEvent
 
@@ -152,10 +152,15 @@ def keep_out(segment: Segment, item: Injected) -> None:
     segment.record(item.replace(parts=()))
 
 
-async def add_message(segment: Segment, message: Any, by: str) -> bool:
-    """A message into the transcript, past the guard's door. False if it was not let in."""
+async def add_message(segment: Segment, message: Any, by: str, why: Record | None = None) -> bool:
+    """A message into the transcript, past the guard's door. False if it was not let in.
+
+    `why` is a record that goes with it: both are in the log, or neither is.
+    """
     place = f"{segment.fold.session}/m{len(segment.fold.messages) + 1}"
     admitted = await admit(segment, message, f"{place}/{digest_of(repr(message))[:8]}")
+    if why is not None:
+        segment.record(why)
     if not isinstance(admitted, Deny | Halt):
         segment.record(MessageAdded(admitted, by))
         return True

@@ -42,7 +42,10 @@ class Resolver(Struct, frozen=True):
     async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: somebody steered or cancelled it, or a hook vetoes."""
         segment = self.segment
-        if segment.inbox and (await steered(segment) or not fold.going):
+        if segment.inbox and await steered(segment):
+            segment.record(Evaluated(fold.steps, Vote.REQUEST, (("steering", "a message came in"),)))
+            return True
+        if not fold.going:
             return True
         point = segment.hooks.stopping
         if point is not None and await self._vetoed(fold, reason, point, Stopping):
