@@ -568,6 +568,7 @@ class Executor:
         error = None if attempts.error is None else error_value(attempts.error)
         result = attempts.result if error is None else None
         self.segment.record(ToolAttempted(call_id, attempts.written, attempts.fingerprint, result, error))
+        attempts.error = attempts.result = None
 
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
@@ -652,9 +653,8 @@ class Attempts(Struct):
                 self.written = self.number
                 if attempt.result is None:
                     assert attempt.error is not None
-                    self.error = self.known = recorded_error(attempt.error)
-                    raise self.error
-                self.result = attempt.result
+                    self.known = recorded_error(attempt.error)
+                    raise self.known
                 return attempt.result
         return None
 
