@@ -604,11 +604,15 @@ class Executor:
         except HookError as error:
             return text_result(f"Error: the result is withheld: {error}", "error")
         verdict = await passage.judge()
-        if passage.answers:
-            segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
-        if isinstance(verdict, Deny):
+        denied = isinstance(verdict, Deny)
+        try:
+            items = [] if denied else await passage.inject(passage.about)
+        finally:  # not before: with its result, or not at all
+            if passage.answers:
+                segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
+        if denied:
             return text_result(f"Withheld: {verdict.reason}", "denied")
-        for item in await passage.inject(passage.about):
+        for item in items:
             if item.durable:
                 result = result.replace(content=(*result.content, *item.parts))
             else:
