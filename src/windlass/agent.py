@@ -210,7 +210,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             handlers=self._pipeline.handlers,
             store=self._store,
             observers=Observers(),
-            description=describe(compiled.all, tools, [name_of(criterion) for criterion in criteria]),
+            description=describe(compiled.all, tools.values(), [name_of(criterion) for criterion in criteria]),
             **self._given,
         )
         try:

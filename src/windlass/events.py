@@ -230,10 +230,11 @@ class SubagentStopping(Event["SubagentStopping", "Halt | Veto | Allow", None], f
 
 
 class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
-    """A suspended turn is about to go on."""
+    """A suspended turn is about to go on; `drift` tells how the agent differs from the one that recorded it."""
 
     state: State
     turn: Turn[Any]
+    drift: tuple[str, ...] = ()
 
     injects: ClassVar[Placement | None] = "step"
     ranks = (Halt, Ask, Allow)

@@ -22,7 +22,9 @@ from ._kernel.turn_lifecycle import TurnLifecycle
 from .criteria import tools_ran
 from .errors import ConfigError
 from .events import FACTS
+from .messages import digest
 from .records import Fact
+from .tools import Tool
 from .types import Criterion
 
 DEFAULT = Composites(
@@ -93,10 +95,18 @@ class Pipeline(Struct, frozen=True):
         return [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
 
 
-def describe(hooks: Iterable[Hook], tools: Iterable[str], criteria: Iterable[str]) -> bytes:
+def describe(hooks: Iterable[Hook], tools: Iterable[Tool[..., Any]], criteria: Iterable[str]) -> bytes:
     """What a pipeline is made of, as plain data: stored once, under its hash."""
+    shown = [{"name": tool.name, "digest": _digest(tool)} for tool in tools]
     rows = [
         {"kind": h.kind, "event": h.event.__name__, "name": h.name, "band": h.band, "priority": h.priority}
         for h in hooks
     ]
-    return msgspec.json.encode({"hooks": rows, "tools": list(tools), "criteria": list(criteria)})
+    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria)})
+
+
+def _digest(tool: Tool[..., Any]) -> str:
+    """What tells a changed tool from the same one: all that a model or a policy sees of it."""
+    spec = tool.spec
+    rules = (tool.effect, tool.retry, repr(tool.sequential), repr(tool.timeout), repr(tool.annotations))
+    return digest(spec.description, msgspec.json.encode(spec.schema).decode(), *rules)[:16]

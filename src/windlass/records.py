@@ -307,10 +307,14 @@ class Suspended(Record, frozen=True):
 
 
 class Resumed(Record, frozen=True):
-    """A suspended or interrupted turn goes on; `pipeline` is what it goes on with."""
+    """A suspended or interrupted turn goes on; `pipeline` is what it goes on with.
+
+    `drift` tells how that differs from what the turn was recorded with.
+    """
 
     pipeline: str = ""
     at: float = 0.0
+    drift: tuple[str, ...] = ()
 
 
 class SlotSet(Record, frozen=True, gc=True):

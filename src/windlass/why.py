@@ -423,7 +423,9 @@ def _(teller: _Teller, record: r.Suspended) -> Iterable[Told]:
 def _(teller: _Teller, record: r.Resumed) -> Iterable[Told]:
     other = bool(teller.pipeline) and record.pipeline != teller.pipeline
     teller.pipeline = record.pipeline
-    yield "resume", "the turn goes on" + (" with other hooks or tools" if other else ""), {"other_pipeline": other}
+    text = "the turn goes on" + (" with other hooks or tools" if other else "")
+    text += f": {'; '.join(shown(line, 200) for line in record.drift)}" if record.drift else ""
+    yield "resume", text, {"other_pipeline": other, "drift": record.drift}
 
 
 @_tells(r.SlotSet)

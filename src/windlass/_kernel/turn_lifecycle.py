@@ -34,6 +34,7 @@ from windlass.states import Fold, State
 from windlass.turns import Writes
 
 from .applying import abandon, keep_partial, release
+from .drifting import differences
 from .segment import Segment, handled
 from .shielding import shielded
 from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
@@ -191,13 +192,13 @@ class TurnLifecycle(Struct):
         turn = segment.fold.turn
         assert turn is not None
         self._unheard = turn.concluded is not None
-        await self._know_the_old_hooks()
-        drift = f"{segment.fold.session}/t{turn.number}/resume"
-        allowed = next((answered for answered in checked if answered.id == drift), None)
-        verdict = await self._drift(drift, allowed) if isinstance(turn.outcome, Suspended) else None
+        drift = await self._compare()
+        about = f"{segment.fold.session}/t{turn.number}/resume"
+        allowed = next((answered for answered in checked if answered.id == about), None)
+        verdict = await self._resuming(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
         if verdict is WAITING:
             return
-        segment.record(Resumed(segment.program.digest, segment.clock.now()))
+        segment.record(Resumed(segment.program.digest, segment.clock.now(), drift))
         if isinstance(verdict, Halt):
             if allowed is not None:
                 segment.record(allowed)
@@ -225,14 +226,16 @@ class TurnLifecycle(Struct):
         if fold.open is None and turn.steps and not begun(fold):
             await segment.resolver.resolve(fold, voted or await segment.evaluator.evaluate(fold))
 
-    async def _know_the_old_hooks(self) -> None:
-        """Which hooks there were when the turn was recorded: gates that are new since then are asked."""
-        segment = self.segment
-        if segment.fold.pipeline != segment.program.digest:
-            data = await segment.program.store.pipeline(segment.fold.pipeline)
-            if data is not None:
-                segment.known = {hook["name"] for hook in msgspec.json.decode(data)["hooks"]}
-            await segment.program.store.put_pipeline(segment.program.digest, segment.program.description)
+    async def _compare(self) -> tuple[str, ...]:
+        """What differs from the agent that the turn was recorded with. Gates that are new since then are asked."""
+        segment, program = self.segment, self.segment.program
+        if segment.fold.pipeline == program.digest:
+            return ()
+        data = await program.store.pipeline(segment.fold.pipeline)
+        if data is not None:
+            segment.known = {hook["name"] for hook in msgspec.json.decode(data)["hooks"]}
+        await program.store.put_pipeline(program.digest, program.description)
+        return differences(data, program.description)
 
     async def _go_on_starting(self) -> None:
         """The turn was suspended, or died, before its message was let in; the log holds what rewrites made of it."""
@@ -247,7 +250,7 @@ class TurnLifecycle(Struct):
             door = Passage(point, MessageAdding(turn.message, segment.turn), segment, about + "/message")
         await self._judge_turn(passage, door)
 
-    async def _drift(self, about: str, answered: Answered | None) -> Any:
+    async def _resuming(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
         """Resuming: hooks may stop the turn or ask again before it goes on; `answered` says what a person told."""
         segment, fold = self.segment, self.segment.fold
         point = segment.hooks.resuming
@@ -257,7 +260,7 @@ class TurnLifecycle(Struct):
             return None
         if segment.is_waiting(about):
             return WAITING
-        passage = Passage(point, Resuming(fold.state, segment.turn), segment, about)
+        passage = Passage(point, Resuming(fold.state, segment.turn, drift), segment, about)
         await passage.rewrite()
         verdict = await passage.judge()
         if passage.answers:
