@@ -108,5 +108,5 @@ def describe(hooks: Iterable[Hook], tools: Iterable[Tool[..., Any]], criteria: I
 def _digest(tool: Tool[..., Any]) -> str:
     """What tells a changed tool from the same one: all that a model or a policy sees of it."""
     spec = tool.spec
-    rules = (tool.effect, tool.retry, repr(tool.sequential), repr(tool.timeout), repr(tool.annotations))
+    rules = (tool.effect, tool.retry, tool.in_doubt, repr(tool.sequential), repr(tool.timeout), repr(tool.annotations))
     return digest(spec.description, msgspec.json.encode(spec.schema).decode(), *rules)[:16]

@@ -189,6 +189,14 @@ class ToolCalled(Record, frozen=True):
     json: str | None = None
 
 
+class UndoCalled(Record, frozen=True):
+    """The compensation of a call in doubt was started. What came of it is the result of the call."""
+
+    call: str
+    name: str
+    at: float = 0.0
+
+
 class ToolAttempted(Record, frozen=True):
     """An attempt at a call that a wrap did not let stand: its result or its error."""
 
@@ -375,8 +383,8 @@ Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
-    ToolReturned, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, ErrorHandled, Asked, Answered,
-    Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
+    ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, ErrorHandled, Asked,
+    Answered, Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

@@ -32,7 +32,9 @@ class Child(Value, frozen=True):
 class CallFold(Struct, omit_defaults=True, gc=False):
     """One tool call as the records tell it so far: proposed, then decided, called, returned.
 
-    `call` is what would be executed; `children` has the agents that were given it as a task, one per attempt.
+    `call` is what would be executed, `called` the number of the latest attempt, `starts` how often one was started, by
+    whatever process. `undoing` says that somebody began to undo it. `children` has the agents that were given it as a
+    task, one per attempt.
     """
 
     proposed: ToolCall
@@ -42,10 +44,17 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     attempts: tuple[r.ToolAttempted, ...] = ()
     result: ToolResult | None = None
     children: tuple[Child, ...] = ()
+    starts: int = 0
+    undoing: bool = False
 
     def child(self, session: str) -> Child | None:
         """The child agent with this session."""
         return next((child for child in self.children if child.started.session == session), None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was started and nobody has told what came of it."""
+        return self.result is None and self.called > len(self.attempts)
 
     @property
     def waits(self) -> bool:
@@ -611,6 +620,17 @@ def _(fold: Fold, record: r.ToolCalled) -> None:
     assert step is not None
     call = step.calls[record.call]
     call.called = record.attempt
+    call.starts += 1
+    if step.versions is not None:
+        step.changed(call)
+
+
+@_folds(r.UndoCalled)
+def _(fold: Fold, record: r.UndoCalled) -> None:
+    step = fold.open
+    assert step is not None
+    call = step.calls[record.call]
+    call.undoing = True
     if step.versions is not None:
         step.changed(call)
 

@@ -36,6 +36,7 @@ _Receiver = TypeVar("_Receiver")
 EffectClass = Literal["pure", "idempotent", "unsafe"]
 Resumable = Literal["resumable"]
 RetryRule = Literal["never", "safe"]
+DoubtRule = Literal["tell", "ask", "rerun", "compensate"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUPPLIED_BY_NAME = {"turn": "turn", "idempotency_key": "key"}
@@ -67,6 +68,8 @@ class _Options(Struct, frozen=True):
     retry: RetryRule = "never"
     sequential: bool = False
     timeout: Annotated[float, Meta(gt=0)] | None = None
+    in_doubt: DoubtRule | None = None
+    compensate: Any = None
     read_only: bool | None = None
     destructive: bool | None = None
     open_world: bool | None = None
@@ -92,9 +95,11 @@ class Tool(Generic[P, R]):
         "_plain",
         "_positional",
         "annotations",
+        "compensate",
         "description",
         "effect",
         "fn",
+        "in_doubt",
         "inline",
         "is_async",
         "name",
@@ -120,7 +125,10 @@ class Tool(Generic[P, R]):
         self.timeout: float | None = options.timeout
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.annotations: ToolAnnotations = options.annotations
+        self.compensate: Callable[..., Any] | None = options.compensate
+        self.in_doubt: DoubtRule = options.in_doubt or self._usual_in_doubt()
         self._check_definition()
+        self._check_in_doubt()
 
         raw = signature_parameters(fn)
         self.needs_instance: bool = _takes_self(function, raw)
@@ -130,6 +138,8 @@ class Tool(Generic[P, R]):
             for p in raw[self.needs_instance :]
         )
         self._shape({p.name: _SUPPLIED_BY_NAME[p.name] for p in raw if p.name in _SUPPLIED_BY_NAME})
+        if self.compensate is not None:
+            self._check_compensation(self.compensate)
 
     def _shape(self, supplied: Mapping[str, str]) -> None:
         """Set all that depends on who fills in which parameter."""
@@ -151,6 +161,41 @@ class Tool(Generic[P, R]):
             raise self._refusal("timeout cannot interrupt an inline function; drop `timeout` or `inline=True`")
         if self.annotations.read_only and self.annotations.destructive:
             raise self._refusal("it cannot be read_only and destructive (a pure tool is read_only unless told so)")
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call that was started may be made again without asking anybody."""
+        return self.effect != "unsafe" or self.retry == "safe"
+
+    def _usual_in_doubt(self) -> DoubtRule:
+        if self.compensate is not None:
+            return "compensate"
+        return "rerun" if self.repeatable else "tell"
+
+    def _check_in_doubt(self) -> None:
+        if self.in_doubt == "rerun" and not self.repeatable:
+            how = 'declare effect="idempotent" or retry="safe", or use in_doubt="ask"'
+            raise self._refusal(f'it is unsafe, so in_doubt="rerun" would repeat what may have happened; {how}')
+        if self.in_doubt != "rerun" and self.effect == "pure":
+            raise self._refusal(f'it is pure: nothing can be in doubt; drop in_doubt="{self.in_doubt}"')
+        if self.in_doubt == "compensate" and self.compensate is None:
+            raise self._refusal('in_doubt="compensate" needs a function that undoes a call: compensate=…')
+        if self.in_doubt != "compensate" and self.compensate is not None:
+            raise self._refusal(f'with in_doubt="{self.in_doubt}" nobody calls compensate; drop one of them')
+        if self.compensate is not None and not callable(self.compensate):
+            raise self._refusal(f"compensate={_cut(repr(self.compensate))} cannot be called")
+
+    def _check_compensation(self, undo: Callable[..., Any]) -> None:
+        known = {"idempotency_key", *[p.name for p in self._parameters]} - {"turn"}
+        for parameter in inspect.signature(undo).parameters.values():
+            if parameter.kind is parameter.POSITIONAL_ONLY or (
+                parameter.name not in known
+                and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+                and parameter.default is parameter.empty
+                and not (self.needs_instance and parameter.name == "self")
+            ):
+                what = f"its compensation asks for {parameter.name!r}, which a call does not have"
+                raise self._refusal(f"{what}; it gets the arguments of the call and idempotency_key, by name")
 
     def _check_supplied(self, supplied: Mapping[str, str]) -> None:
         for parameter in self._parameters:
@@ -175,6 +220,8 @@ class Tool(Generic[P, R]):
             return self
         bound: Tool[..., R] = copy(self)
         bound.fn = self.fn.__get__(instance, owner)
+        if self.compensate is not None and "self" in inspect.signature(self.compensate).parameters:
+            bound.compensate = self.compensate.__get__(instance, owner)
         bound.needs_instance = False
         return bound
 
@@ -225,6 +272,17 @@ class Tool(Generic[P, R]):
         named = dict(zip(self._keywords, values[count:], strict=True))
         return fn(*values[:count], **named, **(supplied or {}))
 
+    def undo(self, values: tuple[Any, ...], key: str) -> Any:
+        """Call the compensation with what it asks for of the arguments and the key."""
+        assert self.compensate is not None
+        supplied = {name for name, _ in self.supplied}
+        asked = [p.name for p in self._parameters if p.name not in supplied]
+        given = {**dict(zip(asked, values, strict=True)), "idempotency_key": key}
+        parameters = inspect.signature(self.compensate).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            given = {name: value for name, value in given.items() if name in parameters}
+        return self.compensate(**given)
+
     def _second_look(self, json: str, problem: Exception) -> Arguments:
         text = json.strip()
         if not text or (text == "null" and not self.spec.schema["properties"]):
@@ -244,6 +302,8 @@ def tool(
     retry: RetryRule = "never",
     sequential: bool = False,
     timeout: float | None = None,
+    in_doubt: DoubtRule | None = None,
+    compensate: Callable[..., Any] | None = None,
     read_only: bool | None = None,
     destructive: bool | None = None,
     open_world: bool | None = None,
@@ -254,7 +314,14 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `effect` says what a repeated call does: `pure` (nothing), `idempotent` (no more than one, given the same
     `idempotency_key`) or `unsafe`. `retry="safe"` allows a second attempt at an unsafe call. `inline` runs a sync
     function on the event loop instead of a thread, `sequential` keeps other calls of the step from running beside it,
-    `timeout` is in seconds. `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints.
+    `timeout` is in seconds.
+
+    `in_doubt` says what becomes of a call that was started by a process which died: `tell` the model that its outcome
+    is unknown (the default of unsafe tools), `rerun` it with the same key (of the others), `ask` a person, or
+    `compensate`: the function of that name gets the arguments of the call, and its `idempotency_key` if it asks for it,
+    and undoes what may have happened.
+
+    `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints.
     """
     if fn is not None:
         return Tool(fn, options, _names_around(fn))

@@ -20,6 +20,7 @@ from .records import (
     SessionEnded,
     SessionOpened,
     StepEnded,
+    ToolCalled,
     ToolReturned,
     TurnEnded,
     TurnStarted,
@@ -128,7 +129,7 @@ def _renamed(record: Record, session: str, to: str, calls: set[str]) -> Record:
     if field is None:
         return record
     name: str = getattr(record, field)
-    if name.split("/attempt.")[0] in calls or not name.startswith(f"{session}/"):
+    if _call_of(name) in calls or not name.startswith(f"{session}/"):
         return record
     return record.replace(**{field: to + name.removeprefix(session)})
 
@@ -142,5 +143,12 @@ def _undone(records: Sequence[Record]) -> set[str]:
         elif isinstance(record, Answered):
             answered.add(record.id)
         elif isinstance(record, ToolReturned):
-            answered.discard(record.call)
+            answered = {name for name in answered if _call_of(name) != record.call}
+        elif isinstance(record, ToolCalled):
+            answered = {name for name in answered if not name.startswith(f"{record.call}/doubt.")}
     return answered
+
+
+def _call_of(name: str) -> str:
+    """The call that an attempt or a doubt is about."""
+    return name.split("/attempt.")[0].split("/doubt.")[0]

@@ -334,6 +334,12 @@ def _(teller: _Teller, record: r.ToolCalled) -> Iterable[Told]:
         yield "call", text, {"about": record.call, "attempt": record.attempt, "json": record.json}
 
 
+@_tells(r.UndoCalled)
+def _(teller: _Teller, record: r.UndoCalled) -> Iterable[Told]:
+    text = f"{shown(record.name)} was in doubt: what it may have done is being undone"
+    yield "undo", text, {"call": record.call, "name": record.name}
+
+
 @_tells(r.ToolAttempted)
 def _(teller: _Teller, record: r.ToolAttempted) -> Iterable[Told]:
     result = record.result.text if record.result is not None else None

@@ -193,6 +193,6 @@ def close_calls(segment: Segment, reason: str) -> None:
 
 def closed(call: CallFold, reason: str) -> ToolResult:
     """The result of a call that will not be finished."""
-    if call.called > len(call.attempts):
+    if call.in_doubt:
         return text_result(f"Interrupted, outcome unknown: it may or may not have happened. {reason}", "interrupted")
     return text_result(f"Cancelled: {reason}", "cancelled")

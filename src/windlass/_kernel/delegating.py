@@ -59,7 +59,7 @@ def below(
     parent: Program,
     own: Program,
     only: tuple[str, ...] | None,
-    describe: Callable[[Iterable[Hook], Iterable[str], Iterable[str]], bytes],
+    describe: Callable[[Iterable[Hook], Iterable[Tool[..., Any]], Iterable[str]], bytes],
 ) -> Program:
     """An agent's program with what its parent passes on: hooks and transformers, its store and its clock."""
     _check_tools(parent, own, only)
@@ -89,7 +89,7 @@ def below(
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
-        description=describe([*hooks.all, *stopping], tools, [name for name, _ in own.named_criteria]),
+        description=describe([*hooks.all, *stopping], tools.values(), [name for name, _ in own.named_criteria]),
         unmatched=own.unmatched if stricter else parent.unmatched,
         reserve=own.reserve,
         max_regenerations=own.max_regenerations,

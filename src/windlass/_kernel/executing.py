@@ -25,6 +25,7 @@ from windlass.turns import Turn, Writes
 
 from .delegates import Delegate
 from .delegating import ChildWaits, Handing, end_children, hand_over
+from .doubting import UNKNOWN, settle, waits_for_word
 from .erring import handling_of
 from .segment import Segment
 from .stages import after_answer, asks_again, keep_out, question
@@ -32,7 +33,6 @@ from .stages import after_answer, asks_again, keep_out, question
 _ALLOW = Allow()
 _RESULT = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError)
 _NOBODY = Point(ToolCalling, ())
-_UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have happened. Do not assume either."
 
 
 class Executor:
@@ -80,12 +80,13 @@ class Executor:
 
     async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
         """The calls that may run now, once all are decided. A halt on any closes all."""
+        segment = self.segment
         for call in calls:
             await self._decide(call)
         if halts := [c.decided.verdict for c in calls if c.decided and type(c.decided.verdict) is Halt]:
             await self._halt(calls, halts)
             return []
-        return [call for call in calls if not call.waits]
+        return [call for call in calls if not call.waits and not (call.called and waits_for_word(segment, call))]
 
     async def _halt(self, calls: list[CallFold], halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
@@ -349,8 +350,8 @@ class Executor:
         assert decided is not None, f"call {call.id} was not decided"
         if type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided.verdict)
-        elif state.called and self._in_doubt(state):
-            result = text_result(_UNKNOWN, "interrupted")
+        elif state.called and (settled := await settle(segment, state)) is not None:
+            result = settled
         else:
             try:
                 if self.wrapped:
@@ -378,6 +379,8 @@ class Executor:
             segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
         else:
             await self._return(state, result)
+        if state.undoing:
+            await segment.commit()
         if segment.listens:
             await segment.told()
 
@@ -393,11 +396,6 @@ class Executor:
         answered = self.segment.answer_to(call.id)
         person = answered is not None and getattr(answered.answer, "text", None) == verdict.value
         return as_result(verdict.value, "responded" if person else "answered")
-
-    def _in_doubt(self, state: CallFold) -> bool:
-        """Started by somebody who did not live to tell, and not safe to repeat."""
-        tool = self.segment.program.tools.get(state.call.name)
-        return state.called > len(state.attempts) and (tool is None or _unsafe(tool))
 
     async def _failed(self, call: ToolCall, state: CallFold, error: Exception) -> ToolResult | None:
         """An error as a result the model reads; None if the call is to be tried again. Or the turn ends with it."""
@@ -419,7 +417,7 @@ class Executor:
                 return None
         timed_out = isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
         if timed_out and unsafe:
-            return text_result(f"{_UNKNOWN} ({error})", "interrupted")
+            return text_result(f"{UNKNOWN} ({error})", "interrupted")
         return text_result(_error_text(error), "error")
 
     # ------------------------------------------------------------ one attempt, innermost
@@ -680,7 +678,7 @@ def _refuse_unsafe(tool: Tool[..., Any] | None, call: ToolCall, attempts: Attemp
 
 
 def _unsafe(tool: Tool[..., Any] | None) -> bool:
-    return tool is not None and tool.effect == "unsafe" and tool.retry != "safe"
+    return tool is not None and not tool.repeatable
 
 
 def _offered(specs: tuple[ToolSpec, ...], name: str) -> bool:
