@@ -13,20 +13,18 @@ from typing import Any
 
 from windlass import (
     Agent,
-    Message,
     ModelReplied,
     ReplyRejected,
     Retracted,
     State,
     StepEnded,
     TextDelta,
-    ToolResultPart,
     TurnEnded,
     TurnStarted,
     fold,
 )
 from windlass.records import Concluded, Rewound, decode, encode
-from windlass.testing import FakeClock
+from windlass.testing import FakeClock, unpaired
 
 
 class FrozenClock(FakeClock):
@@ -34,23 +32,6 @@ class FrozenClock(FakeClock):
 
     def __init__(self, at: float = 1_000.0) -> None:
         super().__init__(at, auto=True)
-
-
-def unpaired(messages: Iterable[Message]) -> list[str]:
-    """What is wrong with the calls of a transcript: each must have one result, in the next message, in order."""
-    wrong: list[str] = []
-    listed = list(messages)
-    for index, message in enumerate(listed):
-        wanted = [call.id for call in message.tool_calls]
-        following = listed[index + 1] if index + 1 < len(listed) else Message("user")
-        given = [part.call_id for part in following.parts if isinstance(part, ToolResultPart)]
-        if wanted and (following.role != "tool" or wanted != given):
-            wrong.append(f"message {index} calls {wanted}, the next one ({following.role}) answers {given}")
-        if message.role == "tool" and (index == 0 or not listed[index - 1].tool_calls):
-            wrong.append(f"message {index} has results that nobody asked for")
-        if len(set(wanted)) != len(wanted) or (wanted and not all(wanted)):
-            wrong.append(f"message {index} has calls whose ids are not unique: {wanted}")
-    return wrong
 
 
 async def check_log(agent: Agent, session: str, state: State | None = None) -> State:

@@ -27,6 +27,7 @@ from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
 from windlass.slots import Slot
 from windlass.states import CallFold, Fold, State, fold_log
+from windlass.tools import Tool
 
 from .composites import ExecutionLifecycle
 from .delegates import Delegate

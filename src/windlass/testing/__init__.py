@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from .clocks import FakeClock
 from .conformance import CapabilityFailed, CapabilityReport, check_capability
+from .crashes import CrashPoint, CrashReport, Scenario, crash_points
 from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
 from .traces import HookTrace, assert_same
+from .transcripts import unpaired
 from .ways import Lived, agreeable, assert_same_everywhere, run_everywhere, traces
+from .worlds import World
 
 __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
     "FakeClock", "RecordingObserver",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
+    "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
 ]  # fmt: skip

@@ -169,13 +169,14 @@ async def live(
     resumed = 0
     while answers is not None and resumed < PATIENCE and (waiting := fold(session, log).waiting):
         agent = agent if heir is None else await _inherit(agent, heir(), session)
-        await enter(agent, session, None, {asked.id: _answer(asked, answers) for asked in waiting})
+        await enter(agent, session, None, {asked.id: answer_to(asked, answers) for asked in waiting})
         log = await agent.store.read(session)
         resumed += 1
     return Lived(session, log, resumed)
 
 
-def _answer(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolution]) -> AnyResolution:
+def answer_to(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolution]) -> AnyResolution:
+    """What is answered to a question."""
     return answers if isinstance(answers, AnyResolution) else answers(asked)
 
 

@@ -1,0 +1,231 @@
+"""The world around an agent in a crash test: effects and model calls in a file that outlives the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from windlass.deltas import AnyDelta
+from windlass.messages import ModelReply, ModelRequest, as_reply, digest
+from windlass.protocols import Model, Store
+from windlass.records import Record
+
+from .models import FunctionModel, Scriptable, UnexpectedCall
+
+
+class Cut(Struct, frozen=True):
+    """Where a process is killed: before or after its n-th write to the store, or after its n-th note in the journal."""
+
+    moment: Literal["before write", "after write", "after note"]
+    number: int
+
+
+What: TypeAlias = Literal["effect", "undone", "asked", "replied", "raised"]
+
+
+class Note(Struct, frozen=True):
+    """One line of the journal: an effect or its undoing, or a model that was asked, has replied or raised; and in which
+    process."""
+
+    what: What
+    name: str
+    key: str | None = None
+    process: int = 0
+
+
+_notes = msgspec.json.Decoder(Note)
+Row: TypeAlias = Scriptable | tuple[Scriptable, ...]
+
+
+class Journal:
+    """Where the processes of one run note what happened; each has its own number, and maybe a cut to die by."""
+
+    def __init__(self, path: Path, process: int = 0, cut: Cut | None = None) -> None:
+        self.path = path
+        self.process = process
+        self.cut = cut
+        self.written = 0
+
+    def note(self, what: What, name: str, key: str | None = None) -> None:
+        """Write a line: in the file once this returns, whoever is killed then."""
+        line = msgspec.json.encode(Note(what, name, key, self.process)) + b"\n"
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+        self.written += 1
+        self.strike("after note", self.written)
+
+    def strike(self, moment: str, number: int) -> None:
+        """Kill this process if its time has come."""
+        if self.cut is not None and (self.cut.moment, self.cut.number) == (moment, number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def notes(self) -> list[Note]:
+        """All notes so far, of all processes."""
+        if not self.path.exists():
+            return []
+        return [_notes.decode(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
+
+    def count(self, name: str, key: str | None, *what: str) -> int:
+        """How often something was noted."""
+        return sum(note.what in what and (note.name, note.key) == (name, key) for note in self.notes())
+
+
+class World:
+    """What a scenario builds its agent with; it is the same in every process of a run.
+
+    `store` is the store to give to the agent and `session` the session it will be run in. What tools do is told to
+    `effect`; models come from `model` or go through `watch`. Both write a line to a file before they return, so that
+    nothing that happened is forgotten, whoever is killed.
+    """
+
+    def __init__(self, journal: Journal, store: Store, session: str) -> None:
+        self._journal = journal
+        self.store = store
+        self.session = session
+
+    def effect(self, name: str, key: str | None = None) -> int:
+        """Something happens in the world; how often that has been so by now.
+
+        Without a `key` it must not happen more often than without a crash. With one, an idempotency key, it may be
+        repeated, and counts once.
+        """
+        self._journal.note("effect", name, self._plain(key))
+        return self.count(name, key)
+
+    def undo(self, name: str, key: str | None = None) -> None:
+        """An effect is undone, if it has happened: what the compensation of a tool does."""
+        self._journal.note("undone", name, self._plain(key))
+
+    def count(self, name: str, key: str | None = None) -> int:
+        """How often an effect has happened, in all processes, undone or not."""
+        return self._journal.count(name, self._plain(key), "effect")
+
+    def _plain(self, key: str | None) -> str | None:
+        """The key as it is in every run: keys that the runtime makes begin with the session."""
+        return None if key is None else key.replace(self.session, "session")
+
+    def model(self, *script: Row, name: str = "scripted") -> Model:
+        """A model that follows a script by the conversation it is shown, not by what it remembers.
+
+        The n-th row is the reply to a conversation in which the model has spoken n times before. A row that is a tuple
+        gives its items one after the other to whoever asks again — after an error, or because the reply was rejected —
+        and the last of them from then on.
+        """
+
+        def reply(request: ModelRequest) -> Scriptable:
+            place = _place(request)
+            if place >= len(script):
+                raise UnexpectedCall(f"model {name!r} has spoken {place} times, its script has {len(script)} rows")
+            row = script[place]
+            if not isinstance(row, tuple):
+                return row
+            return row[min(self._journal.count(_identity(request), None, "replied", "raised"), len(row) - 1)]
+
+        return self.watch(FunctionModel(reply, name=name))
+
+    def watch(self, model: Model) -> Model:
+        """The same model, with its calls in the journal and its replies recognised in the log."""
+        watched = _Hearable if hasattr(model, "stream") else _Watched
+        return watched(model, self._journal)
+
+
+def _place(request: ModelRequest) -> int:
+    """How often the model has spoken in the conversation; a reply that was rejected does not count."""
+    messages = list(request.messages)
+    if messages and messages[-1].origin == "regenerate":
+        messages = messages[:-1]
+        if messages and messages[-1].role == "assistant" and not messages[-1].id:
+            messages.pop()
+    return Counter(message.role for message in messages)["assistant"]
+
+
+def _identity(request: ModelRequest) -> str:
+    """What a call is known by: a repeated one has the same, whatever came of the tools in between."""
+    first = next((message.text for message in request.messages if message.role == "user"), "")
+    return f"{request.model}:{digest(request.system, first)[:8]}:{_place(request)}"
+
+
+class _Watched:
+    """A model whose calls are noted. A reply carries the identity of its call, so that the log can tell of it."""
+
+    def __init__(self, model: Model, journal: Journal) -> None:
+        self.model = model
+        self.journal = journal
+        self.name = model.name
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        identity = self._asked(request)
+        try:
+            return self._replied(identity, await self.model.reply(request))
+        except Exception:
+            self.journal.note("raised", identity)
+            raise
+
+    def _asked(self, request: ModelRequest) -> str:
+        identity = _identity(request)
+        self.journal.note("asked", identity)
+        return identity
+
+    def _replied(self, identity: str, said: Any) -> ModelReply:
+        reply = as_reply(said)
+        self.journal.note("replied", identity)
+        return reply.replace(response_id=identity)
+
+
+class _Hearable(_Watched):
+    """The same for a model that can be heard while it speaks."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
+        identity = self._asked(request)
+        pieces: AsyncGenerator[Any, None] = self.model.stream(request)  # type: ignore[attr-defined]
+        try:
+            async for piece in pieces:
+                yield piece if isinstance(piece, str | AnyDelta) else self._replied(identity, piece)
+        except Exception:
+            self.journal.note("raised", identity)
+            raise
+        finally:
+            await pieces.aclose()
+
+
+class CrashingStore:
+    """A store that numbers what is written to it and lets somebody strike before and after each write."""
+
+    def __init__(self, store: Store, strike: Callable[[str, int], None]) -> None:
+        self._store = store
+        self._strike = strike
+        self.writes: list[str] = []
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        kinds = ", ".join(type(record).__name__ for record in records)
+        return bool(await self._write(kinds, self._store.append(session, records, expected)))
+
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        return bool(await self._write(f"inbox: {kind}", self._store.put(session, key, kind, data)))
+
+    async def put_pipeline(self, digest: str, data: bytes) -> None:
+        await self._write("pipeline", self._store.put_pipeline(digest, data))
+
+    async def advance(self, session: str, reader: str, seq: int) -> None:
+        await self._write(f"cursor of {reader}", self._store.advance(session, reader, seq))
+
+    async def _write(self, what: str, work: Any) -> Any:
+        self.writes.append(what)
+        number = len(self.writes)
+        self._strike("before write", number)
+        done = await work
+        self._strike("after write", number)
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
