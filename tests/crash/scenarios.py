@@ -1,0 +1,512 @@
+"""The scenarios of the crash matrix: each builds its agent in the world it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from windlass import (
+    Agent,
+    Allow,
+    Approve,
+    Ask,
+    Deny,
+    Edit,
+    ErrorPolicy,
+    Finish,
+    Injected,
+    MessageAdding,
+    ModelCall,
+    ModelError,
+    ModelReplying,
+    ModelRequest,
+    Regenerate,
+    Reject,
+    Respond,
+    Resuming,
+    Slot,
+    StepEnding,
+    StepStarting,
+    Stopping,
+    TokenLimit,
+    ToolCall,
+    ToolCalling,
+    ToolReturning,
+    Turn,
+    TurnEnding,
+    TurnStarting,
+    Veto,
+    tool,
+)
+from windlass.records import Asked
+from windlass.testing import FunctionModel, Scenario, World, calls, says
+
+
+def workshop(world: World) -> list[Any]:
+    """One tool of each effect class."""
+
+    @tool(effect="pure")
+    def look(n: int) -> str:
+        """Look something up."""
+        return f"seen {n}"
+
+    @tool(effect="idempotent")
+    async def pay(n: int, idempotency_key: str) -> str:
+        """Pay, once per key."""
+        world.effect("pay", idempotency_key)
+        return f"paid {n}"
+
+    @tool
+    async def send(n: int) -> str:
+        """Send something off."""
+        world.effect(f"send {n}")
+        return f"sent {n}"
+
+    return [look, pay, send]
+
+
+def tool_loop(world: World) -> Agent:
+    """One call after the other, of each class."""
+    model = world.model(calls("look", n=1), calls("send", n=2), calls("pay", n=3), calls("send", n=4), says("done"))
+    return Agent(model, tools=workshop(world), store=world.store)
+
+
+def parallel_tools(world: World) -> Agent:
+    """All classes side by side, twice."""
+    wanted = [("send", {"n": 1}), ("pay", {"n": 2}), ("look", {"n": 3}), ("send", {"n": 4}), ("pay", {"n": 5})]
+    again = [("pay", {"n": 6}), ("send", {"n": 7}), ("nowhere", {})]
+    return Agent(
+        world.model(calls(wanted), calls(again), says("done")), tools=workshop(world), store=world.store, max_parallel=2
+    )
+
+
+def watched_tools(world: World) -> Agent:
+    """Calls side by side whose results hooks look at, change, add to, and finish the turn with."""
+    wanted = [("pay", {"n": 1}), ("pay", {"n": 2}), ("pay", {"n": 3}), ("look", {"n": 4})]
+    agent = Agent(
+        world.model(calls(wanted), calls("pay", n=5), says("never")),
+        tools=workshop(world),
+        store=world.store,
+        max_parallel=2,
+    )
+
+    @agent.rewrite(ToolReturning)
+    async def marked(event: ToolReturning) -> Any:
+        await asyncio.sleep(0.001)
+        return f"<{event.result.text}>"
+
+    @agent.gate(ToolReturning)
+    async def seen(event: ToolReturning) -> Any:
+        await asyncio.sleep(0.001)
+        return Finish("paid all") if event.call.arguments["n"] == 5 else Allow()
+
+    @agent.inject(ToolReturning)
+    async def beside(event: ToolReturning) -> Any:
+        await asyncio.sleep(0.001)
+        return Injected(f"beside {event.call.arguments['n']}", durable=event.call.arguments["n"] == 2)
+
+    return agent
+
+
+def approvals(world: World) -> Scenario:
+    """One call edited, one rejected, one answered by a person, one approved, one that nobody was asked about."""
+    wanted = [(name, {"n": n}) for n, name in enumerate(["send", "send", "send", "pay", "look"], 1)]
+    agent = Agent(
+        world.model(calls(wanted), calls("send", n=6), says("done")), tools=workshop(world), store=world.store
+    )
+
+    @agent.gate(ToolCalling, tool=["send", "pay"])
+    def sure(event: ToolCalling) -> Any:
+        return Ask(f"Really {event.call.name}?")
+
+    def answer(asked: Asked) -> Any:
+        assert asked.call is not None
+        match asked.call.arguments["n"]:
+            case 1:
+                return Edit({"n": 11}, by="ann")
+            case 2:
+                return Reject("not that one", by="ann")
+            case 3:
+                return Respond("I did it myself", by="ann")
+            case _:
+                return Approve(by="ann")
+
+    return Scenario(agent, answers=answer)
+
+
+def edited_twice(world: World) -> Scenario:
+    """What a person wrote goes through the gates again, and another gate asks about it."""
+    agent = Agent(world.model(calls("send", n=1), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.gate(ToolCalling, name="first")
+    def first(event: ToolCalling) -> Any:
+        return Ask("first?") if event.call.arguments["n"] == 1 else None
+
+    @agent.gate(ToolCalling, name="second")
+    def second(event: ToolCalling) -> Any:
+        return Ask("second?") if event.call.arguments["n"] == 2 else None
+
+    return Scenario(agent, answers=lambda asked: Edit({"n": 2}) if "first" in asked.by else Approve())
+
+
+def approvals_elsewhere(world: World) -> Scenario:
+    """People are asked about a turn, a request, a reply and an end."""
+    agent = Agent(world.model(calls("send", n=1), says("done")), tools=workshop(world), store=world.store)
+    for event in (TurnStarting, ModelReplying, TurnEnding):
+        agent.gate(event, name=f"ask_{event.__name__}")(lambda event: Ask(f"{type(event).__name__}?"))
+    return Scenario(agent)
+
+
+def regeneration(world: World) -> Agent:
+    """Replies are rejected, in the first step and in the last."""
+    first = (says("no calls"), calls("send", n=1))
+    agent = Agent(
+        world.model(first, calls("pay", n=2), (says("bad"), says("good"))), tools=workshop(world), store=world.store
+    )
+
+    @agent.gate(ModelReplying)
+    def good_ones(event: ModelReplying) -> Any:
+        return Regenerate("not like that") if event.reply.text in ("no calls", "bad") else None
+
+    return agent
+
+
+def stop_veto(world: World) -> Agent:
+    """A stop is vetoed once."""
+    agent = Agent(
+        world.model(says("done?"), calls("send", n=1), says("done")), tools=workshop(world), store=world.store
+    )
+
+    @agent.gate(Stopping)
+    def not_yet(event: Stopping) -> Any:
+        return None if event.stop_active else Veto("send something first")
+
+    return agent
+
+
+def cancelled(world: World) -> Agent:
+    """The turn is cancelled while calls run side by side."""
+
+    @tool(effect="idempotent")
+    async def stop(turn: Turn) -> str:
+        """Cancel the turn."""
+        while not world.count("pay", "session/2/3"):  # noqa: ASYNC110 — it may have been in another process
+            await asyncio.sleep(0.001)
+        turn.cancel("enough")
+        await asyncio.sleep(30)
+        return "never"
+
+    wanted = [("send", {"n": 1}), ("stop", {}), ("pay", {"n": 2})]
+    model = world.model(calls("send", n=0), calls(wanted), says("done"))
+    return Agent(model, tools=[*workshop(world), stop], store=world.store)
+
+
+def cancelled_from_outside(world: World) -> Agent:
+    """Another process puts a cancel into the inbox while a call runs."""
+
+    @tool(effect="idempotent")
+    async def wait(idempotency_key: str) -> str:
+        """Wait for the others."""
+        await world.store.put(world.session, "cancel-1", "cancel", "enough")
+        return "waited"
+
+    return Agent(
+        world.model(calls("send", n=1), calls("wait"), says("done")), tools=[*workshop(world), wait], store=world.store
+    )
+
+
+def budget_stop(world: World) -> Agent:
+    """A limit ends the turn; it counts what was spent before a crash."""
+    rows = [calls("send", n=n) for n in range(1, 9)]
+    return Agent(world.model(*rows), tools=workshop(world), store=world.store, criteria=[TokenLimit(35)])
+
+
+def injections(world: World) -> Agent:
+    """Hooks inject for the turn and for the step, durably and not; hooks and tools add messages."""
+
+    @tool(effect="idempotent")
+    async def note(n: int, turn: Turn) -> str:
+        """Do it and add a message."""
+        world.effect("note", str(n))
+        turn.add(f"noted {n}")
+        return f"noted {n}"
+
+    wanted = [("note", {"n": 2}), ("note", {"n": 3})]
+    agent = Agent(world.model(calls("note", n=1), calls(wanted), says("done")), tools=[note], store=world.store)
+
+    @agent.inject(TurnStarting)
+    def retrieved(event: TurnStarting) -> Any:
+        return "The user likes tea."
+
+    @agent.inject(TurnStarting)
+    def summary(event: TurnStarting) -> Any:
+        return Injected("What was before.", durable=True)
+
+    @agent.inject(TurnStarting)
+    def secret(event: TurnStarting) -> Any:
+        return Injected("not for the log", record=False)
+
+    @agent.inject(StepStarting)
+    def hint(event: StepStarting) -> Any:
+        return Injected(f"step {event.step} begins", durable=event.step == 2)
+
+    @agent.inject(ToolCalling)
+    def beside(event: ToolCalling) -> Any:
+        return Injected(f"about {event.call.arguments['n']}", durable=event.call.arguments["n"] == 2)
+
+    @agent.inject(StepEnding)
+    def after(event: StepEnding) -> Any:
+        return "the step is over"
+
+    @agent.gate(StepEnding)
+    def adding(event: StepEnding, turn: Turn) -> None:
+        if event.step.number == 1:
+            turn.add("added by a hook")
+
+    @agent.gate(MessageAdding)
+    def door(event: MessageAdding) -> Any:
+        return Deny("never") if event.message.text == "noted 3" else None
+
+    return agent
+
+
+def steering(world: World) -> Agent:
+    """Messages from outside come in while calls run."""
+
+    @tool(effect="idempotent")
+    async def work(n: int) -> str:
+        """Work."""
+        world.effect("work", str(n))
+        await world.store.put(world.session, f"steer-{n}", "steer", f"more of {n}")
+        return f"worked {n}"
+
+    wanted = [("work", {"n": 2}), ("work", {"n": 3})]
+    return Agent(world.model(calls("work", n=1), calls(wanted), says("done")), tools=[work], store=world.store)
+
+
+def steered_at_the_end(world: World) -> Agent:
+    """A message comes in when the model has finished, and it goes on."""
+
+    def reply(request: ModelRequest) -> Any:
+        heard = any(message.text == "one more thing" for message in request.messages)
+        return says("done" if heard else "done?")
+
+    agent = Agent(world.watch(FunctionModel(reply)), store=world.store)
+
+    @agent.gate(StepEnding)
+    async def late(event: StepEnding) -> None:
+        await world.store.put(world.session, "late", "steer", "one more thing")
+
+    return agent
+
+
+NOTES = Slot("notes", dict[str, int], merge=lambda old, new: {**old, **new})
+COUNT = Slot("count", int, default=0)
+
+
+def slots(world: World) -> Scenario:
+    """Hooks and tools keep values; a second turn goes on with them."""
+
+    @tool(effect="idempotent")
+    async def remember(n: int, turn: Turn) -> str:
+        """Remember a number."""
+        world.effect("remember", str(n))
+        turn.set(NOTES, {str(n): n})
+        return "yes"
+
+    wanted = [("remember", {"n": 1}), ("remember", {"n": 2})]
+    agent = Agent(
+        world.model(calls(wanted), says("one"), calls("remember", n=3), says("two")),
+        tools=[remember],
+        store=world.store,
+    )
+    agent.slot(NOTES)
+    agent.slot(COUNT)
+
+    @agent.gate(StepStarting)
+    def counting(event: StepStarting, turn: Turn) -> None:
+        turn.set(COUNT, turn.state.steps + 1)
+
+    return Scenario(agent, ["go", "go on"])
+
+
+def retries(world: World) -> Agent:
+    """Wraps try again, model and tools; errors are retried by the policy, too."""
+
+    @tool(effect="idempotent")
+    async def flaky(idempotency_key: str) -> str:
+        """Fail once."""
+        if world.effect("flaky", idempotency_key) == 1:
+            raise ConnectionError("try again")
+        return "worked"
+
+    script = [
+        (ModelError("once"), ModelError("twice"), calls("flaky")),
+        (says("poor"), calls("send", n=1)),
+        (ModelError("policy"), says("done")),
+    ]
+    agent = Agent(
+        world.model(*script), tools=[*workshop(world), flaky], store=world.store, errors=ErrorPolicy.retrying()
+    )
+
+    @agent.wrap(ModelCall)
+    async def again(request: Any, call_next: Any) -> Any:
+        for _ in range(2):
+            try:
+                reply = await call_next(request)
+                if reply.text != "poor":
+                    return reply
+            except ModelError as error:
+                if str(error) == "policy":
+                    raise
+        return await call_next(request)
+
+    @agent.wrap(ToolCall, tool="flaky")
+    async def once_more(call: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(call)
+        except ConnectionError:
+            return await call_next(call)
+
+    return agent
+
+
+def streaming(world: World) -> Scenario:
+    """A streamed turn, with somebody who holds the text back."""
+    model = world.model(calls("send", n=1, _text="sending"), says(chunks=["do", "ne"], thinking="hm"))
+    agent = Agent(model, tools=workshop(world), store=world.store)
+
+    @agent.transform
+    class Louder:
+        def feed(self, text: str) -> Any:
+            yield text.upper()
+
+        def flush(self) -> Any:
+            return ()
+
+    @agent.rewrite(ModelReplying)
+    def signed(event: ModelReplying) -> None:
+        return None
+
+    return Scenario(agent, stream=True)
+
+
+def superseded(world: World) -> Scenario:
+    """A new message on a suspended turn: its calls are closed, then the next turn runs."""
+    model = world.model(calls([("send", {"n": 1}), ("send", {"n": 2})]), says("never mind"))
+    agent = Agent(model, tools=workshop(world), store=world.store)
+
+    @agent.gate(ToolCalling)
+    def sure(event: ToolCalling) -> Any:
+        return Ask("sure?") if event.call.arguments["n"] == 1 else None
+
+    @agent.rewrite(TurnEnding)
+    def ending(event: TurnEnding) -> None:
+        world.effect("an end", event.turn.turn_ref)
+
+    return Scenario(agent, ["go", "something else"], answers=None)
+
+
+def drifting(world: World) -> Scenario:
+    """A hook looks at a turn that goes on, asks, and injects."""
+    agent = Agent(world.model(calls("send", n=1), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.gate(ToolCalling)
+    def sure(event: ToolCalling) -> Any:
+        return Ask("sure?")
+
+    @agent.gate(Resuming)
+    def still(event: Resuming) -> Any:
+        return Ask("still?")
+
+    return Scenario(agent)
+
+
+def asked_and_approved(world: World) -> Scenario:
+    """A person lets a call in doubt run again: it has the same key."""
+
+    @tool(in_doubt="ask")
+    async def transfer(n: int, idempotency_key: str) -> str:
+        """Transfer money."""
+        world.effect("transfer", idempotency_key)
+        return f"transferred {n}"
+
+    wanted = [("transfer", {"n": 1}), ("transfer", {"n": 2}), ("look", {"n": 3})]
+    model = world.model(calls(wanted), says("done"))
+    return Scenario(Agent(model, tools=[transfer, *workshop(world)], store=world.store), answers=Approve(by="ann"))
+
+
+def asked_and_rejected(world: World) -> Scenario:
+    """A person does not let a call in doubt run again: the model is told."""
+
+    @tool(in_doubt="ask")
+    async def transfer(n: int) -> str:
+        """Transfer money."""
+        world.effect(f"transfer {n}")
+        return f"transferred {n}"
+
+    model = world.model(calls([("transfer", {"n": 1}), ("send", {"n": 2})]), says("done"))
+    return Scenario(Agent(model, tools=[transfer, *workshop(world)], store=world.store), answers=Reject("leave it"))
+
+
+def compensated(world: World) -> Agent:
+    """What a call in doubt may have done is undone, by a plain function and by an async one."""
+
+    def unbook(n: int) -> None:
+        world.undo(f"book {n}")
+
+    @tool(compensate=unbook)
+    def book(n: int) -> str:
+        """Book a seat."""
+        world.effect(f"book {n}")
+        return f"booked {n}"
+
+    async def unreserve(idempotency_key: str) -> None:
+        world.undo("reserve " + idempotency_key.rpartition("/")[2])
+
+    @tool(effect="idempotent", in_doubt="compensate", compensate=unreserve)
+    async def reserve(n: int, idempotency_key: str) -> str:
+        """Reserve a table."""
+        world.effect("reserve " + idempotency_key.rpartition("/")[2])
+        return f"reserved {n}"
+
+    model = world.model(calls("book", n=1), calls([("book", {"n": 2}), ("reserve", {"n": 3})]), says("done"))
+    return Agent(model, tools=[book, reserve], store=world.store)
+
+
+def undone(world: World) -> Agent:
+    """One call, which may have to be undone."""
+
+    @tool(compensate=lambda: world.undo("book"), inline=True)
+    def book() -> str:
+        """Book a seat."""
+        world.effect("book")
+        return "booked"
+
+    return Agent(world.model(calls("book"), says("done")), tools=[book], store=world.store)
+
+
+ALL = {
+    tool_loop: "Completed 'done'",
+    parallel_tools: "Completed 'done'",
+    watched_tools: "Completed 'paid all'",
+    approvals: "Completed 'done'",
+    edited_twice: "Completed 'done'",
+    approvals_elsewhere: "Completed 'done'",
+    regeneration: "Completed 'good'",
+    stop_veto: "Completed 'done'",
+    cancelled: "Cancelled ''",
+    cancelled_from_outside: "Cancelled ''",
+    budget_stop: "Stopped ''",
+    injections: "Completed 'done'",
+    steering: "Completed 'done'",
+    steered_at_the_end: "Completed 'done'",
+    slots: "Completed 'two'",
+    retries: "Completed 'done'",
+    streaming: "Completed 'DONE'",
+    superseded: "Completed 'never mind'",
+    drifting: "Completed 'done'",
+    asked_and_approved: "Completed 'done'",
+    asked_and_rejected: "Completed 'done'",
+    compensated: "Completed 'done'",
+}

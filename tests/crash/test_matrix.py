@@ -1,0 +1,19 @@
+"""The crash matrix: every scenario is killed wherever it writes, resumed by another process, and comes out the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.testing import crash_points
+
+from . import scenarios
+
+
+@pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda scenario: scenario.__name__)
+def test_a_crash_at_any_point_changes_nothing(scenario: Any):
+    """Behaviour 98: after a crash at any record, resuming gives the same outcome and repeats nothing."""
+    report = crash_points(scenario, exact=scenario is not scenarios.steered_at_the_end)
+    assert f"{report.outcome.partition('(')[0]} {report.text!r}" == scenarios.ALL[scenario]
+    assert all(point.reached for point in report.points) or "parallel" in scenario.__doc__
