@@ -1,0 +1,129 @@
+"""Several processes and one session: one advances it, a stalled one cannot, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass import Completed, Suspended, fold
+from windlass.records import Resumed, TurnStarted
+from windlass.testing import unpaired
+
+from . import children
+from .children import lines, restless, store_in, working
+
+SOAK = float(os.environ.get("WINDLASS_SOAK_SECONDS", "12"))
+
+
+def child(what: str, folder: Path, *rest: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen([sys.executable, children.__file__, what, str(folder), *rest], env=environment)
+
+
+def run_child(what: str, folder: Path, *rest: str) -> int:
+    return child(what, folder, *rest).wait()
+
+
+@pytest.mark.parametrize("name", ["send", "pay"])
+async def test_a_started_call_is_repeated_only_if_its_tool_is_idempotent(tmp_path, name):
+    """Behaviour 99: an unsafe call without a result is of unknown outcome, an idempotent one is repeated by its key."""
+    assert run_child("die", tmp_path, name) == -signal.SIGKILL
+    store = store_in(tmp_path)
+    result = await working(tmp_path, store).resume("s")
+    await store.close()
+    done = result.messages[-2].parts[0]
+    if name == "send":
+        assert (done.status, lines(tmp_path / "effects")) == ("interrupted", ["send "])
+        assert "outcome unknown" in done.content[0].text
+    else:
+        assert (done.status, lines(tmp_path / "effects")) == ("ok", ["pay s/1/1", "pay s/1/1"])
+    assert (result.text, result.outcome) == ("done", Completed())
+
+
+@pytest.mark.parametrize("message", ["", "send"], ids=["resume", "begin"])
+async def test_of_several_processes_exactly_one_advances_the_session(tmp_path, message):
+    """Behaviour 100: two processes that go on with one session at once: one advances it, the other has a conflict."""
+    store = store_in(tmp_path)
+    if not message:
+        suspended = await working(tmp_path, store).run("sign", session="s")
+        assert isinstance(suspended.outcome, Suspended)
+    racers = [child("race", tmp_path, str(number), message) for number in range(3)]
+    wait_until(lambda: len(lines(tmp_path / "ready")) == len(racers), racers)
+    (tmp_path / "go").touch()
+    assert [racer.wait() for racer in racers] == [0, 0, 0]
+    ends = sorted(lines(tmp_path / "ends"))
+    assert ends[0] == "Completed"
+    assert [end.partition(":")[0] for end in ends[1:]] == ["SessionConflict", "SessionConflict"]
+    assert all("somebody else advanced it" in end for end in ends[1:])
+    assert len(lines(tmp_path / "effects")) == 1
+    log = await store.read("s")
+    await store.verify("s")
+    await store.close()
+    assert sum(isinstance(record, Resumed) for record in log) == (0 if message else 1)
+    assert sum(isinstance(record, TurnStarted) for record in log) == 1
+
+
+async def test_a_stalled_process_that_wakes_up_cannot_write(tmp_path):
+    """Behaviour 100: whoever slept while another went on has lost the session."""
+    sleeper = child("stall", tmp_path)
+    _, status = os.waitpid(sleeper.pid, os.WUNTRACED)  # noqa: ASYNC222 — nothing else runs here
+    assert os.WIFSTOPPED(status)
+    store = store_in(tmp_path)
+    agent = working(tmp_path, store)
+    result = await agent.resume("s")
+    assert result.outcome == Completed()
+    before = await store.read("s")
+    sleeper.send_signal(signal.SIGCONT)
+    assert sleeper.wait() == 0
+    [end] = lines(tmp_path / "ends")
+    assert end.startswith("SessionConflict")
+    assert await store.read("s") == before
+    assert (await agent.run("pay", session="s")).outcome == Completed()
+    await store.verify("s")
+    await store.close()
+
+
+@pytest.mark.timeout(SOAK + 60)
+async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path):
+    """Behaviour 98: eight processes on one file, killed at random; every acknowledged record is there, every chain
+    holds, and every session can be gone on with."""
+    assert run_child("soak", tmp_path, str(SOAK)) == 0
+    assert lines(tmp_path / "errors") == []
+    assert int(lines(tmp_path / "born")[0]) > 8
+    store = store_in(tmp_path)
+    sessions = await store.sessions()
+    stored = {}
+    for session in sessions:
+        await store.verify(session)
+        kept = [line for batch in await store.batches(session) for line in batch.lines.split(b"\n")]
+        stored[session] = [children.digest_of(line) for line in kept]
+    acknowledged = [line for path in tmp_path.glob("acknowledged-*") for line in lines(path)]
+    assert len(acknowledged) > 50
+    lost = [line for line in acknowledged if not is_there(line, stored)]
+    assert lost == []
+    agent = restless(store)
+    open_ones = [session for session in sessions if not fold(session, await store.read(session)).over]
+    for session in open_ones:
+        assert (await agent.resume(session)).outcome == Completed()
+    for session in sessions:
+        assert unpaired(fold(session, await store.read(session)).messages) == []
+    await store.close()
+
+
+def is_there(line: str, stored: dict[str, list[str]]) -> bool:
+    session, start, *digests = line.split(" ")
+    return stored[session][int(start) : int(start) + len(digests)] == digests
+
+
+def wait_until(holds: Any, running: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for something that other processes do; none of them may end meanwhile."""
+    while not holds():
+        assert all(process.poll() is None for process in running), "a process has ended too early"
+        time.sleep(0.005)
