@@ -47,6 +47,7 @@ class Delegate(Tool[..., Any]):
         if isinstance(given, str):
             raise ConfigError(f"as_tool(tools={tools!r}) of agent {agent!r}: give a list of names")
         self.effect = "resumable"
+        self.in_doubt = "rerun"
         self.agent = agent
         self.compiled = compiled
         self.share = share
