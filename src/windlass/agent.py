@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import os
 import re
@@ -26,6 +27,7 @@ from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
+from .approvals import resolve
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -43,7 +45,7 @@ from .results import Result, Stream
 from .states import Fold, State, fold, fold_log, of_latest_turn
 from .stores import open_store
 from .tools import Tool, toolset
-from .types import Criterion
+from .types import Approver, Criterion
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -81,6 +83,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         name: str = "agent",
         settings: Mapping[str, Any] | None = None,
         criteria: Iterable[Criterion] = (),
+        approvers: Iterable[Approver] = (),
         errors: ErrorPolicy | None = None,
         store: str | Store | None = None,
         models: Iterable[Model] = (),
@@ -117,6 +120,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._capabilities: list[str] = []
         self.registered.criteria.extend(criteria)
+        self.registered.approvers.extend(approvers)
         self._given: dict[str, Any] = {
             "models": {other.name: other for other in models},
             "settings": settings or {},
@@ -176,6 +180,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.transforms += part.transforms
         mine.tools += part.tools
         mine.criteria += part.criteria
+        mine.approvers += part.approvers
         mine.instructions += part.instructions
         for slot in part.slots:
             self.slot(slot)
@@ -267,9 +272,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return await self._while_busy(session, given, scope, slots)
         segment = await self._enter(session, given, None, scope, slots)
         try:
-            return await self._finish(segment)
+            result = await self._finish(segment)
         finally:
             self._leave(segment)
+        if self.registered.approvers and result.waiting_for:
+            return await self._approved(result, scope)
+        return result
 
     async def resume(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
@@ -279,9 +287,30 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         _check_answers(answers)
         segment = await self._enter(session, None, answers, scope, None)
         try:
-            return await self._finish(segment)
+            result = await self._finish(segment)
         finally:
             self._leave(segment)
+        if self.registered.approvers and result.waiting_for:
+            return await self._approved(result, scope)
+        return result
+
+    async def _approved(self, result: Result[OutputT], scope: Any) -> Result[OutputT]:
+        """Go on for as long as approvers answer what is asked."""
+        if answers := await self._ask_approvers(result.waiting_for):
+            return await self.resume(result.session_id, answers=answers, scope=scope)
+        return result
+
+    async def _ask_approvers(self, waiting: Sequence[Asked]) -> dict[str, AnyResolution]:
+        """What the approvers of this process have to say; the first who answers a question has answered it."""
+        answers: dict[str, AnyResolution] = {}
+        for asked in waiting:
+            for approver in self.registered.approvers:
+                given = approver(asked)
+                answer = await given if inspect.isawaitable(given) else given
+                if answer is not None:
+                    answers[asked.id] = answer
+                    break
+        return answers
 
     def iterate(
         self,
@@ -397,6 +426,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         await self._store.put(session, secrets.token_hex(8), "cancel", reason)
         return True
 
+    async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
+        """Answer a question of a session without going on with it, from any process.
+
+        It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
+        """
+        await resolve(self._store, session, ask_id, answer, now=self._given["clock"].now())
+
     async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.
 
@@ -489,6 +525,23 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """The turn of `iterate` and of `stream`. It has a task of its own, and so a context of its own."""
         if session is not None and session in self._running:
             await self._wait_for_turn(session, message)
+        result = await self._produce_once(session, message, answers, scope, slots, emit, handover)
+        while self.registered.approvers and result.waiting_for:
+            if not (found := await self._ask_approvers(result.waiting_for)):
+                break
+            result = await self._produce_once(result.session_id, None, found, scope, None, emit, handover)
+        return result
+
+    async def _produce_once(
+        self,
+        session: str | None,
+        message: Message | None,
+        answers: Mapping[str, AnyResolution] | None,
+        scope: Any,
+        slots: Mapping[str, Any] | None,
+        emit: Emit | None,
+        handover: Handover[StreamEvent] | None,
+    ) -> Result[OutputT]:
         segment = await self._enter(session, message, answers, scope, slots, handover)
         try:
             _inside.set((*_inside.get(), self._running[segment.fold.session]))

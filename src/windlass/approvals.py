@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ._text import printable
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
 from .errors import SessionUnknown, StaleAnswer
 from .protocols import Store
@@ -89,3 +91,24 @@ def stale(session: str, ask_id: str, why: str) -> StaleAnswer:
 
 def _open(waiting: dict[str, Asked]) -> str:
     return "open: " + ", ".join(waiting) if waiting else "none is open"
+
+
+async def at_the_terminal(asked: Asked) -> AnyResolution | None:
+    """An approver: a person at the terminal of this process. An empty line leaves the question open."""
+    call = "" if asked.call is None else f"\n  {printable(f'{asked.call.name} {asked.call.json}')}"
+    prompt = f"\n{printable(asked.question)}{call}\n{' / '.join(asked.allow)}: "
+    word, _, rest = (await asyncio.to_thread(input, prompt)).strip().partition(" ")
+    if not word:
+        return None
+    kind = next((kind for kind in asked.allow if kind.startswith(word.lower())), None)
+    match kind:
+        case "approve":
+            return Approve(by="terminal")
+        case "reject":
+            return Reject(rest, by="terminal")
+        case "respond":
+            return Respond(rest, by="terminal")
+        case "edit":
+            return Edit(msgspec.json.decode(rest, type=dict[str, Any]), by="terminal")
+        case _:
+            return await at_the_terminal(asked)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Concatenate, Protocol, TypeAlias, TypeVar, Union
 
-from .decisions import Says, Vote
+from .decisions import AnyResolution, Says, Vote
 from .events import Event
 from .messages import ContentPart, Message, ModelReply, ModelRequest, ToolCall, ToolResult
-from .records import Fact, Injected
+from .records import Asked, Fact, Injected
 from .states import State, Step
 from .turns import Turn
 
@@ -37,6 +37,7 @@ ToolWrap: TypeAlias = Callable[Concatenate[ToolCall, CallTool, ...], object]
 StepWrap: TypeAlias = Callable[Concatenate[State, RunStep, ...], object]
 TurnWrap: TypeAlias = Callable[Concatenate["Turn[Any]", RunTurn, ...], object]
 
+Approver: TypeAlias = Callable[[Asked], AnyResolution | Awaitable[AnyResolution | None] | None]
 Criterion: TypeAlias = Callable[[State], Union[Vote, "tuple[Vote, str]", None]]
 
 

@@ -14,6 +14,7 @@ from windlass.states import Step
 from windlass.tools import Tool, tool
 from windlass.turns import Turn
 from windlass.types import (
+    Approver,
     Criterion,
     GateHook,
     InjectHook,
@@ -88,7 +89,7 @@ class GateOptions(_Timed, total=False):
 class Registered:
     """What a registrar has collected."""
 
-    __slots__ = ("criteria", "hooks", "instructions", "slots", "tools", "transforms")
+    __slots__ = ("approvers", "criteria", "hooks", "instructions", "slots", "tools", "transforms")
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
@@ -96,6 +97,7 @@ class Registered:
         self.tools: list[Tool[..., Any]] = []
         self.slots: list[Slot[Any]] = []
         self.criteria: list[Criterion] = []
+        self.approvers: list[Approver] = []
         self.instructions: list[str] = []
 
 
@@ -207,6 +209,12 @@ class Registrar:
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
         self.registered.criteria.append(criterion)
         return criterion
+
+    def approver(self, approver: Approver) -> Approver:
+        """Let a callable answer what is asked, in this process: it gets the question, and returns an answer or None."""
+        self._open("approver", getattr(approver, "__name__", type(approver).__name__))
+        self.registered.approvers.append(approver)
+        return approver
 
     def instruct(self, text: str) -> None:
         """Add a section to the system text."""

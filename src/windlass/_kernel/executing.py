@@ -27,6 +27,7 @@ from .delegates import Delegate
 from .delegating import ChildWaits, Handing, end_children, hand_over
 from .doubting import UNKNOWN, settle, waits_for_word
 from .erring import handling_of
+from .inbox import take_inbox
 from .segment import Segment
 from .stages import after_answer, asks_again, keep_out, question
 
@@ -71,12 +72,14 @@ class Executor:
             ready = await self._decide_all(ready)
             if not fold.going:
                 return
+            if segment.waiting:
+                await segment.commit()
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
         if self.judged or step.decided:
-            self._conclude(step)
+            await self._conclude(fold, step)
 
     async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
         """The calls that may run now, once all are decided. A halt on any closes all."""
@@ -99,7 +102,7 @@ class Executor:
                 await self._return(call, text_result(f"Not run, the turn was halted: {halt.reason}", "denied"))
         segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
 
-    def _conclude(self, step: StepFold) -> None:
+    async def _conclude(self, fold: Fold, step: StepFold) -> None:
         """What the gates said of the results means halt, wait, finish, or simply go on. All of it is in the log."""
         segment = self.segment
         spoken = [(_position(d.about), d.verdict) for d in step.decided if d.event in ("ToolReturning", "ToolCalling")]
@@ -109,11 +112,21 @@ class Executor:
             halt = strictest(ToolReturning, halts)
             segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
         elif segment.waiting:
-            if segment.fold.going:
-                segment.suspend()
+            await self._wait(fold)
         elif finishes:
             value = min(finishes, key=lambda finish: finish[0])[1]
             segment.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
+
+    async def _wait(self, fold: Fold) -> None:
+        """Wait for the answers, unless one came from outside while others were at work: then its call goes on."""
+        segment, open_questions = self.segment, len(self.segment.waiting)
+        await segment.commit()
+        if segment.inbox:
+            await take_inbox(segment)
+        if fold.going and len(segment.waiting) < open_questions:
+            await self.execute(fold)
+        elif fold.going:
+            segment.suspend()
 
     # ------------------------------------------------------------ decide
 

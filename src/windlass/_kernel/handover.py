@@ -16,7 +16,7 @@ class Handover(Generic[T]):
     With one place (the default) the producer waits for the consumer after each value.
     """
 
-    __slots__ = ("_few", "_idle", "_places", "_ready", "_room", "_values", "closed", "full")
+    __slots__ = ("_few", "_idle", "_places", "_ready", "_room", "_values", "closed", "full", "sent")
 
     def __init__(self, places: int = 1) -> None:
         self._places = places
@@ -27,6 +27,7 @@ class Handover(Generic[T]):
         self._idle = False
         self.full = False
         self.closed = False
+        self.sent = 0
 
     def offer(self, value: T) -> None:
         """Hand over a value without waiting. If it is `full` then, whoever can wait for `room` does so."""

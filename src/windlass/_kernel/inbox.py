@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from windlass.approvals import answer_of, check_answer
+from windlass.errors import StaleAnswer
 from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
-from windlass.records import CancelRequested, InboxTaken, MessageHeld
+from windlass.records import Answered, CancelRequested, InboxTaken, MessageHeld
 
 from .segment import Segment
 from .stages import add_message
@@ -26,10 +30,25 @@ async def take_inbox(segment: Segment) -> bool:
             added = await _hear(segment, taken, message) or added
         else:
             segment.record(taken)
+        if kind == "answer" and (answered := fitting(segment, data)) is not None:
+            segment.record(answered)
         if kind == "cancel":
             segment.record(CancelRequested(str(data)))
             segment.conclude(Cancelled(str(data)))
     return added
+
+
+def fitting(segment: Segment, data: dict[str, Any]) -> Answered | None:
+    """An answer from outside as a record, if it fits a question that is open."""
+    ask_id, digest, answer = answer_of(data)
+    asked = next((asked for asked in segment.waiting if asked.id == ask_id and asked.digest == digest), None)
+    if asked is None:
+        return None
+    try:
+        check_answer(segment.fold.session, asked, answer, segment.clock.now())
+    except StaleAnswer:
+        return None
+    return Answered(ask_id, answer, digest, answer.by or "", asked.by)
 
 
 async def _hear(segment: Segment, taken: InboxTaken, message: Message) -> bool:

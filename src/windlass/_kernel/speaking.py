@@ -54,7 +54,7 @@ class Voice:
         self._session = session
         self._observe = observe
         self._transforms = hooks.transforms
-        self._seq = 0
+        self._seq = handover.sent
         self._held: list[Fact] | None = None
         self._shown = self._unsaid = self._doubt = False
         self._said: ModelReply | None = None
@@ -300,6 +300,7 @@ class Voice:
     def close(self) -> None:
         """Nothing more will be said. What is still held never stood."""
         self.drop("the turn ended before the reply was whole")
+        self.handover.sent = self._seq
 
 
 def _answers(fact: Fact) -> bool:

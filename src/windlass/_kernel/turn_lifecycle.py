@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
-from windlass.decisions import Answer, AnyResolution, Approve, Ask, Deny, Edit, Halt, Reject, Respond
-from windlass.errors import SessionError, StaleAnswer, StoreError
+from windlass.approvals import checked_answers, stale
+from windlass.decisions import Answer, AnyResolution, Ask, Deny, Halt, Reject
+from windlass.errors import SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
 from windlass.messages import Message, assistant, digest, render
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
 from windlass.records import (
     Answered,
-    Asked,
     HookDecided,
     HookFailed,
     InboxTaken,
@@ -35,11 +35,10 @@ from windlass.turns import Writes
 
 from .applying import abandon, keep_partial, release
 from .drifting import differences
+from .inbox import fitting
 from .segment import Segment, handled
 from .shielding import shielded
 from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
-
-_KINDS: dict[type[AnyResolution], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
 
 class TurnLifecycle(Struct):
@@ -188,7 +187,10 @@ class TurnLifecycle(Struct):
 
     async def _resume(self) -> None:
         segment = self.segment
-        checked = self._checked_answers()
+        answers, checked = dict(segment.answers), list(segment.delivered or ())
+        taken = await self._from_elsewhere(answers) if segment.inbox else []
+        if segment.delivered is None:
+            checked = checked_answers(segment.fold.session, segment.waiting, answers, segment.clock.now())
         turn = segment.fold.turn
         assert turn is not None
         self._unheard = turn.concluded is not None
@@ -205,8 +207,8 @@ class TurnLifecycle(Struct):
             await abandon(segment, f"The turn was halted: {verdict.reason}")
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
             return
-        for answered in checked:
-            segment.record(answered)
+        for record in (*taken, *checked):
+            segment.record(record)
         await segment.commit()
         if not turn.admitted:
             if segment.fold.going:
@@ -274,42 +276,17 @@ class TurnLifecycle(Struct):
             await inject(segment, passage, f"{fold.session}/{fold.steps + 1 + asked}")
         return verdict
 
-    def _checked_answers(self) -> list[Answered]:
-        """The answers as records, each fitting an open question; nothing is recorded if one of them does not."""
-        segment = self.segment
-        if segment.delivered is not None:
-            return list(segment.delivered)
-        waiting = {asked.id: asked for asked in segment.waiting}
-        now = segment.clock.now()
-        records: list[Answered] = []
-        for ask_id, answer in segment.answers.items():
-            asked = waiting.get(ask_id)
-            if asked is None:
-                raise self._stale(ask_id, "no such question is open; " + _open_questions(waiting))
-            self._check_answer(asked, answer, now)
-            records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
-        for asked in waiting.values():
-            expired = asked.expires_at is not None and now >= asked.expires_at
-            if expired and asked.id not in segment.answers:
-                default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
-                records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True))
-        return records
-
-    def _check_answer(self, asked: Asked, answer: AnyResolution, now: float) -> None:
-        kind = _KINDS.get(type(answer))
-        if kind is None or kind not in asked.allow:
-            given = kind or type(answer).__name__
-            raise self._stale(asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
-        if asked.expires_at is not None and now >= asked.expires_at:
-            raise self._stale(asked.id, "it has expired")
-        if isinstance(answer, Edit) and not isinstance(answer.arguments, dict):
-            raise self._stale(asked.id, f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
-        if asked.approvers is not None and answer.by not in asked.approvers:
-            raise self._stale(asked.id, f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}")
-
-    def _stale(self, ask_id: str, why: str) -> StaleAnswer:
-        session = self.segment.fold.session
-        return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
+    async def _from_elsewhere(self, answers: dict[str, AnyResolution]) -> list[InboxTaken]:
+        """Add the answers that came through the inbox. One that fits no question that is open counts for nothing."""
+        segment, taken = self.segment, list[InboxTaken]()
+        for key, kind, data in await segment.program.store.take(segment.fold.session, segment.fold.inbox):
+            if kind == "answer":
+                taken.append(InboxTaken(key, kind))
+                if (found := fitting(segment, data)) is not None:
+                    if found.id in answers:
+                        raise stale(segment.fold.session, found.id, "it has been answered already")
+                    answers[found.id] = found.answer
+        return taken
 
     # ------------------------------------------------------------ finish
 
@@ -428,7 +405,3 @@ class TurnLifecycle(Struct):
             segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
             segment.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
             return await segment.settle()
-
-
-def _open_questions(waiting: dict[str, Asked]) -> str:
-    return "open: " + ", ".join(waiting) if waiting else "none is open"
