@@ -15,7 +15,7 @@ __all__ = ["MemoryStore", "open_store"]
 
 
 def open_store(where: str | Store | None) -> Store:
-    """A store from its address — `memory:`, `sqlite:///file.db` — or the store itself."""
+    """A store from its address — `memory:`, `sqlite:///file.db`, `postgresql://…` — or the store itself."""
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
@@ -24,7 +24,11 @@ def open_store(where: str | Store | None) -> Store:
         from .sqlite import SQLiteStore
 
         return SQLiteStore(where.removeprefix("sqlite:///"))
+    if where.startswith(("postgresql://", "postgres://")):
+        from .postgres import PostgresStore
+
+        return PostgresStore(where)
     raise ConfigError(
         f"no store is known for {where!r}; known are 'memory:', 'sqlite:///file.db' (four slashes for an absolute "
-        "path), or pass a Store"
+        "path), 'postgresql://user@host/database', or pass a Store"
     )

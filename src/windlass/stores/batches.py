@@ -110,12 +110,17 @@ def change_of(records: Sequence[Record]) -> Change | None:
     return change
 
 
+def _shown(text: str) -> str:
+    """The beginning of a text, without what no database takes in a column of text: lone surrogates and NUL."""
+    return text[:200].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
 def _opened(change: Change, record: SessionOpened) -> None:
-    change.agent, change.at, change.status = record.agent, record.at, "open"
+    change.agent, change.at, change.status = _shown(record.agent), record.at, "open"
 
 
 def _started(change: Change, record: TurnStarted) -> None:
-    change.title, change.at, change.status = record.message.text[:200], record.at, "running"
+    change.title, change.at, change.status = change.title or _shown(record.message.text), record.at, "running"
 
 
 def _asked(change: Change, record: Asked) -> None:

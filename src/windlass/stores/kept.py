@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import weakref
+import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
 
 from windlass.errors import SessionConflict, StoreError
 from windlass.logs import Batch, SessionInfo, Verified
+from windlass.messages import json_with_surrogates
 from windlass.records import Asked, Injected, Record, decode, encode
 
-from .batches import START, change_of, link_of
+from .batches import START, change_of, link_of, unpack
 
 
 def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:
@@ -69,6 +77,50 @@ def pruned(lines: bytes) -> bytes | None:
     return b"\n".join(kept) if changed else None
 
 
+def unpacked(session: str, seq: int, data: bytes) -> bytes:
+    """The lines of a batch; a damaged one is named."""
+    try:
+        return unpack(data)
+    except zlib.error as error:
+        raise broken(session, seq, f"the batch is damaged ({error})") from error
+
+
+def as_json(data: Any) -> bytes:
+    """An entry of the inbox as bytes."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return json_with_surrogates(msgspec.to_builtins(data)).encode()
+
+
+def from_json(data: bytes) -> Any:
+    """An entry of the inbox as it was put."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:  # a lone surrogate
+        return json.loads(data)
+
+
+def key_of(text: str) -> bytes:
+    """A key as bytes, which may hold what no column of text can: lone surrogates and NUL."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def from_key(key: bytes) -> str:
+    """A key as it was."""
+    return key.decode("utf-8", "surrogatepass")
+
+
+def escaped(text: str) -> str:
+    """A text to look for with LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def below(session: str) -> tuple[str, str]:
+    """Between which texts the ids of its sub-agents' sessions are, by their bytes: `0` is what follows `/`."""
+    return f"{session}/", f"{session}0"
+
+
 def conflict(session: str, found: int | None, expected: int) -> SessionConflict:
     """The error of whoever wanted to go on from where the log no longer ends."""
     has = "more" if found is None else str(found)
@@ -84,3 +136,32 @@ def erased_session(session: str) -> SessionConflict:
 def broken(session: str, seq: int, why: str) -> StoreError:
     """The error of a log that is not what was written."""
     return StoreError(f"the log of session {session!r} is broken at record {seq}: {why}")
+
+
+# ---------------------------------------------------------------- forks
+
+INHERITED: list[object] = []
+"""What a forked process has of its parent and must neither use nor close; here nobody does."""
+
+
+class Forked(Protocol):
+    """A store with threads and connections that a forked process does not have."""
+
+    def forked(self) -> None: ...
+
+
+_STORES: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def survive_forks(store: Forked) -> None:
+    """Let a store know when it finds itself in a forked process."""
+    _STORES.add(store)
+
+
+def _after_fork() -> None:
+    for store in list(_STORES):
+        store.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

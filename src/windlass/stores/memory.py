@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -30,26 +31,28 @@ class MemoryStore:
         self._ended: dict[str, None] = {}
         self._erased: dict[str, SessionInfo] = {}
         self._keep_ended = keep_ended
+        self._lock = threading.Lock()
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
         return self.append_now(session, records, expected)
 
     def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
         """`append` for those who need not wait."""
-        log = self._logs.get(session) or []
-        if len(log) != expected:
-            raise conflict(session, len(log), expected)
-        if records:
-            if not expected:
-                if session in self._erased:
-                    raise erased_session(session)
-                self._logs[session] = log
-            log += records
-            if type(records[-1]) is SessionEnded:
-                self._forget(session)
-            elif session in self._ended:
-                del self._ended[session]
-        return session in self._inboxes and self._left(session, records)
+        with self._lock:
+            log = self._logs.get(session) or []
+            if len(log) != expected:
+                raise conflict(session, len(log), expected)
+            if records:
+                if not expected:
+                    if session in self._erased:
+                        raise erased_session(session)
+                    self._logs[session] = log
+                log += records
+                if type(records[-1]) is SessionEnded:
+                    self._forget(session)
+                elif session in self._ended:
+                    del self._ended[session]
+            return session in self._inboxes and self._left(session, records)
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return self._logs.get(session, [])[start:]
@@ -67,46 +70,52 @@ class MemoryStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        infos = [info_of(session, log)[0] for session, log in self._logs.items()]
-        infos += self._erased.values()
+        with self._lock:
+            infos = [info_of(session, log)[0] for session, log in self._logs.items()]
+            infos += self._erased.values()
         infos.sort(key=lambda info: -info.updated)
         return [info for info in infos if found(info, search, status)][:limit]
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
-        names = self._logs if session is None else [session]
-        asked = [(name, info_of(name, self._logs.get(name, []))[1]) for name in names]
+        with self._lock:
+            names = self._logs if session is None else [session]
+            asked = [(name, info_of(name, self._logs.get(name, []))[1]) for name in names]
         return [(name, ask) for name, asks in asked for ask in asks.values()]
 
     async def prune(self, *, before: float) -> int:
         count = 0
-        for session, log in self._logs.items():
-            info, _ = info_of(session, log)
-            if info.status in ("open", "ended") and info.updated < before:
-                for at, record in enumerate(log):
-                    if isinstance(record, Injected) and not record.durable and record.parts:
-                        log[at] = record.replace(parts=())
-                        count += 1
+        with self._lock:
+            for session, log in self._logs.items():
+                info, _ = info_of(session, log)
+                if info.status in ("open", "ended") and info.updated < before:
+                    for at, record in enumerate(log):
+                        if isinstance(record, Injected) and not record.durable and record.parts:
+                            log[at] = record.replace(parts=())
+                            count += 1
         return count
 
     async def erase(self, session: str) -> bool:
-        names = [name for name in self._logs if name == session or name.startswith(f"{session}/")]
-        for name in names:
-            info, _ = info_of(name, self._logs[name])
-            self._drop(name)
-            self._erased[name] = info.replace(status="erased", title="", waiting=0)
+        with self._lock:
+            names = [name for name in self._logs if name == session or name.startswith(f"{session}/")]
+            for name in names:
+                info, _ = info_of(name, self._logs[name])
+                self._drop(name)
+                self._erased[name] = info.replace(status="erased", title="", waiting=0)
         return bool(names)
 
     async def verify(self, session: str) -> Verified:
         return verified(session, await self.batches(session))
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        if key in self._inboxes.get(session, ()) or key in self._taken.get(session, ()):
-            return False
-        self._inboxes.setdefault(session, {})[key] = (kind, data)
-        return True
+        with self._lock:
+            if key in self._inboxes.get(session, ()) or key in self._taken.get(session, ()):
+                return False
+            self._inboxes.setdefault(session, {})[key] = (kind, data)
+            return True
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        inbox = self._inboxes.get(session, {})
+        with self._lock:
+            inbox = dict(self._inboxes.get(session, {}))
         return [(key, kind, data) for key, (kind, data) in inbox.items() if key not in taken]
 
     async def cursor(self, session: str, reader: str) -> int:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +14,26 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-import msgspec
-
 from windlass.errors import StoreError, WindlassError
 from windlass.logs import Batch, SessionInfo, Verified
-from windlass.records import Asked, Record
+from windlass.records import Asked, Record, decode, encode
 
-from .batches import START, Change, change_of, lines_of, link_of, pack, records_of, unpack
-from .kept import broken, conflict, erased_session, pruned, verified
+from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
+from .kept import (
+    INHERITED,
+    as_json,
+    below,
+    conflict,
+    erased_session,
+    escaped,
+    from_json,
+    from_key,
+    key_of,
+    pruned,
+    survive_forks,
+    unpacked,
+    verified,
+)
 
 T = TypeVar("T")
 
@@ -40,10 +50,10 @@ CREATE TABLE batches (
     pruned INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, seq)
 ) WITHOUT ROWID;
 CREATE TABLE asks (
-    session INTEGER NOT NULL, id TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (session, id)
-) WITHOUT ROWID;
+    position INTEGER PRIMARY KEY, session INTEGER NOT NULL, id BLOB NOT NULL, data BLOB NOT NULL, UNIQUE (session, id)
+);
 CREATE TABLE inbox (
-    session TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
+    session TEXT NOT NULL, key BLOB NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
     taken INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, key)
 ) WITHOUT ROWID;
 CREATE INDEX waiting ON inbox (session) WHERE taken = 0;
@@ -119,8 +129,9 @@ class SQLiteStore:
         self._readers: ThreadPoolExecutor | None = None
         self._pipelines: set[str] = set()
         self._local = threading.local()
-        self._process = os.getpid()
+        self._connections: set[sqlite3.Connection] = set()
         self._closed = False
+        survive_forks(self)
 
     # ------------------------------------------------------------ the log
 
@@ -134,22 +145,23 @@ class SQLiteStore:
         found = 0 if head is None else head.records
         if found != expected:
             raise conflict(session, found, expected)
-        if head is None:
-            head = _new(db, session)
         if records:
-            lines = lines_of(records)
+            lines, change = lines_of(records), change_of(records)
+            if head is None:
+                head = _new(db, session, change)
             link = link_of(head.link, lines)
             row = (head.number, expected, len(records), link, pack(lines))
             try:
                 db.execute("INSERT INTO batches (session, seq, count, link, data) VALUES (?, ?, ?, ?, ?)", row)
             except sqlite3.IntegrityError:
                 self._heads.pop(session, None)
-                raise conflict(session, None, expected) from None
+                now = _head(db, session)
+                raise conflict(session, None if now is None else now.records, expected) from None
             self._heads[session] = _Head(head.number, expected + len(records), link)
             self._heads.move_to_end(session)
             if len(self._heads) > _KNOWN:
                 self._heads.popitem(last=False)
-            if (change := change_of(records)) is not None:
+            if change is not None:
                 _apply(db, session, head.number, change)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
 
@@ -164,11 +176,11 @@ class SQLiteStore:
         """The append batches that hold the records from `start` on, for whoever checks or exports a log."""
         rows = await self._read(
             "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
-            "WHERE id = ? AND seq + count > ? ORDER BY seq",
+            "WHERE id = ? AND status != 'erased' AND seq + count > ? ORDER BY seq",
             session, start,
         )  # fmt: skip
         return [
-            Batch(seq, count, link, _lines(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows
+            Batch(seq, count, link, unpacked(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows
         ]
 
     # ------------------------------------------------------------ sessions and their questions
@@ -180,7 +192,7 @@ class SQLiteStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        like = f"%{_escaped(search)}%"
+        like = f"%{escaped(search)}%"
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, coalesce(records, (SELECT max(seq + count) FROM batches"
             " WHERE session = number), 0), (SELECT count(*) FROM asks WHERE session = number) FROM sessions "
@@ -193,10 +205,10 @@ class SQLiteStore:
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         rows = await self._read(
             "SELECT sessions.id, data FROM asks JOIN sessions ON session = number "
-            "WHERE ? IS NULL OR sessions.id = ? ORDER BY number, asks.id",
+            "WHERE ? IS NULL OR sessions.id = ? ORDER BY number, position",
             session, session,
         )  # fmt: skip
-        return [(name, msgspec.json.decode(data, type=Asked)) for name, data in rows]
+        return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
 
     async def prune(self, *, before: float) -> int:
         """Drop what was injected for turns that have ended and not gone on since; how many batches got smaller."""
@@ -210,7 +222,7 @@ class SQLiteStore:
             for seq, data in db.execute(
                 "SELECT seq, data FROM batches WHERE session = ? AND pruned = 0", (number,)
             ).fetchall():
-                if (smaller := pruned(_lines(session, seq, data))) is not None:
+                if (smaller := pruned(unpacked(session, seq, data))) is not None:
                     db.execute(
                         "UPDATE batches SET data = ?, pruned = 1 WHERE session = ? AND seq = ?",
                         (pack(smaller), number, seq),
@@ -219,14 +231,16 @@ class SQLiteStore:
         return count
 
     async def erase(self, session: str) -> bool:
-        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain."""
+        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain.
+
+        Where the log ended an empty batch stays, too: it stands in the way of whoever still wants to go on from there.
+        """
         return await self._write(lambda db: self._erase(db, session))
 
     def _erase(self, db: sqlite3.Connection, session: str) -> bool:
-        below = f"{_escaped(session)}/%"
         rows = db.execute(
-            "SELECT number, id FROM sessions WHERE (id = ? OR id LIKE ? ESCAPE '\\') AND status != 'erased'",
-            (session, below),
+            "SELECT number, id FROM sessions WHERE (id = ? OR id > ? AND id < ?) AND status != 'erased'",
+            (session, *below(session)),
         ).fetchall()
         for number, name in rows:
             head = _head(db, name)
@@ -236,6 +250,7 @@ class SQLiteStore:
                 db.execute(statement, (number,))
             for statement in ("DELETE FROM inbox WHERE session = ?", "DELETE FROM cursors WHERE session = ?"):
                 db.execute(statement, (name,))
+            db.execute("INSERT INTO batches VALUES (?, ?, 0, ?, x'', 1)", (number, head.records, head.link))
             db.execute(
                 "UPDATE sessions SET status = 'erased', title = '', records = ?, head = ?, updated = ? "
                 "WHERE number = ?",
@@ -250,12 +265,12 @@ class SQLiteStore:
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        encoded = msgspec.json.encode(data)
+        encoded = as_json(data)
         return await self._write(
             lambda db: db.execute(
                 "INSERT OR IGNORE INTO inbox (session, key, position, kind, data) "
                 "SELECT ?, ?, coalesce(max(position), 0) + 1, ?, ? FROM inbox WHERE session = ?",
-                (session, key, kind, encoded, session),
+                (session, key_of(key), kind, encoded, session),
             ).rowcount > 0
         )  # fmt: skip
 
@@ -263,7 +278,8 @@ class SQLiteStore:
         rows = await self._read(
             "SELECT key, kind, data FROM inbox WHERE session = ? AND taken = 0 ORDER BY position", session
         )
-        return [(key, kind, msgspec.json.decode(data)) for key, kind, data in rows if key not in taken]
+        entries = [(from_key(key), kind, from_json(data)) for key, kind, data in rows]
+        return [entry for entry in entries if entry[0] not in taken]
 
     async def cursor(self, session: str, reader: str) -> int:
         rows = await self._read("SELECT seq FROM cursors WHERE session = ? AND reader = ?", session, reader)
@@ -297,6 +313,8 @@ class SQLiteStore:
             await asyncio.to_thread(writer.join)
         if readers is not None:
             await asyncio.to_thread(readers.shutdown)
+        while self._connections:
+            self._connections.pop().close()
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -318,27 +336,30 @@ class SQLiteStore:
         return await asyncio.wrap_future(readers.submit(self._query, query, values))
 
     def _check_open(self) -> None:
-        """A process that was forked has the store, but not its threads nor the right to their connections."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._writer = self._readers = None
-            self._jobs = SimpleQueue()
-            self._heads.clear()
-            self._local = threading.local()
         if self._closed:
-            raise StoreError(f"the store {self.path} is closed")
+            raise StoreError(f"the store {self.path} is closed; make a new one")
+
+    def forked(self) -> None:
+        """A forked process has the store, but not its threads, nor the right to use or even close their connections."""
+        INHERITED.append((self._connections, self._local))
+        self._connections, self._local = set(), threading.local()
+        self._writer = self._readers = None
+        self._lock, self._jobs = threading.Lock(), SimpleQueue()
+        self._heads.clear()
 
     def _query(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
         try:
-            db: sqlite3.Connection | None = getattr(self._local, "db", None)
             if db is None:
                 db = self._local.db = self._connect()
             return db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
+            self._local.db = None
+            self._disconnect(db)
             raise self._error("read", error) from error
 
     def _work(self) -> None:
-        """The writer: whatever waits is committed together."""
+        """The writer: whatever waits is committed together. After an error it opens the file anew."""
         db: sqlite3.Connection | None = None
         jobs = self._jobs
         going = True
@@ -347,24 +368,27 @@ class SQLiteStore:
             while not jobs.empty():
                 batch.append(jobs.get())
             going = None not in batch
-            todo = [job for job in batch if job is not None]
-            try:
-                if db is None and todo:
-                    db = self._connect()
-            except (sqlite3.Error, StoreError) as error:
-                shown = error if isinstance(error, StoreError) else self._error("open", error)
-                _tell([(job, None, shown) for job in todo])
+            if not (todo := [job for job in batch if job is not None]):
                 continue
-            if todo and db is not None:
-                self._commit(db, todo)
-        if db is not None:
-            db.close()
+            try:
+                db = db or self._connect()
+            except Exception as error:
+                _tell([(job, None, self._shown("open", error)) for job in todo])
+            else:
+                if not self._commit(db, todo):
+                    self._disconnect(db)
+                    db = None
+        self._disconnect(db)
 
-    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> None:
-        """One transaction for all. If it fails, each gets one of its own: who is at fault is told so."""
+    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> bool:
+        """One transaction for all. If it fails, each gets one of its own: who is at fault is told so.
+
+        Whether the file could be written.
+        """
         settled: list[_Settled] = []
+        begun = False
         try:
-            db.execute("BEGIN IMMEDIATE")
+            begun = bool(db.execute("BEGIN IMMEDIATE"))
             for job in jobs:
                 try:
                     settled.append((job, job.work(db), None))
@@ -375,19 +399,20 @@ class SQLiteStore:
             self._heads.clear()
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._commit(db, [job])
-                return
-            shown = self._error("write", error) if isinstance(error, sqlite3.Error) else error
-            settled = [(jobs[0], None, shown)]
+            if begun and len(jobs) > 1 and not db.in_transaction:
+                written = [self._commit(db, [job]) for job in jobs]
+                return all(written)
+            _tell([(job, None, self._shown("write", error)) for job in jobs])
+            return not isinstance(error, sqlite3.Error)
         _tell(settled)
+        return True
 
     # ------------------------------------------------------------ the file
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False)
+        self._connections.add(db)
         try:
             self._check_version(db)
             db.execute("PRAGMA journal_mode = WAL")
@@ -395,9 +420,14 @@ class SQLiteStore:
             db.execute("PRAGMA cache_size = -8000")
             self._migrate(db)
         except BaseException:
-            db.close()
+            self._disconnect(db)
             raise
         return db
+
+    def _disconnect(self, db: sqlite3.Connection | None) -> None:
+        if db is not None:
+            self._connections.discard(db)
+            db.close()
 
     def _check_version(self, db: sqlite3.Connection) -> int:
         """The version of the file; one of a newer version or of another application is refused, and not touched."""
@@ -432,7 +462,10 @@ class SQLiteStore:
                 db.execute("ROLLBACK")
             raise
 
-    def _error(self, doing: str, error: sqlite3.Error) -> StoreError:
+    def _shown(self, doing: str, error: Exception) -> Exception:
+        return self._error(doing, error) if isinstance(error, sqlite3.Error | OSError | UnicodeError) else error
+
+    def _error(self, doing: str, error: Exception) -> StoreError:
         text = str(error)
         for sign, advice in _ADVICE.items():
             if sign in text:
@@ -452,8 +485,8 @@ _ADVICE = {
 }
 
 
-def _new(db: sqlite3.Connection, session: str) -> _Head:
-    now = time.time()
+def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
+    now = time.time() if change is None else change.at
     made = db.execute("INSERT INTO sessions (id, started, updated) VALUES (?, ?, ?)", (session, now, now))
     return _Head(made.lastrowid or 0, 0, START)
 
@@ -487,19 +520,11 @@ def _apply(db: sqlite3.Connection, session: str, number: int, change: Change) ->
     if "*" in change.answered:
         db.execute("DELETE FROM asks WHERE session = ?", (number,))
     for answered in change.answered:
-        db.execute("DELETE FROM asks WHERE session = ? AND id = ?", (number, answered))
+        db.execute("DELETE FROM asks WHERE session = ? AND id = ?", (number, key_of(answered)))
     for asked in change.asked.values():
-        db.execute("INSERT OR REPLACE INTO asks VALUES (?, ?, ?)", (number, asked.id, msgspec.json.encode(asked)))
+        db.execute(
+            "INSERT OR REPLACE INTO asks (session, id, data) VALUES (?, ?, ?)",
+            (number, key_of(asked.id), encode(asked)),
+        )
     for key in change.taken:
-        db.execute("UPDATE inbox SET taken = 1 WHERE session = ? AND key = ?", (session, key))
-
-
-def _lines(session: str, seq: int, data: bytes) -> bytes:
-    try:
-        return unpack(data)
-    except zlib.error as error:
-        raise broken(session, seq, f"the batch is damaged ({error})") from error
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        db.execute("UPDATE inbox SET taken = 1 WHERE session = ? AND key = ?", (session, key_of(key)))

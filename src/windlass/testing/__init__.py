@@ -8,6 +8,7 @@ from .crashes import CrashPoint, CrashReport, Scenario, crash_points
 from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
+from .stores import StoreFailed, StoreReport, check_store
 from .traces import HookTrace, assert_same
 from .transcripts import unpaired
 from .ways import Lived, agreeable, assert_same_everywhere, run_everywhere, traces
@@ -19,4 +20,5 @@ __all__ = [
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
+    "check_store", "StoreReport", "StoreFailed",
 ]  # fmt: skip

@@ -1,0 +1,554 @@
+"""The store for many machines: PostgreSQL. An append locks its session's row and is acknowledged after its COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.logs import Batch, SessionInfo, Verified
+from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
+
+from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
+from .kept import (
+    INHERITED,
+    as_json,
+    below,
+    conflict,
+    erased_session,
+    escaped,
+    from_json,
+    from_key,
+    key_of,
+    pruned,
+    survive_forks,
+    unpacked,
+    verified,
+)
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+    import psycopg
+    from psycopg_pool import ConnectionPool
+
+    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+T = TypeVar("T")
+
+VERSION = 1
+SCHEMA = b"""
+CREATE TABLE format (version INTEGER NOT NULL);
+CREATE TABLE sessions (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
+    status TEXT NOT NULL DEFAULT 'open', agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '',
+    started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
+    records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0
+);
+CREATE TABLE batches (
+    session BIGINT NOT NULL, seq BIGINT NOT NULL, count INTEGER NOT NULL, link BYTEA NOT NULL, data BYTEA NOT NULL,
+    pruned BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, seq)
+);
+ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE TABLE asks (
+    position BIGINT GENERATED ALWAYS AS IDENTITY, session BIGINT NOT NULL, id BYTEA NOT NULL, data BYTEA NOT NULL,
+    PRIMARY KEY (session, id)
+);
+CREATE TABLE inbox (
+    position BIGINT GENERATED ALWAYS AS IDENTITY, session TEXT NOT NULL, key BYTEA NOT NULL, kind TEXT NOT NULL,
+    data BYTEA NOT NULL, taken BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, key)
+);
+CREATE INDEX waiting ON inbox (session) WHERE NOT taken;
+CREATE TABLE cursors (
+    session TEXT NOT NULL, reader TEXT NOT NULL, seq BIGINT NOT NULL, PRIMARY KEY (session, reader)
+);
+CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
+"""
+MIGRATIONS: dict[int, bytes] = {}
+"""From a version to the SQL that makes it the next one."""
+
+_OPENERS = (SessionOpened, TurnStarted, Resumed)
+"""With these somebody takes a session over: it begins an epoch."""
+
+_KNOWN = 4096
+"""Of how many sessions the store knows where its own last append ended."""
+
+
+class _Row(NamedTuple):
+    """A session's row, locked."""
+
+    number: int
+    status: str
+    records: int
+    head: bytes
+    epoch: int
+
+
+class _Head(NamedTuple):
+    """Where our last append to a session ended, in which epoch, and by which transaction."""
+
+    records: int
+    link: bytes
+    epoch: int
+    transaction: str
+
+
+class PostgresStore:
+    """Logs in a PostgreSQL database, in a schema of their own. Any number of processes and machines may share it.
+
+    What was acknowledged is as durable as the server's `synchronous_commit` makes it. Each append locks the row of its
+    session. It is refused if the log has another length, and also if it has that length but is not the log that this
+    store wrote: after a restore or a failover that lost commits, somebody else may have taken the session over and come
+    just as far. `timeout` bounds every wait, for a connection or for a lock. Between store and server there may be a
+    pooler in session mode, not in transaction mode.
+    """
+
+    durable = True
+
+    def __init__(
+        self, url: str, *, schema: str = "windlass", min_size: int = 1, max_size: int = 8, timeout: float = 30.0
+    ) -> None:
+        if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) is None:
+            raise ConfigError(f"schema={schema!r}: must be a lower-case name of letters, digits and underscores")
+        try:
+            import psycopg
+            import psycopg.conninfo
+            import psycopg.sql
+            import psycopg_pool
+        except ImportError as error:
+            raise ConfigError(
+                f"a PostgreSQL store needs psycopg ({error}): pip install 'windlass[postgres]'"
+            ) from error
+        try:
+            parts = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise ConfigError(f"the address of the PostgreSQL store cannot be read: {str(error).strip()}") from None
+        self.url = url
+        self.schema = schema
+        self.min_size = min_size
+        self.max_size = max_size
+        self.timeout = timeout
+        self.place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
+        """Where it is, without user and password."""
+        self._psycopg = psycopg
+        self._make_pool = psycopg_pool.ConnectionPool
+        self._pool_timeout = psycopg_pool.PoolTimeout
+        self._schema = psycopg.sql.Identifier(schema)
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._workers: ThreadPoolExecutor | None = None
+        self._pool: ConnectionPool[Connection] | None = None
+        self._heads: OrderedDict[str, _Head] = OrderedDict()
+        self._pipelines: set[str] = set()
+        self._closed = False
+        survive_forks(self)
+
+    # ------------------------------------------------------------ the log
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        if not records:
+            return await self._write(lambda db: _append_nothing(db, session, expected))
+        appending = _Appending(session, records, expected)
+        return await self._do(lambda: self._append_in_thread(appending))
+
+    def _append_in_thread(self, appending: _Appending) -> bool:
+        session = appending.session
+        try:
+            waiting = self._try("write", lambda db: self._append(db, appending))
+        except BaseException:
+            with self._lock:
+                self._heads.pop(session, None)
+            raise
+        with self._lock:
+            assert appending.head is not None
+            self._heads[session] = appending.head
+            self._heads.move_to_end(session)
+            if len(self._heads) > _KNOWN:
+                self._heads.popitem(last=False)
+        return waiting
+
+    def _append(self, db: Connection, appending: _Appending) -> bool:
+        session, expected, records = appending.session, appending.expected, appending.records
+        change = change_of(records) or _NO_CHANGE
+        if not expected:
+            now = change.at or time.time()
+            db.execute(
+                "INSERT INTO sessions (id, started, updated, head) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                (session, now, now, START),
+            )
+        row = _locked(db, session)
+        if row is None:
+            raise conflict(session, 0, expected)
+        if row.status == "erased":
+            raise erased_session(session)
+        if appending.head is None or not _is_there(db, row.number, expected, appending.head):
+            self._check(row, session, expected)
+            epoch = row.epoch + any(isinstance(record, _OPENERS) for record in records)
+            lines, length = lines_of(records), expected + len(records)
+            link = link_of(row.head, lines)
+            made = db.execute(
+                "INSERT INTO batches (session, seq, count, link, data) VALUES (%s, %s, %s, %s, %s) "
+                "RETURNING xmin::text",
+                (row.number, expected, len(records), link, pack(lines)),
+            ).fetchone()
+            assert made is not None
+            appending.head = _Head(length, link, epoch, made[0])
+            db.execute(
+                "UPDATE sessions SET records = %s, head = %s, epoch = %s, status = coalesce(%s, status), "
+                "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
+                "updated = coalesce(%s, updated) WHERE number = %s",
+                (length, link, epoch, change.status, change.agent, change.title, change.at or None, row.number),
+            )
+            _apply(db, session, row.number, change)
+        return _waiting(db, session)
+
+    def _check(self, row: _Row, session: str, expected: int) -> None:
+        """Whether the log is the one to go on from: its length, and what this store knows of it."""
+        if row.records != expected:
+            raise conflict(session, row.records, expected)
+        mine = self._heads.get(session)
+        if mine is not None and mine.records == expected and (mine.link, mine.epoch) != (row.head, row.epoch):
+            raise SessionConflict(f"session {session!r} was taken over by somebody else", session=session)
+
+    async def read(self, session: str, start: int = 0) -> Sequence[Record]:
+        records: list[Record] = []
+        for batch in await self.batches(session, start):
+            found = records_of(batch.lines)
+            records += found[max(start - batch.seq, 0) :]
+        return records
+
+    async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
+        rows = await self._read(
+            "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
+            "WHERE id = %s AND seq + count > %s ORDER BY seq",
+            session, start,
+        )  # fmt: skip
+        return [Batch(seq, count, link, unpacked(session, seq, data), gone) for seq, count, link, data, gone in rows]
+
+    # ------------------------------------------------------------ sessions and their questions
+
+    async def sessions(self) -> Sequence[str]:
+        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number")
+        return [row[0] for row in rows]
+
+    async def find(
+        self, *, search: str = "", status: str | None = None, limit: int | None = None
+    ) -> Sequence[SessionInfo]:
+        like = f"%{escaped(search)}%"
+        rows = await self._read(
+            "SELECT id, status, agent, title, started, updated, records, "
+            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "WHERE (id ILIKE %s OR title ILIKE %s OR agent ILIKE %s) AND (%s::text IS NULL OR status = %s) "
+            "ORDER BY updated DESC, number DESC LIMIT %s",
+            like, like, like, status, status, limit,
+        )  # fmt: skip
+        return [SessionInfo(*row) for row in rows]
+
+    async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
+        rows = await self._read(
+            "SELECT sessions.id, data FROM asks JOIN sessions ON session = number "
+            "WHERE %s::text IS NULL OR sessions.id = %s ORDER BY number, position",
+            session, session,
+        )  # fmt: skip
+        return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
+
+    async def prune(self, *, before: float) -> int:
+        """Drop what was injected for turns that have ended and not gone on since; how many batches got smaller."""
+        return await self._write(lambda db: _prune(db, before))
+
+    async def erase(self, session: str) -> bool:
+        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain."""
+        return await self._write(lambda db: _erase(db, session), repeatable=False)
+
+    async def verify(self, session: str) -> Verified:
+        """Follow the chain of a session; raises `StoreError` where it is broken."""
+        return verified(session, await self.batches(session))
+
+    # ------------------------------------------------------------ inbox, cursors, pipelines
+
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        row = (session, key_of(key), kind, as_json(data))
+        query = "INSERT INTO inbox (session, key, kind, data) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        return await self._write(lambda db: db.execute(query, row).rowcount > 0, repeatable=False)
+
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+        rows = await self._read(
+            "SELECT key, kind, data FROM inbox WHERE session = %s AND NOT taken ORDER BY position", session
+        )
+        entries = [(from_key(key), kind, from_json(data)) for key, kind, data in rows]
+        return [entry for entry in entries if entry[0] not in taken]
+
+    async def cursor(self, session: str, reader: str) -> int:
+        rows = await self._read("SELECT seq FROM cursors WHERE session = %s AND reader = %s", session, reader)
+        return int(rows[0][0]) if rows else 0
+
+    async def advance(self, session: str, reader: str, seq: int) -> None:
+        query = (
+            "INSERT INTO cursors VALUES (%s, %s, %s) "
+            "ON CONFLICT (session, reader) DO UPDATE SET seq = excluded.seq"
+        )  # fmt: skip
+        await self._write(lambda db: db.execute(query, (session, reader, seq)).rowcount)
+
+    async def put_pipeline(self, digest: str, data: bytes) -> None:
+        if digest not in self._pipelines:
+            query = "INSERT INTO pipelines VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            await self._write(lambda db: db.execute(query, (digest, data)).rowcount)
+            self._pipelines.add(digest)
+
+    async def pipeline(self, digest: str) -> bytes | None:
+        rows = await self._read("SELECT data FROM pipelines WHERE digest = %s", digest)
+        return bytes(rows[0][0]) if rows else None
+
+    # ------------------------------------------------------------ threads and connections
+
+    async def close(self) -> None:
+        """Wait for what is being written, and let go of the connections."""
+        with self._lock:
+            workers, self._workers, self._closed = self._workers, None, True
+        if workers is not None:
+            await asyncio.to_thread(workers.shutdown)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await asyncio.to_thread(pool.close)
+
+    def forked(self) -> None:
+        """A forked process has the store, but not its threads, nor the right to use or even close its connections."""
+        INHERITED.append((self._pool, self._workers))
+        self._pool = self._workers = None
+        self._lock, self._opening = threading.Lock(), threading.Lock()
+        self._heads.clear()
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        """Work in a thread, so that any loop may wait for it."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"the store ({self.place}) is closed; make a new one")
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(self.max_size, thread_name_prefix="windlass-postgres")
+            workers = self._workers
+        return await asyncio.wrap_future(workers.submit(work))
+
+    async def _read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        return await self._do(lambda: self._try("read", lambda db: db.execute(query, values).fetchall(), reads=True))
+
+    async def _write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+        return await self._do(lambda: self._try("write", work, repeatable=repeatable))
+
+    def _try(self, doing: str, work: Callable[[Connection], T], *, reads: bool = False, repeatable: bool = True) -> T:
+        """Work with a connection; one that is lost is replaced, once.
+
+        If it is lost during the COMMIT nobody knows what became of it: only what is `repeatable` is done again.
+        """
+        retried = False
+        while True:
+            db: Connection | None = None
+            committing = False
+            try:
+                with self._opened().connection() as db:
+                    if reads:
+                        return work(db)
+                    with db.transaction():
+                        value = work(db)
+                        committing = True
+                    return value
+            except UnicodeError as error:
+                raise StoreError(f"could not {doing} {self.place}: {error}") from error
+            except self._psycopg.Error as error:
+                lost = db is not None and db.closed
+                if not lost or retried or (committing and not repeatable):
+                    raise self._error(doing, error, unknown=lost and committing) from error
+                retried = True
+                self._opened().check()
+
+    def _opened(self) -> ConnectionPool[Connection]:
+        """The pool. The first connection is made without it: what is wrong is then said at once."""
+        with self._opening:
+            if self._pool is None:
+                options: dict[str, Any] = {
+                    "autocommit": True,
+                    "connect_timeout": max(2, round(self.timeout)),
+                    "fallback_application_name": "windlass",
+                }
+                with self._psycopg.connect(self.url, **options) as db:
+                    self._configure(db)
+                    self._migrate(db)
+                self._pool = self._make_pool(
+                    self.url, kwargs=options, min_size=self.min_size, max_size=self.max_size, timeout=self.timeout,
+                    configure=self._configure, name="windlass", open=True,
+                )  # fmt: skip
+            return self._pool
+
+    def _configure(self, db: Connection) -> None:
+        """Nobody waits for a lock for ever, and a process that stalls while it has one loses it."""
+        db.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+        patience = f"{round(self.timeout * 1000)}ms"
+        db.execute(
+            "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false), "
+            "set_config('idle_in_transaction_session_timeout', %s, false)",
+            (self.schema, patience, patience),
+        )
+
+    # ------------------------------------------------------------ the schema
+
+    def _version(self, db: Connection) -> int:
+        """The version of the tables, 0 if there are none; those of a newer version are refused, and not touched."""
+        found = db.execute("SELECT to_regclass(%s)", (f"{self.schema}.format",)).fetchone()
+        if found is None or found[0] is None:
+            return 0
+        row = db.execute("SELECT max(version) FROM format").fetchone()
+        version = int(row[0]) if row is not None and row[0] is not None else 0
+        if version > VERSION:
+            raise StoreError(
+                f"the schema {self.schema!r} ({self.place}) was written by a newer Windlass (format {version}, this "
+                f"one knows {VERSION}); install that version, or name another schema. Nothing was changed"
+            )
+        return version
+
+    def _migrate(self, db: Connection) -> None:
+        if self._version(db) == VERSION:
+            return
+        with db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            version = self._version(db)
+            if version == 0:
+                db.execute(self._psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema))
+                db.execute(SCHEMA)
+            while 0 < version < VERSION:
+                db.execute(MIGRATIONS[version])
+                version += 1
+            db.execute("DELETE FROM format")
+            db.execute("INSERT INTO format VALUES (%s)", (VERSION,))
+
+    # ------------------------------------------------------------ errors
+
+    def _error(self, doing: str, error: psycopg.Error, unknown: bool) -> StoreError:
+        if isinstance(error, self._pool_timeout):
+            error = self._reason() or error
+        text = " ".join(str(error).split())
+        advice = _ADVICE.get(error.sqlstate or "") or _ADVICE.get((error.sqlstate or "")[:2])
+        if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
+            advice = "check that the server runs and can be reached, then resume the session"
+        if unknown:
+            text += "; whether the last records were kept is not known"
+        return StoreError(f"could not {doing} {self.place}: {text}" + (f"; {advice}" if advice else ""))
+
+    def _reason(self) -> psycopg.Error | None:
+        """Why the pool has no connection to give: None if it is just that all of them are in use."""
+        try:
+            self._psycopg.connect(self.url, connect_timeout=2).close()
+        except self._psycopg.Error as error:
+            return error
+        return None
+
+
+_LOCK = 0x57494E44
+"""The advisory lock for whoever changes the tables."""
+
+_ADVICE = {
+    "08": "check that the server runs and can be reached, then resume the session",
+    "25006": "the server takes no writes, it may be a standby: give the address of the primary",
+    "28": "check the user, the password and pg_hba.conf",
+    "3D": "create the database first",
+    "42501": "the user needs the right to create a schema in this database, or an owner's rights on the one there is",
+    "53100": "make room on the server's disk and resume the session: what was acknowledged is there",
+    "53200": "the server is out of memory: give it more, then resume the session",
+    "53300": "the server has no connection left: give the store a smaller `max_size`, or the server more of them",
+    "55P03": "another process holds the session's row for too long: find it, or give the store a longer `timeout`",
+    "57": "the server is going down or coming up: resume the session when it is there",
+    "XX": "the server's data may be damaged: look at its log, restore from a backup if need be",
+}
+
+_NO_CHANGE = Change()
+
+
+class _Appending:
+    """A batch on its way. `head` is set by the attempt that wrote it, whether or not it was committed."""
+
+    def __init__(self, session: str, records: Sequence[Record], expected: int) -> None:
+        self.session = session
+        self.records = records
+        self.expected = expected
+        self.head: _Head | None = None
+
+
+def _locked(db: Connection, session: str) -> _Row | None:
+    """A session's row, which nobody else can change before the transaction ends."""
+    query = "SELECT number, status, records, head, epoch FROM sessions WHERE id = %s FOR UPDATE"
+    row = db.execute(query, (session,)).fetchone()
+    return None if row is None else _Row(*row)
+
+
+def _is_there(db: Connection, number: int, seq: int, head: _Head) -> bool:
+    """Whether a batch that we once sent is in the log: not its equal, but the very one."""
+    query = "SELECT 1 FROM batches WHERE session = %s AND seq = %s AND link = %s AND xmin::text = %s"
+    return db.execute(query, (number, seq, head.link, head.transaction)).fetchone() is not None
+
+
+def _waiting(db: Connection, session: str) -> bool:
+    """Whether the inbox has something."""
+    return db.execute("SELECT 1 FROM inbox WHERE session = %s AND NOT taken LIMIT 1", (session,)).fetchone() is not None
+
+
+def _append_nothing(db: Connection, session: str, expected: int) -> bool:
+    row = _locked(db, session)
+    if (found := 0 if row is None else row.records) != expected:
+        raise conflict(session, found, expected)
+    return _waiting(db, session)
+
+
+def _apply(db: Connection, session: str, number: int, change: Change) -> None:
+    if "*" in change.answered:
+        db.execute("DELETE FROM asks WHERE session = %s", (number,))
+    elif change.answered:
+        db.execute(
+            "DELETE FROM asks WHERE session = %s AND id = ANY(%s)", (number, [key_of(key) for key in change.answered])
+        )
+    for asked in change.asked.values():
+        db.execute(
+            "INSERT INTO asks (session, id, data) VALUES (%s, %s, %s) "
+            "ON CONFLICT (session, id) DO UPDATE SET data = excluded.data",
+            (number, key_of(asked.id), encode(asked)),
+        )
+    if change.taken:
+        db.execute(
+            "UPDATE inbox SET taken = true WHERE session = %s AND key = ANY(%s)",
+            (session, [key_of(key) for key in change.taken]),
+        )
+
+
+def _prune(db: Connection, before: float) -> int:
+    count = 0
+    query = (
+        "SELECT number, id FROM sessions WHERE status IN ('open', 'ended') AND updated < %s ORDER BY number FOR UPDATE"
+    )
+    for number, session in db.execute(query, (before,)).fetchall():
+        query = "SELECT seq, data FROM batches WHERE session = %s AND NOT pruned"
+        for seq, data in db.execute(query, (number,)).fetchall():
+            if (smaller := pruned(unpacked(session, seq, data))) is not None:
+                query = "UPDATE batches SET data = %s, pruned = true WHERE session = %s AND seq = %s"
+                db.execute(query, (pack(smaller), number, seq))
+                count += 1
+    return count
+
+
+def _erase(db: Connection, session: str) -> bool:
+    rows = db.execute(
+        "SELECT number, id FROM sessions WHERE (id = %s OR id > %s AND id < %s) AND status != 'erased' "
+        "ORDER BY number FOR UPDATE",
+        (session, *below(session)),
+    ).fetchall()
+    numbers, names = [row[0] for row in rows], [row[1] for row in rows]
+    db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
+    db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))
+    db.execute("DELETE FROM inbox WHERE session = ANY(%s)", (names,))
+    db.execute("DELETE FROM cursors WHERE session = ANY(%s)", (names,))
+    db.execute(
+        "UPDATE sessions SET status = 'erased', title = '', updated = %s WHERE number = ANY(%s)", (time.time(), numbers)
+    )
+    return bool(rows)

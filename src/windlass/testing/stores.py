@@ -1,0 +1,761 @@
+"""What every store must keep to, as checks that a third party can run: `await check_store(make)`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from windlass.decisions import Approve
+from windlass.errors import SessionConflict, StoreError
+from windlass.logs import SessionInfo
+from windlass.messages import TextPart, user
+from windlass.outcomes import Completed
+from windlass.protocols import Store
+from windlass.records import (
+    Answered,
+    Asked,
+    InboxTaken,
+    Injected,
+    MessageAdded,
+    Record,
+    Resumed,
+    SessionEnded,
+    SessionOpened,
+    SlotSet,
+    Suspended,
+    TurnEnded,
+    TurnStarted,
+    Unknown,
+    decode,
+)
+
+from .examples import PLAIN, records
+
+Make: TypeAlias = Callable[[], Store | Awaitable[Store]]
+Check: TypeAlias = Callable[["StoreBench"], Coroutine[Any, Any, None]]
+
+OPENED, ADDED, ENDED = SessionOpened(agent="checker", at=100.0), MessageAdded(), SessionEnded(at=200.0)
+LONE = "lone \ud800 surrogate, \0 and \udfff"
+
+
+class StoreReport(Struct, frozen=True):
+    """What came of the checks of one store: those it passed, why it failed others, and what could not be checked."""
+
+    passed: tuple[str, ...]
+    failed: dict[str, str]
+    skipped: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"the store fails {len(self.failed)} of {len(self.passed) + len(self.failed)} checks"]
+        lines += [f"- {check}: {why}" for check, why in self.failed.items()]
+        return "\n".join(lines)
+
+
+class StoreFailed(AssertionError):
+    """A store does not keep to what every store must.
+
+    `report.failed` says for each check that failed why it did.
+    """
+
+    def __init__(self, message: str, *, report: StoreReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+async def check_store(
+    make: Make, *, durable: bool = True, tamper: Callable[[str], object] | None = None
+) -> StoreReport:
+    """Check a store; raise `StoreFailed`, an AssertionError that lists all it fails.
+
+    `make`, plain or async, opens the same storage each time it is called: one of the checks' own, for they prune and
+    erase. Of a store that is not `durable` it returns the same object, which is closed only at the end. `tamper`, plain
+    or async, changes something in the middle of the log of a session behind the store's back; without it, it is not
+    checked whether that is found.
+
+    - *the log*: batches are kept whole and in order, whatever they hold; windows of it can be read
+    - *versions*: of those who append at the same length one wins, be it tasks, threads or several stores
+    - *the inbox*: a key is taken once; what the log says was taken is gone; an append tells whether there is something
+    - *sessions*: they can be found, their open questions listed, what is transient pruned, and all of it erased
+    - *the chain*: it can be followed, also after pruning
+    - *opening*: it can be closed and opened again, used by several stores at once, from any thread and any loop
+    """
+    bench = StoreBench(make, durable, tamper)
+    passed, failed, skipped = list[str](), dict[str, str](), list[str]()
+    for name, (made, needs) in CHECKS.items():
+        if needs is not None and not getattr(bench, needs):
+            skipped.append(name)
+            continue
+        try:
+            await made(bench)
+        except Exception as error:
+            failed[name] = str(error) if type(error) is AssertionError else f"{type(error).__name__}: {error}"
+        else:
+            passed.append(name)
+        finally:
+            await bench.close()
+    await bench.close(for_good=True)
+    report = StoreReport(tuple(passed), failed, tuple(skipped))
+    if failed:
+        raise StoreFailed(str(report), report=report)
+    return report
+
+
+class StoreBench:
+    """What the checks are made with: the same storage, opened as often as they like, and ids that nobody has used."""
+
+    def __init__(self, make: Make, durable: bool, tamper: Callable[[str], object] | None) -> None:
+        self.make = make
+        self.durable = durable
+        self.tamper = tamper
+        self.opened: list[Store] = []
+
+    async def open(self) -> Store:
+        made = self.make()
+        store: Store = await made if inspect.isawaitable(made) else made
+        if all(store is not other for other in self.opened):
+            self.opened.append(store)
+        return store
+
+    async def close(self, *, for_good: bool = False) -> None:
+        """Close what a check has opened; what does not outlive its closing is kept for the next check."""
+        if self.durable or for_good:
+            for store in self.opened:
+                await store.close()
+            self.opened.clear()
+
+    def id(self, what: str = "session") -> str:
+        return f"{what}-{secrets.token_hex(6)}"
+
+
+CHECKS: dict[str, tuple[Check, str | None]] = {}
+"""The checks by their names, each with what the bench must have for it."""
+
+
+def check(needs: str | None = None) -> Callable[[Check], Check]:
+    """Add a check; its name says what must hold."""
+
+    def add(made: Check) -> Check:
+        CHECKS[made.__name__.strip("_").replace("_", " ")] = made, needs
+        return made
+
+    return add
+
+
+def same(found: Any, wanted: Any, what: str) -> None:
+    """Fail unless they are equal."""
+    if found != wanted:
+        raise AssertionError(f"{what}: {_short(found)}, not {_short(wanted)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 400 else f"{text[:400]}… ({len(text)} characters)"
+
+
+async def refused(append: Awaitable[Any], session: str, what: str) -> None:
+    """Fail unless it raises SessionConflict, and names the session."""
+    try:
+        await append
+    except SessionConflict as error:
+        same(error.session, session, f"the session that the refusal of {what} names")
+    else:
+        raise AssertionError(f"{what} was not refused with SessionConflict")
+
+
+async def reads(store: Store, session: str, wanted: Sequence[Record], start: int = 0) -> None:
+    same(list(await store.read(session, start)), list(wanted), f"what is read from {start} on")
+
+
+async def in_threads(works: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
+    """Each in a thread with a loop of its own, all at once; what they returned or raised."""
+    together = [asyncio.to_thread(asyncio.run, work()) for work in works]
+    return list(await asyncio.gather(*together, return_exceptions=True))
+
+
+# ---------------------------------------------------------------- the log
+
+
+@check()
+async def _what_is_appended_is_read_in_its_order(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    log: list[Record] = [OPENED]
+    await store.append(session, log, 0)
+    for size in (1, 3, 2):
+        batch = [SlotSet(slot=f"{len(log)}.{number}", value=number) for number in range(size)]
+        await store.append(session, batch, len(log))
+        log += batch
+    await reads(store, session, log)
+
+
+@check()
+async def _reading_starts_where_it_is_told(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    log: list[Record] = [SlotSet(slot=str(number), value=number) for number in range(7)]
+    for start, end in ((0, 3), (3, 4), (4, 7)):
+        await store.append(session, log[start:end], start)
+    for start in range(9):
+        await reads(store, session, log[start:], start)
+
+
+@check()
+async def _a_session_that_nobody_wrote_is_empty(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await reads(store, session, [])
+    same(list(await store.batches(session)), [], "its batches")
+    same(list(await store.take(session, ())), [], "its inbox")
+    same(list(await store.approvals(session)), [], "its questions")
+    same(await store.cursor(session, "reader"), 0, "its cursor")
+    same(session in await store.sessions(), False, "whether it is listed")
+
+
+@check()
+async def _an_append_at_another_length_is_refused_and_writes_nothing(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await refused(store.append(session, [OPENED], 1), session, "an append to nothing at length 1")
+    same(session in await store.sessions(), False, "whether a refused append made a session")
+    await store.append(session, [OPENED, ADDED], 0)
+    for expected in (0, 1, 3, 200, -1):
+        await refused(store.append(session, [ENDED], expected), session, f"an append to 2 records at {expected}")
+    await reads(store, session, [OPENED, ADDED])
+    await store.append(session, [ENDED], 2)
+    await reads(store, session, [OPENED, ADDED, ENDED])
+
+
+@check()
+async def _an_empty_batch_changes_nothing(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    same(await store.append(session, [], 0), False, "what an empty append returns")
+    same(session in await store.sessions(), False, "whether it made a session")
+    await store.append(session, [OPENED], 0)
+    await store.append(session, [], 1)
+    await refused(store.append(session, [], 0), session, "an empty append at another length")
+    await store.append(session, [ADDED], 1)
+    await reads(store, session, [OPENED, ADDED])
+    await store.verify(session)
+
+
+@check()
+async def _every_kind_of_record_comes_back(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    log = [*records(), decode(b'{"kind":"FromTheFuture","a":[1,{"b":null}]}')]
+    same(type(log[-1]), Unknown, "the last of them")
+    for start in range(0, len(log), 20):
+        await store.append(session, log[start : start + 20], start)
+    for found, wanted in zip(await store.read(session), log, strict=True):
+        same(found, wanted, f"a record of kind {type(wanted).__name__}")
+
+
+@check()
+async def _odd_texts_come_back(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    asked = _asked("c1", LONE)
+    log: list[Record] = [
+        SessionOpened(agent=LONE, at=1.0), TurnStarted(turn=1, message=user(LONE), ref="t1", at=2.0),
+        MessageAdded(message=user(LONE)), asked,
+    ]  # fmt: skip
+    await store.append(session, log, 0)
+    await reads(store, session, log)
+    same(list(await store.approvals(session)), [(session, asked)], "an open question")
+    same([info.session for info in await store.find(search=session)], [session], "what is found")
+
+
+@check()
+async def _a_record_of_ten_megabytes_comes_back(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    large = MessageAdded(message=user(secrets.token_hex(1000) * 5000))
+    await store.append(session, [OPENED, large], 0)
+    same(list(await store.read(session)) == [OPENED, large], True, "whether it is the same")
+
+
+@check()
+async def _sessions_are_apart_whatever_their_ids(bench: StoreBench) -> None:
+    store, stem = await bench.open(), bench.id()
+    names = [
+        stem + end for end in ("", "/1", "/1/2", " space", "'quote\"", "%", "_", "é🌍", "A", "a", ";--", "x" * 300)
+    ]
+    for number, name in enumerate(names):
+        await store.append(name, [SlotSet(slot="number", value=number)], 0)
+    for number, name in enumerate(names):
+        await reads(store, name, [SlotSet(slot="number", value=number)])
+    same([name for name in await store.sessions() if name.startswith(stem)], names, "the sessions, in their order")
+
+
+@check()
+async def _what_was_written_or_read_can_be_changed_without_changing_the_log(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    batch: list[Record] = [OPENED]
+    await store.append(session, batch, 0)
+    batch.append(ADDED)
+    read = await store.read(session)
+    if isinstance(read, list):
+        read.clear()
+    await reads(store, session, [OPENED])
+
+
+# ---------------------------------------------------------------- versions
+
+
+@check()
+async def _of_many_who_append_at_once_one_wins(bench: StoreBench) -> None:
+    stores, session = [await bench.open() for _ in range(3)], bench.id()
+    for length in range(4):
+        appends = [
+            stores[number % 3].append(session, [SlotSet(slot="by", value=[length, number])], length)
+            for number in range(12)
+        ]
+        _one_won(await asyncio.gather(*appends, return_exceptions=True))
+    for store in stores:
+        same(len(await store.read(session)), 4, "the length of the log")
+        await store.verify(session)
+
+
+@check()
+async def _of_many_threads_that_append_at_once_one_wins(bench: StoreBench) -> None:
+    stores, session = [await bench.open() for _ in range(2)], bench.id()
+
+    def appending(length: int, number: int) -> Callable[[], Coroutine[Any, Any, Any]]:
+        batch = [OPENED, SlotSet(slot="by", value=[length, number])]
+        return lambda: _append(stores[number % 2], session, batch, length)
+
+    for length in range(0, 6, 2):
+        _one_won(await in_threads([appending(length, number) for number in range(8)]))
+    same(len(await stores[0].read(session)), 6, "the length of the log")
+    await stores[1].verify(session)
+
+
+async def _append(store: Store, session: str, batch: Sequence[Record], expected: int) -> bool:
+    return await store.append(session, batch, expected)
+
+
+def _one_won(results: Sequence[Any]) -> None:
+    others = [result for result in results if not isinstance(result, bool)]
+    same(len(results) - len(others), 1, "how many appended at the same length")
+    wrong = [repr(other) for other in others if not isinstance(other, SessionConflict)]
+    same(wrong, [], "what the others got instead of SessionConflict")
+
+
+@check()
+async def _who_wrote_last_does_not_matter_but_the_length_does(bench: StoreBench) -> None:
+    first, second, session = await bench.open(), await bench.open(), bench.id()
+    await first.append(session, [OPENED], 0)
+    await first.append(session, [ADDED], 1)
+    await second.append(session, [Resumed(at=1.0)], 2)
+    await refused(first.append(session, [ADDED], 2), session, "an append of one who was overtaken")
+    await second.append(session, [ADDED], 3)
+    await reads(first, session, [OPENED, ADDED, Resumed(at=1.0), ADDED])
+    await first.append(session, [ADDED], 4)
+    await reads(second, session, [ADDED], 4)
+
+
+@check()
+async def _a_reader_never_sees_half_a_batch(bench: StoreBench) -> None:
+    writer, reader, session = await bench.open(), await bench.open(), bench.id()
+    writing = asyncio.ensure_future(_write_threes(writer, session))
+    while not writing.done():
+        same(len(await reader.read(session)) % 3, 0, "what is left over of batches of three")
+        await asyncio.sleep(0)
+    await writing
+    same(len(await reader.read(session)), 60, "the length of the log")
+
+
+async def _write_threes(store: Store, session: str) -> None:
+    for length in range(0, 60, 3):
+        await store.append(session, [ADDED, ADDED, ADDED], length)
+
+
+@check("durable")
+async def _a_batch_that_cannot_be_encoded_leaves_nothing_behind(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, [OPENED], 0)
+    batches: list[list[Record]] = [[ADDED], [ADDED, SlotSet(slot="bad", value=_Unspeakable())], [ADDED, ADDED]]
+    names = [session, bench.id(), bench.id()]
+    appends = [
+        store.append(name, batch, 1 if name is session else 0) for name, batch in zip(names, batches, strict=True)
+    ]
+    results = await asyncio.gather(*appends, return_exceptions=True)
+    same([isinstance(result, Exception) for result in results], [False, True, False], "which of three appends fail")
+    await reads(store, names[1], [])
+    await reads(store, session, [OPENED, ADDED])
+    await reads(store, names[2], [ADDED, ADDED])
+    await store.append(names[1], [OPENED], 0)
+
+
+class _Unspeakable:
+    def __str__(self) -> str:
+        raise ValueError("it cannot be encoded")
+
+    __repr__ = __str__
+
+
+# ---------------------------------------------------------------- the inbox, cursors, pipelines
+
+
+@check()
+async def _an_inbox_takes_a_key_once_and_keeps_the_order(bench: StoreBench) -> None:
+    store, session, other = await bench.open(), bench.id(), bench.id()
+    same(await store.put(session, "k2", "steer", "two"), True, "what the first put returns")
+    same(await store.put(session, "k1", "cancel", "one"), True, "what the second put returns")
+    same(await store.put(session, "k2", "steer", "again"), False, "what a put of the same key returns")
+    same(await store.put(other, "k2", "steer", "other"), True, "what a put for another session returns")
+    wanted = [("k2", "steer", "two"), ("k1", "cancel", "one")]
+    same(list(await store.take(session, ())), wanted, "the inbox")
+    same(list(await store.take(session, ("k2",))), wanted[1:], "the inbox without what was taken")
+    same(session in await store.sessions(), False, "whether an entry of the inbox makes a session")
+
+
+@check()
+async def _of_many_who_put_the_same_key_one_wins(bench: StoreBench) -> None:
+    stores, session = [await bench.open() for _ in range(2)], bench.id()
+    puts = [stores[number % 2].put(session, "key", "steer", number) for number in range(10)]
+    same(sorted(await asyncio.gather(*puts)), [False] * 9 + [True], "what they return")
+    same(len(await stores[0].take(session, ())), 1, "how many entries there are")
+
+
+@check()
+async def _an_append_tells_whether_the_inbox_has_something(bench: StoreBench) -> None:
+    store, session, other = await bench.open(), bench.id(), bench.id()
+    same(await store.append(session, [OPENED], 0), False, "what it returns while there is nothing")
+    await store.put(session, "k1", "steer", "one")
+    await store.put(session, "k2", "steer", "two")
+    same(await store.append(session, [ADDED], 1), True, "what it returns when there is something")
+    same(await store.append(session, [], 2), True, "what an empty one returns when there is something")
+    same(await store.append(other, [OPENED], 0), False, "what it returns for another session")
+    same(await store.append(session, [InboxTaken(key="k1", entry="steer")], 2), True, "what it returns for the rest")
+    same([key for key, _, _ in await store.take(session, ())], ["k2"], "what is left")
+    taken = [ADDED, InboxTaken(key="k2", entry="steer")]
+    same(await store.append(session, taken, 3), False, "what it returns when all has been taken")
+    same(list(await store.take(session, ())), [], "what is left in the end")
+    same(await store.put(session, "k1", "steer", "one"), False, "what a put of a key that was taken returns")
+    same(await store.append(session, [ADDED], 5), False, "what it returns afterwards")
+
+
+@check()
+async def _an_entry_that_came_before_its_session_is_there(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.put(session, "early", "steer", "hello")
+    same(await store.append(session, [OPENED], 0), True, "what the first append returns")
+    same(list(await store.take(session, ())), [("early", "steer", "hello")], "the inbox")
+
+
+@check()
+async def _the_inbox_keeps_whatever_json_can_hold(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    values = [*PLAIN, LONE, {"text": LONE}, "x" * 1_000_000]
+    for number, value in enumerate(values):
+        await store.put(session, f"k{number}", "steer", value)
+    found = [data for _, _, data in await store.take(session, ())]
+    for value, wanted in zip(found, values, strict=True):
+        same(value, wanted, "an entry")
+
+
+@check()
+async def _every_reader_of_every_session_has_its_own_cursor(bench: StoreBench) -> None:
+    store, session, other = await bench.open(), bench.id(), bench.id()
+    await store.advance(session, "audit", 3)
+    await store.advance(session, "other", 1)
+    await store.advance(other, "audit", 7)
+    await store.advance(session, "audit", 5)
+    found = [await store.cursor(session, "audit"), await store.cursor(session, "other")]
+    same(found, [5, 1], "the cursors of the session")
+    same(await store.cursor(other, "audit"), 7, "the cursor of the other session")
+    same(await store.cursor(other, "other"), 0, "a cursor that nobody set")
+
+
+@check()
+async def _a_pipeline_is_kept_under_its_hash(bench: StoreBench) -> None:
+    store, other, digest = await bench.open(), await bench.open(), bench.id("digest")
+    same(await store.pipeline(digest), None, "one that nobody put")
+    await store.put_pipeline(digest, b'{"hooks":[]}\0\xff')
+    await other.put_pipeline(digest, b'{"hooks":[]}\0\xff')
+    same(await other.pipeline(digest), b'{"hooks":[]}\0\xff', "the pipeline")
+
+
+# ---------------------------------------------------------------- sessions and their questions
+
+
+def _asked(id: str, question: str = "May it?") -> Asked:
+    return Asked(id=id, event="ToolCalling", question=question, allow=("approve",), digest="d", by=("gate",))
+
+
+def _started(text: str, at: float) -> list[Record]:
+    return [SessionOpened(agent="checker", at=at), TurnStarted(turn=1, message=user(text), ref="t1", at=at), ADDED]
+
+
+async def _found(store: Store, session: str) -> SessionInfo:
+    found = [info for info in await store.find(search=session) if info.session == session]
+    same(len(found), 1, f"how often find has session {session!r}")
+    return found[0]
+
+
+@check()
+async def _find_says_what_becomes_of_a_session(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    batches: list[tuple[str, list[Record]]] = [
+        ("running", _started("the title", 1000.0)),
+        ("suspended", [_asked("c1"), Suspended(at=1001.0)]),
+        ("running", [Resumed(at=1002.0), Answered(id="c1", answer=Approve(), digest="d")]),
+        ("open", [TurnEnded(outcome=Completed(), at=1003.0)]),
+        ("running", [TurnStarted(turn=2, message=user("not the title"), ref="t2", at=1004.0)]),
+        ("open", [TurnEnded(outcome=Completed(), at=1005.0)]),
+        ("ended", [SessionEnded(at=1006.0)]),
+    ]
+    length = 0
+    for number, (status, batch) in enumerate(batches):
+        await store.append(session, batch, length)
+        length += len(batch)
+        waiting = 1 if status == "suspended" else 0
+        wanted = SessionInfo(session, status, "checker", "the title", 1000.0, 1000.0 + number, length, waiting)
+        same(await _found(store, session), wanted, f"what find says after {type(batch[-1]).__name__}")
+
+
+@check()
+async def _sessions_are_found_by_id_title_agent_and_status(bench: StoreBench) -> None:
+    store, stem = await bench.open(), bench.id()
+    names = [f"{stem}-{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        await store.append(name, _started(f"Title 100% {stem} no_{number}", 2000.0 + number), 0)
+    await store.append(names[0], [TurnEnded(outcome=Completed(), at=1999.0)], 3)
+
+    async def found(search: str, **options: Any) -> list[str]:
+        return [info.session for info in await store.find(search=search, **options)]
+
+    same(await found(stem), [*names[:0:-1], names[0]], "what is found by id, the latest first")
+    same(await found(stem.upper()), [*names[:0:-1], names[0]], "what is found in capitals")
+    same(await found(f"100% {stem} no_3"), [names[3]], "what is found by title")
+    same(await found(f"10_% {stem}"), [], "what is found by a text with wildcards")
+    same(await found(f"{stem}%"), [], "what is found by a text with a wildcard at its end")
+    same(set(names) <= set(await found("CHECKER")), True, "whether they are found by their agent")
+    same(await found(stem, status="open"), [names[0]], "what is found by status")
+    same(await found(stem, status="ended"), [], "what is found by a status that none has")
+    same(await found(stem, limit=2), [names[4], names[3]], "what is found with a limit")
+    same(await found(stem, limit=0), [], "what is found with a limit of 0")
+
+
+@check()
+async def _open_questions_are_listed_until_they_are_answered_or_the_turn_ends(bench: StoreBench) -> None:
+    store, session, other = await bench.open(), bench.id(), bench.id()
+    asks = [_asked(f"c{number}", f"May it {number}?") for number in (2, 10, 1)]
+    await store.append(session, [*_started("t", 1.0), *asks[:2]], 0)
+    await store.append(session, [asks[2], Suspended(at=2.0)], 5)
+    await store.append(other, [*_started("t", 1.0), _asked("c2", "Other?")], 0)
+    same(list(await store.approvals(session)), [(session, ask) for ask in asks], "the questions, as they were asked")
+    everywhere = await store.approvals()
+    same([item for item in everywhere if item[0] in (session, other)].count((other, _asked("c2", "Other?"))), 1,
+         "how often the question of another session is among all")  # fmt: skip
+    await store.append(session, [Answered(id="c10", answer=Approve(), digest="d")], 7)
+    same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after an answer")
+    passing = [_asked("c7"), Answered(id="c7", answer=Approve(), digest="d")]
+    await store.append(session, passing, 8)
+    same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after one in passing")
+    await store.append(session, [TurnEnded(outcome=Completed(), at=3.0)], 10)
+    same(list(await store.approvals(session)), [], "the questions after the turn")
+    same([ask.id for _, ask in await store.approvals(other)], ["c2"], "the questions of the other session")
+
+
+def _turn(at: float, *, ended: bool = True) -> list[Record]:
+    """A turn with something transient and something durable in it."""
+    log: list[Record] = [
+        *_started("t", at),
+        Injected(parts=(TextPart("transient"),), hook="recall"),
+        Injected(parts=(TextPart("durable"),), durable=True, hook="recall"),
+    ]
+    return [*log, TurnEnded(outcome=Completed(), at=at)] if ended else log
+
+
+@check()
+async def _pruning_drops_what_is_transient_and_never_touches_open_turns(bench: StoreBench) -> None:
+    store = await bench.open()
+    old, running, suspended, recent = bench.id("old"), bench.id("running"), bench.id("suspended"), bench.id("recent")
+    logs = {
+        old: _turn(10.0),
+        running: [*_turn(10.0), *_turn(11.0, ended=False)],
+        suspended: [*_turn(10.0, ended=False), _asked("c1"), Suspended(at=11.0)],
+        recent: _turn(1000.0),
+    }
+    for session, log in logs.items():
+        await store.append(session, log[:4], 0)
+        await store.append(session, log[4:], 4)
+    before = {session: await store.verify(session) for session in logs}
+    same(await store.prune(before=500.0) >= 1, True, "whether something was pruned")
+    for session in (running, suspended, recent):
+        await reads(store, session, logs[session])
+    wanted = [record.replace(parts=()) if record is logs[old][3] else record for record in logs[old]]
+    await reads(store, old, wanted)
+    for session in logs:
+        after = await store.verify(session)
+        same(after.records, before[session].records, "how many records the chain covers")
+        if bench.durable:
+            same(after.head, before[session].head, "the head of the chain")
+            same(after.pruned > 0, session == old, f"whether the chain of {session!r} says that it was pruned")
+    await store.append(old, [ADDED], len(wanted))
+    await store.verify(old)
+
+
+@check()
+async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    gone = [session, f"{session}/1", f"{session}/1/2"]
+    kept = [f"{session}0", f"{session}-b", f"{session}%/1", f"{session.upper()}/1", f"x{session}/1"]
+    log = [*_started("secret", 10.0), _asked("c1"), Suspended(at=11.0)]
+    for name in (*gone, *kept):
+        await store.append(name, log, 0)
+    await store.put(session, "k1", "steer", "secret")
+    await store.advance(session, "audit", 3)
+    same(await other.erase(session), True, "what erase returns")
+    same(await other.erase(session), False, "what a second erase returns")
+    same(await other.erase(bench.id()), False, "what erase of an unknown session returns")
+    for name in gone:
+        await reads(store, name, [])
+        same(list(await store.batches(name)), [], "the batches of an erased session")
+        same(list(await store.approvals(name)), [], "the questions of an erased session")
+        for expected in (len(log), 0):
+            await refused(store.append(name, [OPENED], expected), name, f"an append at {expected} to an erased session")
+        found = await _found(store, name)
+        same((found.status, found.title, found.waiting), ("erased", "", 0), "what find says of an erased session")
+    erased = {info.session for info in await store.find(search=session, status="erased")}
+    same(erased, set(gone), "what is found as erased")
+    same([name for name in await store.sessions() if name in gone], [], "what is still listed")
+    same(list(await store.take(session, ())), [], "the inbox of an erased session")
+    same(await store.cursor(session, "audit"), 0, "a cursor of an erased session")
+    for name in kept:
+        await reads(store, name, log)
+
+
+# ---------------------------------------------------------------- the chain
+
+
+@check()
+async def _the_chain_covers_every_batch(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, [OPENED, ADDED], 0)
+    first = await store.verify(session)
+    await store.append(session, [ADDED], 2)
+    second = await store.verify(session)
+    same((first.session, first.records, second.records), (session, 2, 3), "what the chain covers")
+    same(first.head == second.head, False, "whether the head of the chain stays the same")
+    batches = await store.batches(session)
+    lines = b"\n".join([batch.lines for batch in batches]).split(b"\n")
+    same([decode(line) for line in lines], [OPENED, ADDED, ADDED], "the records in the lines of its batches")
+    same(batches[-1].link.hex(), second.head, "the last link")
+    same(sum(batch.count for batch in batches), 3, "how many records the batches say they have")
+    if bench.durable:
+        same([(batch.seq, batch.count) for batch in batches], [(0, 2), (2, 1)], "where its batches begin")
+        same([batch.seq for batch in await store.batches(session, 2)], [2], "its batches from 2 on")
+        same([batch.seq for batch in await store.batches(session, 1)], [0, 2], "its batches from 1 on")
+
+
+@check("durable")
+async def _a_link_depends_on_all_before_it(bench: StoreBench) -> None:
+    store, one, two = await bench.open(), bench.id(), bench.id()
+    heads = []
+    for session, first in ((one, OPENED), (two, ENDED)):
+        await store.append(session, [first], 0)
+        await store.append(session, [ADDED], 1)
+        heads.append((await store.verify(session)).head)
+    same(heads[0] == heads[1], False, "whether other beginnings lead to the same head")
+
+
+@check("tamper")
+async def _what_was_tampered_with_is_found(bench: StoreBench) -> None:
+    store, session, other = await bench.open(), bench.id(), bench.id()
+    for name in (session, other):
+        for length in range(3):
+            await store.append(name, [SlotSet(slot="number", value=length)], length)
+        await store.verify(name)
+    assert bench.tamper is not None
+    tampered = bench.tamper(session)
+    if inspect.isawaitable(tampered):
+        await tampered
+    await store.verify(other)
+    try:
+        await store.verify(session)
+    except StoreError as error:
+        same(session in str(error), True, "whether the error names the session")
+    else:
+        raise AssertionError("verify found nothing")
+
+
+# ---------------------------------------------------------------- opening, threads, loops
+
+
+@check("durable")
+async def _what_was_acknowledged_is_there_after_closing(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, [*_started("t", 10.0), _asked("c1")], 0)
+    await store.put(session, "k1", "steer", {"a": 1})
+    await store.advance(session, "audit", 2)
+    await store.put_pipeline(session, b"data")
+    head = (await store.verify(session)).head
+    await store.close()
+    again = await bench.open()
+    same(len(await again.read(session)), 4, "the length of the log")
+    same((await again.verify(session)).head, head, "the head of the chain")
+    same(list(await again.take(session, ())), [("k1", "steer", {"a": 1})], "the inbox")
+    same(await again.cursor(session, "audit"), 2, "the cursor")
+    same(await again.pipeline(session), b"data", "the pipeline")
+    same([ask.id for _, ask in await again.approvals(session)], ["c1"], "the questions")
+    same(await again.append(session, [ADDED], 4), True, "what the next append returns")
+
+
+@check()
+async def _another_store_sees_what_was_acknowledged(bench: StoreBench) -> None:
+    first, second, session = await bench.open(), await bench.open(), bench.id()
+    for length in range(10):
+        await (first if length % 2 else second).append(session, [ADDED], length)
+        same(len(await (second if length % 2 else first).read(session)), length + 1, "the length of the log")
+
+
+@check("durable")
+async def _a_closed_store_says_so(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, [OPENED], 0)
+    await store.close()
+    await store.close()
+    uses: dict[str, Callable[[], Awaitable[Any]]] = {
+        "append": lambda: store.append(session, [ADDED], 1),
+        "read": lambda: store.read(session),
+        "put": lambda: store.put(session, "k", "steer", 1),
+        "find": lambda: store.find(),
+    }
+    for name, use in uses.items():
+        try:
+            await use()
+        except StoreError as error:
+            same("closed" in str(error), True, f"whether the error of {name} says that the store is closed")
+        else:
+            raise AssertionError(f"{name} after close did not raise StoreError")
+
+
+@check()
+async def _fifty_sessions_can_be_written_from_several_threads(bench: StoreBench) -> None:
+    stores = [await bench.open() for _ in range(2)]
+    names = [bench.id() for _ in range(50)]
+
+    async def write(names: Sequence[str], store: Store) -> None:
+        async def one(name: str) -> None:
+            for length in range(5):
+                await store.append(name, [SlotSet(slot=name, value=length)], length)
+
+        await asyncio.gather(*[one(name) for name in names])
+
+    def writing(start: int) -> Callable[[], Coroutine[Any, Any, Any]]:
+        return lambda: write(names[start::5], stores[start % 2])
+
+    same(await in_threads([writing(start) for start in range(5)]), [None] * 5, "what became of five threads")
+    for name in names:
+        await reads(stores[0], name, [SlotSet(slot=name, value=length) for length in range(5)])
+        await stores[1].verify(name)
+
+
+@check()
+async def _it_can_be_used_from_one_loop_after_the_other(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    for length in range(3):
+        (result,) = await in_threads([lambda length=length: _append(store, session, [ADDED], length)])  # type: ignore[misc]
+        same(result, False, "what an append in another loop returns")
+    same(len(await store.read(session)), 3, "the length of the log")
