@@ -187,26 +187,28 @@ class PostgresStore:
             raise conflict(session, 0, expected)
         if row.status == "erased":
             raise erased_session(session)
-        if appending.head is None or not _is_there(db, row.number, expected, appending.head):
-            self._check(row, session, expected)
-            epoch = row.epoch + any(isinstance(record, _OPENERS) for record in records)
-            lines, length = lines_of(records), expected + len(records)
-            link = link_of(row.head, lines)
-            made = db.execute(
-                "INSERT INTO batches (session, seq, count, link, data) VALUES (%s, %s, %s, %s, %s) "
-                "RETURNING xmin::text",
-                (row.number, expected, len(records), link, pack(lines)),
-            ).fetchone()
-            assert made is not None
-            appending.head = _Head(length, link, epoch, made[0])
-            db.execute(
-                "UPDATE sessions SET records = %s, head = %s, epoch = %s, status = coalesce(%s, status), "
-                "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
-                "updated = coalesce(%s, updated) WHERE number = %s",
-                (length, link, epoch, change.status, change.agent, change.title, change.at or None, row.number),
-            )
-            _apply(db, session, row.number, change)
-        return _waiting(db, session)
+        if appending.head is not None and _is_there(db, row.number, expected, appending.head):
+            return _waiting(db, session)
+        self._check(row, session, expected)
+        epoch = row.epoch + any(isinstance(record, _OPENERS) for record in records)
+        lines, length = lines_of(records), expected + len(records)
+        link = link_of(row.head, lines)
+        _apply(db, session, row.number, change)
+        made = db.execute(
+            "WITH made AS (INSERT INTO batches (session, seq, count, link, data) VALUES (%s, %s, %s, %s, %s) "
+            "RETURNING xmin::text AS transaction) "
+            "UPDATE sessions SET records = %s, head = %s, epoch = %s, status = coalesce(%s, status), "
+            "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
+            "updated = coalesce(%s, updated) WHERE number = %s "
+            "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
+            (
+                row.number, expected, len(records), link, pack(lines),
+                length, link, epoch, change.status, change.agent, change.title, change.at or None, row.number, session,
+            ),
+        ).fetchone()  # fmt: skip
+        assert made is not None
+        appending.head = _Head(length, link, epoch, made[0])
+        return bool(made[1])
 
     def _check(self, row: _Row, session: str, expected: int) -> None:
         """Whether the log is the one to go on from: its length, and what this store knows of it."""
@@ -411,10 +413,11 @@ class PostgresStore:
         return version
 
     def _migrate(self, db: Connection) -> None:
+        """Make or change the tables, one process after the other; the lock ends with the connection."""
         if self._version(db) == VERSION:
             return
+        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         with db.transaction():
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             version = self._version(db)
             if version == 0:
                 db.execute(self._psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema))
@@ -431,7 +434,8 @@ class PostgresStore:
         if isinstance(error, self._pool_timeout):
             error = self._reason() or error
         text = " ".join(str(error).split())
-        advice = _ADVICE.get(error.sqlstate or "") or _ADVICE.get((error.sqlstate or "")[:2])
+        state = error.sqlstate or next((state for sign, state in _SIGNS.items() if sign in text), "")
+        advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
         if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
             advice = "check that the server runs and can be reached, then resume the session"
         if unknown:
@@ -463,6 +467,18 @@ _ADVICE = {
     "57": "the server is going down or coming up: resume the session when it is there",
     "XX": "the server's data may be damaged: look at its log, restore from a backup if need be",
 }
+
+_SIGNS = {
+    "does not exist": "3D000",
+    "authentication failed": "28000",
+    "no password supplied": "28000",
+    "no pg_hba.conf entry": "28000",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "is starting up": "57P03",
+    "is shutting down": "57P03",
+}
+"""What a server that lets nobody in says has no code: what the code would be."""
 
 _NO_CHANGE = Change()
 
