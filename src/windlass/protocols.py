@@ -52,9 +52,10 @@ class Store(Protocol):
     """An append-only log per session, an inbox per session, and cursors of those who read behind it.
 
     `append` refuses with `SessionConflict` unless the log has exactly `expected` records, and returns whether the
-    inbox has something. A batch is stored as a whole or not at all, and acknowledged when `append` returns. One process
-    advances a session at a time. Where nothing outlives the process `durable` is false, and nobody waits for an
-    acknowledgement before calling a tool.
+    inbox has something. A batch is stored as a whole or not at all, and acknowledged when `append` returns. Whoever is
+    cancelled in an `append` finds out by reading: it is in the log, or never will be. One process advances a session at
+    a time. A store can be used from any thread and any event loop. Where nothing outlives the process `durable` is
+    false, and nobody waits for an acknowledgement before calling a tool.
     """
 
     @property

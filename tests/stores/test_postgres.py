@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy, proxied
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.messages import user
@@ -17,9 +19,6 @@ from windlass.records import MessageAdded, Resumed, SessionOpened, SlotSet, Turn
 from windlass.stores import open_store
 from windlass.stores import postgres as module
 from windlass.stores.postgres import PostgresStore
-
-from tests.servers.postgres import PostgresServer
-from tests.servers.proxy import Proxy, proxied
 
 OPENED, ADDED = SessionOpened(), MessageAdded()
 

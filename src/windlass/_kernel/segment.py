@@ -41,6 +41,7 @@ from windlass.records import (
     SideReplied,
     SlotSet,
     Suspended,
+    encode,
 )
 from windlass.slots import Slot
 from windlass.states import Fold, State, Step, StepFold, step_id
@@ -257,7 +258,7 @@ class Segment(Rare):
         """A commit was broken off: whether the batch was kept is for the store to say."""
         fold = self.fold
         kept = await self.program.store.read(fold.session, fold.stored)
-        if list(kept) == fold.pending[: len(kept)]:
+        if [encode(record) for record in kept] == [encode(record) for record in fold.pending[: len(kept)]]:
             fold.acknowledge(len(kept))
         self._in_doubt = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import weakref
@@ -136,6 +137,21 @@ def erased_session(session: str) -> SessionConflict:
 def broken(session: str, seq: int, why: str) -> StoreError:
     """The error of a log that is not what was written."""
     return StoreError(f"the log of session {session!r} is broken at record {seq}: {why}")
+
+
+# ---------------------------------------------------------------- waiting
+
+
+class Settling(asyncio.Future[Any]):
+    """A write that somebody waits for. It goes on whatever they do, so whoever is cancelled meanwhile hears of that
+    when it is done: the log is then what it is going to be."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        super().set_exception(exception)
+        self.exception()  # whoever was cancelled does not ask for it, and need not be told that
 
 
 # ---------------------------------------------------------------- forks

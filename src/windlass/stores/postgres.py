@@ -8,7 +8,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
@@ -18,6 +19,7 @@ from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted,
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
 from .kept import (
     INHERITED,
+    Settling,
     as_json,
     below,
     conflict,
@@ -136,6 +138,7 @@ class PostgresStore:
         self.timeout = timeout
         self.place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
         """Where it is, without user and password."""
+        self._options = {key: value for key, value in _options(timeout).items() if key not in parts}
         self._psycopg = psycopg
         self._make_pool = psycopg_pool.ConnectionPool
         self._pool_timeout = psycopg_pool.PoolTimeout
@@ -327,14 +330,17 @@ class PostgresStore:
         self._heads.clear()
 
     async def _do(self, work: Callable[[], T]) -> T:
-        """Work in a thread, so that any loop may wait for it."""
+        """Work in a thread, so that any loop may wait for it; whoever does so waits until it is done."""
+        loop = asyncio.get_running_loop()
+        done = Settling(loop=loop)
         with self._lock:
             if self._closed:
                 raise StoreError(f"the store ({self.place}) is closed; make a new one")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(self.max_size, thread_name_prefix="windlass-postgres")
-            workers = self._workers
-        return await asyncio.wrap_future(workers.submit(work))
+            self._workers.submit(work).add_done_callback(lambda worked: _tell(loop, done, worked))
+        value: T = await done
+        return value
 
     async def _read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         return await self._do(lambda: self._try("read", lambda db: db.execute(query, values).fetchall(), reads=True))
@@ -372,11 +378,7 @@ class PostgresStore:
         """The pool. The first connection is made without it: what is wrong is then said at once."""
         with self._opening:
             if self._pool is None:
-                options: dict[str, Any] = {
-                    "autocommit": True,
-                    "connect_timeout": max(2, round(self.timeout)),
-                    "fallback_application_name": "windlass",
-                }
+                options: dict[str, Any] = {"autocommit": True, **self._options}
                 with self._psycopg.connect(self.url, **options) as db:
                     self._configure(db)
                     self._migrate(db)
@@ -444,11 +446,24 @@ class PostgresStore:
 
     def _reason(self) -> psycopg.Error | None:
         """Why the pool has no connection to give: None if it is just that all of them are in use."""
+        options: dict[str, Any] = {**self._options, "connect_timeout": 2}
         try:
-            self._psycopg.connect(self.url, connect_timeout=2).close()
+            self._psycopg.connect(self.url, **options).close()
         except self._psycopg.Error as error:
             return error
         return None
+
+
+def _options(timeout: float) -> dict[str, Any]:
+    """How long to wait for a server, also for one that is silent because the network is gone."""
+    return {
+        "connect_timeout": max(2, round(timeout)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(timeout * 1000),
+        "fallback_application_name": "windlass",
+    }
 
 
 _LOCK = 0x57494E44
@@ -481,6 +496,14 @@ _SIGNS = {
 """What a server that lets nobody in says has no code: what the code would be."""
 
 _NO_CHANGE = Change()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: Settling, worked: Future[Any]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        if (error := worked.exception()) is not None:
+            loop.call_soon_threadsafe(done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(done.set_result, worked.result())
 
 
 class _Appending:

@@ -21,6 +21,7 @@ from windlass.records import Asked, Record, decode, encode
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
 from .kept import (
     INHERITED,
+    Settling,
     as_json,
     below,
     conflict,
@@ -119,7 +120,7 @@ class SQLiteStore:
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise StoreError(f"synchronous={synchronous!r}: must be 'FULL' or 'NORMAL'")
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.synchronous = synchronous
         self.timeout = timeout
         self._lock = threading.Lock()
@@ -318,14 +319,15 @@ class SQLiteStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        done = Settling(loop=loop)
         with self._lock:
             self._check_open()
             if self._writer is None:
                 self._writer = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
                 self._writer.start()
             self._jobs.put(_Job(work, loop, done))
-        return await done
+        value: T = await done
+        return value
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         with self._lock:

@@ -368,6 +368,23 @@ async def _write_threes(store: Store, session: str) -> None:
         await store.append(session, [ADDED, ADDED, ADDED], length)
 
 
+@check()
+async def _whoever_is_cancelled_in_an_append_finds_out_by_reading(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    length = 0
+    for pauses in (0, 1, 2, 3, 5, 8, 13, 21):
+        appending = asyncio.ensure_future(store.append(session, [ADDED, ADDED], length))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        appending.cancel()
+        await asyncio.wait([appending])
+        length = len(await store.read(session))
+        same(length % 2, 0, "what is left over of batches of two")
+        await store.append(session, [ADDED, ADDED], length)
+        length += 2
+    same(len(await store.read(session)), length, "the length of the log")
+
+
 @check("durable")
 async def _a_batch_that_cannot_be_encoded_leaves_nothing_behind(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()

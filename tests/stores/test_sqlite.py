@@ -1,0 +1,378 @@
+"""What is particular to the SQLite store: its file, its writer, its format."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.records import MessageAdded, Record, Resumed, SessionOpened, SlotSet
+from windlass.stores import open_store
+from windlass.stores import sqlite as module
+from windlass.stores.sqlite import SQLiteStore
+
+OPENED, ADDED = SessionOpened(), MessageAdded()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "logs.db"
+
+
+@pytest.fixture
+async def store(file: Path) -> AsyncIterator[SQLiteStore]:
+    made = SQLiteStore(file)
+    yield made
+    await made.close()
+
+
+def number(value: int) -> SlotSet:
+    return SlotSet(slot="number", value=value)
+
+
+# ---------------------------------------------------------------- its address
+
+
+async def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    relative, absolute = open_store("sqlite:///a/logs.db"), open_store(f"sqlite:///{tmp_path}/b/logs.db")
+    for store in (relative, absolute):
+        assert isinstance(store, SQLiteStore)
+        assert store.durable
+        await store.append("s", [OPENED], 0)
+        await store.close()
+    assert (tmp_path / "a" / "logs.db").exists()
+    assert (tmp_path / "b" / "logs.db").exists()
+
+
+async def test_a_relative_path_stays_where_it_was_when_the_process_moves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///logs.db")
+    await store.append("s", [OPENED], 0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert list(await store.read("s")) == [OPENED]
+    assert not (tmp_path / "elsewhere" / "logs.db").exists()
+    await store.close()
+
+
+@pytest.mark.parametrize("address", ["sqlite:///", "sqlite://logs.db", "sqlite:logs.db"])
+def test_an_address_without_a_path_is_refused(address):
+    with pytest.raises(ConfigError, match="known are"):
+        open_store(address)
+
+
+def test_nothing_is_made_before_it_is_used(file):
+    SQLiteStore(file)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("synchronous", "pragma"), [("FULL", 2), ("NORMAL", 1)])
+async def test_the_writer_is_as_careful_as_it_is_told(file, synchronous, pragma):
+    store = SQLiteStore(file, synchronous=synchronous)
+    asked = await store._write(lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS])
+    assert asked == [pragma, "wal"]
+    await store.close()
+
+
+PRAGMAS = ("synchronous", "journal_mode")
+
+
+def test_another_degree_of_care_is_refused(file):
+    with pytest.raises(StoreError, match="synchronous='OFF'"):
+        SQLiteStore(file, synchronous="OFF")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- the writer
+
+
+class Counting(SQLiteStore):
+    """Counts transactions; the first one waits until it is let go."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self.transactions: list[int] = []
+        self.begun = threading.Event()
+        self.go = threading.Event()
+
+    def _commit(self, db: sqlite3.Connection, jobs: list[Any]) -> bool:
+        self.transactions.append(len(jobs))
+        self.begun.set()
+        assert self.go.wait(20)
+        return super()._commit(db, jobs)
+
+
+async def test_what_waits_is_committed_together(file):
+    store = Counting(file)
+    first = asyncio.ensure_future(store.append("first", [OPENED], 0))
+    await asyncio.to_thread(store.begun.wait, 20)
+    rest = [asyncio.ensure_future(store.append(f"s{name}", [OPENED], 0)) for name in range(99)]
+    await asyncio.sleep(0)
+    store.go.set()
+    await asyncio.gather(first, *rest)
+    assert store.transactions == [1, 99]
+    assert len(await store.sessions()) == 100
+    await store.close()
+
+
+async def test_who_is_refused_does_not_take_the_others_along(file):
+    store = Counting(file)
+    first = asyncio.ensure_future(store.append("s", [OPENED], 0))
+    await asyncio.to_thread(store.begun.wait, 20)
+    together = [asyncio.ensure_future(store.append("s", [number(at)], 1)) for at in range(3)]
+    together.append(asyncio.ensure_future(store.append("t", [OPENED], 0)))
+    await asyncio.sleep(0)
+    store.go.set()
+    results = await asyncio.gather(first, *together, return_exceptions=True)
+    assert [type(result) for result in results] == [bool, bool, SessionConflict, SessionConflict, bool]
+    assert list(await store.read("s")) == [OPENED, number(0)]
+    await store.close()
+
+
+async def test_eight_threads_append_to_sessions_of_their_own(store):
+    def work(name: str) -> None:
+        async def append() -> None:
+            for length in range(40):
+                await store.append(name, [number(length)], length)
+
+        asyncio.run(append())
+
+    with ThreadPoolExecutor(8) as threads:
+        await asyncio.gather(*[asyncio.to_thread(threads.submit(work, f"s{at}").result) for at in range(8)])
+    for at in range(8):
+        assert list(await store.read(f"s{at}")) == [number(length) for length in range(40)]
+        assert (await store.verify(f"s{at}")).records == 40
+
+
+async def test_a_loop_that_was_closed_while_it_waited_harms_nobody(file):
+    store = Counting(file)
+
+    async def impatient() -> None:
+        store._write_later = asyncio.ensure_future(store.append("s", [OPENED], 0))  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    def leave() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(impatient())
+        store._write_later._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    await asyncio.to_thread(leave)
+    store.go.set()
+    await store.append("t", [OPENED], 0)
+    assert list(await store.read("s")) == [OPENED]
+    await store.close()
+
+
+async def test_the_write_ahead_log_does_not_grow_without_bound(store, file):
+    large = SlotSet(slot="large", value=os.urandom(20_000).hex())
+    for length in range(300):
+        await store.append("s", [large], length)
+        if length % 10 == 0:
+            await store.read("s", length)
+    assert file.stat().st_size > 5_000_000
+    assert file.with_name("logs.db-wal").stat().st_size < 5_000_000
+
+
+async def test_closing_leaves_one_file(store, file):
+    await store.append("s", [OPENED], 0)
+    await store.read("s")
+    await store.close()
+    assert [path.name for path in file.parent.iterdir()] == ["logs.db"]
+
+
+async def test_closing_waits_for_what_is_being_written(file):
+    store = Counting(file)
+    appending = asyncio.ensure_future(store.append("s", [OPENED], 0))
+    await asyncio.to_thread(store.begun.wait, 20)
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    store.go.set()
+    await closing
+    assert await appending is False
+    again = SQLiteStore(file)
+    assert list(await again.read("s")) == [OPENED]
+    await again.close()
+
+
+# ---------------------------------------------------------------- processes
+
+CHILD = """
+import asyncio, sys
+from windlass.records import SlotSet
+from windlass.stores.sqlite import SQLiteStore
+from windlass.errors import SessionConflict
+
+async def main(file, name):
+    store, won, length = SQLiteStore(file), 0, 0
+    while length < 40:
+        try:
+            await store.append("shared", [SlotSet(slot=name, value=length)], length)
+            won += 1
+            length += 1
+        except SessionConflict:
+            length = len(await store.read("shared"))
+    await store.close()
+    print(won)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_processes_that_share_a_file_advance_a_session_one_at_a_time(store, file):
+    def run(name: str) -> int:
+        command = [sys.executable, "-c", CHILD, str(file), name]
+        return int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+    won = await asyncio.gather(*[asyncio.to_thread(run, f"p{at}") for at in range(3)])
+    log = await store.read("shared")
+    assert [record.value for record in log] == list(range(40))  # type: ignore[attr-defined]
+    assert sum(won) == 40
+    await store.verify("shared")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+async def test_a_forked_process_has_a_writer_and_connections_of_its_own(store):
+    await store.append("s", [OPENED], 0)
+    await store.read("s")
+    with store._lock:  # as if another thread had it at that moment
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                asyncio.run(_in_the_child(store))
+                code = 0
+            finally:
+                os._exit(code)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    with pytest.raises(SessionConflict):
+        await store.append("s", [number(9)], 1)
+    await store.append("s", [number(2)], 2)
+    assert list(await store.read("s")) == [OPENED, number(1), number(2)]
+    await store.verify("s")
+
+
+async def _in_the_child(store: SQLiteStore) -> None:
+    assert list(await store.read("s")) == [OPENED]
+    await store.append("s", [number(1)], 1)
+    await store.close()
+
+
+async def test_a_stalled_process_that_wakes_up_cannot_write(store, file):
+    other = SQLiteStore(file)
+    await store.append("s", [OPENED], 0)
+    await other.append("s", [Resumed()], 1)
+    for expected in (1, 0):
+        with pytest.raises(SessionConflict, match="'s' has 2 records, not"):
+            await store.append("s", [number(1)], expected)
+    await other.close()
+
+
+# ---------------------------------------------------------------- the format
+
+
+async def make(file: Path, log: Sequence[Record]) -> None:
+    store = SQLiteStore(file)
+    await store.append("s", log, 0)
+    await store.close()
+
+
+async def test_a_file_of_a_newer_version_is_refused_and_not_touched(file, store):
+    await make(file, [OPENED])
+    db = sqlite3.connect(file)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = file.read_bytes()
+    for use in (store.append("s", [ADDED], 1), store.read("s")):
+        with pytest.raises(StoreError, match=r"newer Windlass \(format 99, this one knows 1\).*Nothing was changed"):
+            await use
+    await store.close()
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == ["logs.db"]
+
+
+async def test_a_file_of_an_older_version_is_brought_up_step_by_step(file, store, monkeypatch):
+    await make(file, [OPENED])
+    monkeypatch.setattr(module, "VERSION", 3)
+    migrations = {
+        1: "ALTER TABLE sessions ADD COLUMN a TEXT DEFAULT 'x'; CREATE TABLE more (b TEXT)",
+        2: "INSERT INTO more SELECT a FROM sessions",
+    }
+    monkeypatch.setattr(module, "MIGRATIONS", migrations)
+    await store.append("s", [ADDED], 1)
+    assert list(await store.read("s")) == [OPENED, ADDED]
+    await store.verify("s")
+    assert await store._read("SELECT b FROM more") == [("x",)]
+    assert await store._read("PRAGMA user_version") == [(3,)]
+
+
+async def test_a_migration_that_fails_changes_nothing(file, store, monkeypatch):
+    await make(file, [OPENED])
+    monkeypatch.setattr(module, "VERSION", 3)
+    monkeypatch.setattr(module, "MIGRATIONS", {1: "CREATE TABLE more (b TEXT)", 2: "NO SQL AT ALL"})
+    with pytest.raises(StoreError, match="syntax error"):
+        await store.append("s", [ADDED], 1)
+    monkeypatch.undo()
+    await store.append("s", [ADDED], 1)
+    assert await store._read("SELECT name FROM sqlite_master WHERE name = 'more'") == []
+
+
+async def test_those_who_come_first_at_the_same_time_make_one_file(file):
+    stores = [SQLiteStore(file) for _ in range(6)]
+    await asyncio.gather(*[store.append(f"s{at}", [OPENED], 0) for at, store in enumerate(stores)])
+    assert len(await stores[0].sessions()) == 6
+    for store in stores:
+        await store.close()
+
+
+async def test_a_file_of_another_application_is_refused_and_not_touched(file, store):
+    db = sqlite3.connect(file)
+    db.execute("CREATE TABLE theirs (a TEXT)")
+    db.close()
+    before = file.read_bytes()
+    with pytest.raises(StoreError, match="of another application; name another file"):
+        await store.append("s", [OPENED], 0)
+    assert file.read_bytes() == before
+
+
+TAMPERING = {
+    "the bytes of a batch": "UPDATE batches SET data = x'0102' WHERE seq = 1",
+    "the order of batches": "UPDATE batches SET data = (SELECT data FROM batches WHERE seq = 2) WHERE seq = 1",
+    "a link": "UPDATE batches SET link = x'00' WHERE seq = 1",
+    "a batch that is missing": "DELETE FROM batches WHERE seq = 1",
+    "a count": "UPDATE batches SET count = 2 WHERE seq = 2",
+}
+
+
+@pytest.mark.parametrize("statement", TAMPERING.values(), ids=TAMPERING)
+async def test_tampering_is_found_at_its_record(file, store, statement):
+    for length in range(3):
+        await store.append("s", [number(length)], length)
+    db = sqlite3.connect(file)
+    db.execute(statement)
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match=r"the log of session 's' is broken at record [12]"):
+        await store.verify("s")
+
+
+async def test_the_bytes_of_a_step_do_not_depend_on_what_was_before(store, file):
+    step = [SlotSet(slot="step", value="something that takes a few bytes")]
+    sizes = []
+    for length in range(400):
+        await store.append("s", step, length)
+        if length in (100, 200, 300, 399):
+            sizes.append((await store._read("SELECT sum(length(data)) FROM batches"))[0][0])
+    assert sizes[3] - sizes[2] <= sizes[1] - sizes[0]
