@@ -83,6 +83,7 @@ class Rare:
     _reading = False
     _writer: asyncio.Lock | None = None
     _in_doubt = False
+    _unwritable: StoreError | None = None
 
 
 class Segment(Rare):
@@ -234,11 +235,16 @@ class Segment(Rare):
                 self.record(self.backlog.failures.popleft())
 
     async def _write(self) -> None:
-        """One batch after the other, whoever wants to commit: calls run side by side, and so do shadows."""
+        """One batch after the other, whoever wants to commit: calls run side by side, and so do shadows.
+
+        After an error of the store nothing more is written: the log goes on from what it has, as after a crash.
+        """
         if self._writer is None:
             self._writer = asyncio.Lock()
         async with self._writer:
             fold = self.fold
+            if self._unwritable is not None:
+                raise self._unwritable
             if self._in_doubt:
                 await self._find_out()
             if batch := fold.pending[:]:
@@ -247,11 +253,15 @@ class Segment(Rare):
                 except asyncio.CancelledError:
                     self._in_doubt = True
                     raise
+                except StoreError as error:
+                    self._unwritable = error
+                    raise
                 except WindlassError:
                     raise
                 except Exception as error:
                     text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
-                    raise StoreError(text) from error
+                    self._unwritable = StoreError(text)
+                    raise self._unwritable from error
                 fold.acknowledge(len(batch))
 
     async def _find_out(self) -> None:

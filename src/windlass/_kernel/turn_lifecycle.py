@@ -398,7 +398,8 @@ class TurnLifecycle(Struct):
             return await segment.settle()
         except StoreError:  # what cannot be stored is still told to the caller
             segment.conclude(outcome)
-            if segment.fold.turn is not None and segment.fold.turn.outcome is None:
+            turn = segment.fold.turn
+            if turn is not None and (turn.outcome is None or isinstance(error, StoreError)):
                 segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
             return segment.state
         except Exception as another:

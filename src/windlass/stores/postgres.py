@@ -435,7 +435,7 @@ class PostgresStore:
     def _error(self, doing: str, error: psycopg.Error, unknown: bool) -> StoreError:
         if isinstance(error, self._pool_timeout):
             error = self._reason() or error
-        text = " ".join(str(error).split())
+        text = " ".join((error.diag.message_primary or str(error)).split())
         state = error.sqlstate or next((state for sign, state in _SIGNS.items() if sign in text), "")
         advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
         if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
