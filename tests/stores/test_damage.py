@@ -230,6 +230,17 @@ async def test_a_turn_survives_what_happens_to_its_server(own_server, kind):
     await store.close()
 
 
+async def test_a_server_that_is_gone_for_a_moment_is_waited_for(own_server):
+    store = PostgresStore(own_server.database(), timeout=30)
+    await store.append("s", [OPENED], 0)
+    own_server.kill()
+    appending = asyncio.ensure_future(store.append("s", [ADDED], 1))
+    await asyncio.to_thread(own_server.start)
+    await appending
+    assert list(await store.read("s")) == [OPENED, ADDED]
+    await store.close()
+
+
 @pytest.mark.parametrize("moment", [b"INSERT INTO batches", b"COMMIT\0"])
 async def test_a_turn_does_not_notice_that_a_connection_was_lost(postgres, database, moment):
     with proxied(postgres.port) as proxy:

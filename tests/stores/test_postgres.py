@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -169,7 +170,7 @@ async def test_a_log_of_the_same_length_and_epoch_is_told_apart_by_its_chain(sto
 async def test_a_process_that_stalls_while_it_holds_the_lock_loses_it(postgres, database):
     patient = PostgresStore(database, timeout=0.3)
     await patient.append("s", [OPENED], 0)
-    with patient._opened().connection() as stalled:
+    with patient._connect() as stalled:
         stalled.execute("BEGIN")
         stalled.execute("SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
         other = PostgresStore(database, timeout=10)
@@ -216,14 +217,13 @@ async def test_an_append_that_was_committed_though_nobody_heard_of_it_is_acknowl
 async def test_the_equal_batch_of_somebody_else_is_not_taken_for_ones_own(shaky, proxy, other, monkeypatch):
     """The connection is lost before the COMMIT arrives, and somebody else appends the very same bytes."""
     await shaky.append("s", [OPENED], 0)
-    opened = shaky._opened()
-    check = opened.check
+    connect = shaky._connect
 
-    def meanwhile() -> None:
+    def connect_later() -> Any:
         asyncio.run(other.append("s", [number(1)], 1))
-        check()
+        return connect()
 
-    monkeypatch.setattr(opened, "check", meanwhile)
+    monkeypatch.setattr(shaky, "_connect", connect_later)
     proxy.cut = b"COMMIT\0"
     with pytest.raises(SessionConflict):
         await shaky.append("s", [number(1)], 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from windlass.errors import ConfigError
 
@@ -11,7 +12,19 @@ from .memory import MemoryStore
 if TYPE_CHECKING:
     from windlass.protocols import Store
 
-__all__ = ["MemoryStore", "open_store"]
+    from .postgres import PostgresStore
+    from .sqlite import SQLiteStore
+
+__all__ = ["MemoryStore", "SQLiteStore", "PostgresStore", "open_store"]
+
+_LAZY = {"SQLiteStore": ".sqlite", "PostgresStore": ".postgres"}
+
+
+def __getattr__(name: str) -> Any:
+    """The stores that not every program needs: imported when they are asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name], __name__), name)
 
 
 def open_store(where: str | Store | None) -> Store:

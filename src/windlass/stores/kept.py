@@ -7,8 +7,8 @@ import json
 import os
 import weakref
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -160,23 +160,18 @@ INHERITED: list[object] = []
 """What a forked process has of its parent and must neither use nor close; here nobody does."""
 
 
-class Forked(Protocol):
-    """A store with threads and connections that a forked process does not have."""
-
-    def forked(self) -> None: ...
+_AFTER_FORK: set[weakref.WeakMethod[Callable[[], None]]] = set()
 
 
-_STORES: weakref.WeakSet[Forked] = weakref.WeakSet()
-
-
-def survive_forks(store: Forked) -> None:
-    """Let a store know when it finds itself in a forked process."""
-    _STORES.add(store)
+def survive_forks(forked: Callable[[], None]) -> None:
+    """Let the method of a store be called where it finds itself in a forked process."""
+    _AFTER_FORK.add(weakref.WeakMethod(forked, _AFTER_FORK.discard))
 
 
 def _after_fork() -> None:
-    for store in list(_STORES):
-        store.forked()
+    for method in list(_AFTER_FORK):
+        if (forked := method()) is not None:
+            forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing import LiteralString
 
     import psycopg
-    from psycopg_pool import ConnectionPool
 
     Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -107,22 +106,19 @@ class PostgresStore:
     What was acknowledged is as durable as the server's `synchronous_commit` makes it. Each append locks the row of its
     session. It is refused if the log has another length, and also if it has that length but is not the log that this
     store wrote: after a restore or a failover that lost commits, somebody else may have taken the session over and come
-    just as far. `timeout` bounds every wait, for a connection or for a lock. Between store and server there may be a
-    pooler in session mode, not in transaction mode.
+    just as far. It has up to `max_size` threads with a connection each; `timeout` bounds every wait, for a connection or
+    for a lock. Between store and server there may be a pooler in session mode, not in transaction mode.
     """
 
     durable = True
 
-    def __init__(
-        self, url: str, *, schema: str = "windlass", min_size: int = 1, max_size: int = 8, timeout: float = 30.0
-    ) -> None:
+    def __init__(self, url: str, *, schema: str = "windlass", max_size: int = 8, timeout: float = 30.0) -> None:
         if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) is None:
             raise ConfigError(f"schema={schema!r}: must be a lower-case name of letters, digits and underscores")
         try:
             import psycopg
             import psycopg.conninfo
             import psycopg.sql
-            import psycopg_pool
         except ImportError as error:
             raise ConfigError(
                 f"a PostgreSQL store needs psycopg ({error}): pip install 'windlass[postgres]'"
@@ -131,26 +127,24 @@ class PostgresStore:
             parts = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:
             raise ConfigError(f"the address of the PostgreSQL store cannot be read: {str(error).strip()}") from None
-        self.url = url
+        self._url = url
         self.schema = schema
-        self.min_size = min_size
         self.max_size = max_size
         self.timeout = timeout
-        self.place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
-        """Where it is, without user and password."""
+        self._place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
         self._options = {key: value for key, value in _options(timeout).items() if key not in parts}
         self._psycopg = psycopg
-        self._make_pool = psycopg_pool.ConnectionPool
-        self._pool_timeout = psycopg_pool.PoolTimeout
         self._schema = psycopg.sql.Identifier(schema)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._workers: ThreadPoolExecutor | None = None
-        self._pool: ConnectionPool[Connection] | None = None
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+        self._ready = False
         self._heads: OrderedDict[str, _Head] = OrderedDict()
         self._pipelines: set[str] = set()
         self._closed = False
-        survive_forks(self)
+        survive_forks(self._forked)
 
     # ------------------------------------------------------------ the log
 
@@ -318,14 +312,14 @@ class PostgresStore:
             workers, self._workers, self._closed = self._workers, None, True
         if workers is not None:
             await asyncio.to_thread(workers.shutdown)
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await asyncio.to_thread(pool.close)
+        while self._connections:
+            self._connections.pop().close()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """A forked process has the store, but not its threads, nor the right to use or even close its connections."""
-        INHERITED.append((self._pool, self._workers))
-        self._pool = self._workers = None
+        INHERITED.append((self._connections, self._local))
+        self._connections, self._local = set(), threading.local()
+        self._workers = None
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._heads.clear()
 
@@ -335,7 +329,7 @@ class PostgresStore:
         done = Settling(loop=loop)
         with self._lock:
             if self._closed:
-                raise StoreError(f"the store ({self.place}) is closed; make a new one")
+                raise StoreError(f"the store ({self._place}) is closed; make a new one")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(self.max_size, thread_name_prefix="windlass-postgres")
             self._workers.submit(work).add_done_callback(lambda worked: _tell(loop, done, worked))
@@ -358,35 +352,57 @@ class PostgresStore:
             db: Connection | None = None
             committing = False
             try:
-                with self._opened().connection() as db:
-                    if reads:
-                        return work(db)
-                    with db.transaction():
-                        value = work(db)
-                        committing = True
-                    return value
+                db = self._connected()
+                if reads:
+                    return work(db)
+                with db.transaction():
+                    value = work(db)
+                    committing = True
+                return value
             except UnicodeError as error:
-                raise StoreError(f"could not {doing} {self.place}: {error}") from error
+                raise StoreError(f"could not {doing} {self._place}: {error}") from error
             except self._psycopg.Error as error:
                 lost = db is not None and db.closed
                 if not lost or retried or (committing and not repeatable):
                     raise self._error(doing, error, unknown=lost and committing) from error
                 retried = True
-                self._opened().check()
 
-    def _opened(self) -> ConnectionPool[Connection]:
-        """The pool. The first connection is made without it: what is wrong is then said at once."""
-        with self._opening:
-            if self._pool is None:
-                options: dict[str, Any] = {"autocommit": True, **self._options}
-                with self._psycopg.connect(self.url, **options) as db:
-                    self._configure(db)
+    def _connected(self) -> Connection:
+        """The connection of this thread; if there is none (any more) it gets one.
+
+        What is wrong with the first one ever is said at once, later a server that is gone is waited for.
+        """
+        db: Connection | None = getattr(self._local, "db", None)
+        if db is not None and not db.closed:
+            return db
+        if db is not None:
+            self._connections.discard(db)
+        deadline = time.monotonic() + self.timeout
+        pause = 0.05
+        while True:
+            try:
+                db = self._local.db = self._connect()
+                return db
+            except self._psycopg.OperationalError:
+                if not self._ready or time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _connect(self) -> Connection:
+        options: dict[str, Any] = self._options
+        db = self._psycopg.connect(self._url, autocommit=True, **options)
+        try:
+            self._configure(db)
+            with self._opening:
+                if not self._ready:
                     self._migrate(db)
-                self._pool = self._make_pool(
-                    self.url, kwargs=options, min_size=self.min_size, max_size=self.max_size, timeout=self.timeout,
-                    configure=self._configure, name="windlass", open=True,
-                )  # fmt: skip
-            return self._pool
+                    self._ready = True
+        except BaseException:
+            db.close()
+            raise
+        self._connections.add(db)
+        return db
 
     def _configure(self, db: Connection) -> None:
         """Nobody waits for a lock for ever, and a process that stalls while it has one loses it."""
@@ -409,13 +425,13 @@ class PostgresStore:
         version = int(row[0]) if row is not None and row[0] is not None else 0
         if version > VERSION:
             raise StoreError(
-                f"the schema {self.schema!r} ({self.place}) was written by a newer Windlass (format {version}, this "
+                f"the schema {self.schema!r} ({self._place}) was written by a newer Windlass (format {version}, this "
                 f"one knows {VERSION}); install that version, or name another schema. Nothing was changed"
             )
         return version
 
     def _migrate(self, db: Connection) -> None:
-        """Make or change the tables, one process after the other; the lock ends with the connection."""
+        """Make or change the tables, one process after the other."""
         if self._version(db) == VERSION:
             return
         db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
@@ -429,12 +445,11 @@ class PostgresStore:
                 version += 1
             db.execute("DELETE FROM format")
             db.execute("INSERT INTO format VALUES (%s)", (VERSION,))
+        db.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
     # ------------------------------------------------------------ errors
 
     def _error(self, doing: str, error: psycopg.Error, unknown: bool) -> StoreError:
-        if isinstance(error, self._pool_timeout):
-            error = self._reason() or error
         text = " ".join((error.diag.message_primary or str(error)).split())
         state = error.sqlstate or next((state for sign, state in _SIGNS.items() if sign in text), "")
         advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
@@ -442,16 +457,7 @@ class PostgresStore:
             advice = "check that the server runs and can be reached, then resume the session"
         if unknown:
             text += "; whether the last records were kept is not known"
-        return StoreError(f"could not {doing} {self.place}: {text}" + (f"; {advice}" if advice else ""))
-
-    def _reason(self) -> psycopg.Error | None:
-        """Why the pool has no connection to give: None if it is just that all of them are in use."""
-        options: dict[str, Any] = {**self._options, "connect_timeout": 2}
-        try:
-            self._psycopg.connect(self.url, **options).close()
-        except self._psycopg.Error as error:
-            return error
-        return None
+        return StoreError(f"could not {doing} {self._place}: {text}" + (f"; {advice}" if advice else ""))
 
 
 def _options(timeout: float) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class SQLiteStore:
         self._local = threading.local()
         self._connections: set[sqlite3.Connection] = set()
         self._closed = False
-        survive_forks(self)
+        survive_forks(self._forked)
 
     # ------------------------------------------------------------ the log
 
@@ -341,7 +341,7 @@ class SQLiteStore:
         if self._closed:
             raise StoreError(f"the store {self.path} is closed; make a new one")
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """A forked process has the store, but not its threads, nor the right to use or even close their connections."""
         INHERITED.append((self._connections, self._local))
         self._connections, self._local = set(), threading.local()
