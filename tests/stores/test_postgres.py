@@ -47,7 +47,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 @pytest.fixture
 async def shaky(database: str, proxy: Proxy, postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
     """A store on a line that can be cut."""
-    made = PostgresStore(database.replace(str(postgres.port), str(proxy.port)), timeout=5)
+    made = PostgresStore(database.replace(str(postgres.port), str(proxy.port)), max_size=1, timeout=5)
     yield made
     await made.close()
 

@@ -106,8 +106,8 @@ class PostgresStore:
     What was acknowledged is as durable as the server's `synchronous_commit` makes it. Each append locks the row of its
     session. It is refused if the log has another length, and also if it has that length but is not the log that this
     store wrote: after a restore or a failover that lost commits, somebody else may have taken the session over and come
-    just as far. It has up to `max_size` threads with a connection each; `timeout` bounds every wait, for a connection or
-    for a lock. Between store and server there may be a pooler in session mode, not in transaction mode.
+    just as far. There are up to `max_size` connections; `timeout` bounds every wait, for a connection or for a lock. A
+    pooler between store and server must be in session mode.
     """
 
     durable = True
