@@ -280,8 +280,9 @@ def steering(world: World) -> Agent:
         await world.store.put(world.session, f"steer-{n}", "steer", f"more of {n}")
         return f"worked {n}"
 
-    wanted = [("work", {"n": 2}), ("work", {"n": 3})]
-    return Agent(world.model(calls("work", n=1), calls(wanted), says("done")), tools=[work], store=world.store)
+    wanted = [("work", {"n": 2}), ("look", {"n": 3})]
+    model = world.model(calls("work", n=1), calls(wanted), says("done"))
+    return Agent(model, tools=[work, *workshop(world)], store=world.store)
 
 
 def steered_at_the_end(world: World) -> Agent:

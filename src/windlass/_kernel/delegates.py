@@ -46,8 +46,7 @@ class Delegate(Tool[..., Any]):
         given: object = tools
         if isinstance(given, str):
             raise ConfigError(f"as_tool(tools={tools!r}) of agent {agent!r}: give a list of names")
-        self.effect = "resumable"
-        self.in_doubt = "rerun"
+        self.effect, self.in_doubt = "resumable", "rerun"
         self.agent = agent
         self.compiled = compiled
         self.share = share

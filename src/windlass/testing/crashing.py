@@ -27,6 +27,7 @@ from windlass.protocols import Store
 from windlass.records import ModelAttempted, ModelReplied, Record, SideReplied, Suspended
 from windlass.states import State, fold
 from windlass.stores import open_store
+from windlass.stores.sqlite import SQLiteStore
 
 from .crashes import CrashPoint, CrashReport, Job, Play, Scenario
 from .transcripts import unpaired
@@ -196,6 +197,8 @@ class Killer:
         self.play = play
         self.prefix = f"c{secrets.token_hex(4)}"
         self.made = 0
+        if job.store is not None:
+            open_store(job.store)  # what it needs is imported here, once
 
     def run(self, cuts: tuple[Cut, ...] = (), labels: tuple[str, ...] = ()) -> Run:
         self.made += 1
@@ -271,8 +274,6 @@ class Killer:
     def _store(self, run: Run) -> Store:
         if self.job.store is not None:
             return open_store(self.job.store)
-        from windlass.stores.sqlite import SQLiteStore
-
         return SQLiteStore(run.folder / "store.db", synchronous="NORMAL")
 
 
@@ -425,9 +426,9 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = job.path
-    play = load(job.target)
+    killer = Killer(job, load(job.target))
     gc.freeze()  # what is there now is shared with all who are forked
-    report = Killer(job, play).report()
+    report = killer.report()
     with os.fdopen(out, "wb") as stream:
         stream.write(msgspec.json.encode(report))
 
