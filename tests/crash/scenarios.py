@@ -487,6 +487,51 @@ def undone(world: World) -> Agent:
     return Agent(world.model(calls("book"), says("done")), tools=[book], store=world.store)
 
 
+def delegated(world: World) -> Scenario:
+    """An agent below asks a person about one call, is refused another, and its parent works beside it."""
+    wanted = [("send", {"n": 1}), ("pay", {"n": 2}), ("send", {"n": 3})]
+    helper = Agent(
+        world.model(calls("send", n=0), calls(wanted), says("helped"), name="helping"),
+        tools=workshop(world),
+        name="helper",
+    )
+
+    @helper.gate(ToolCalling, tool="send")
+    def sure(event: ToolCalling) -> Any:
+        return Ask("sure?") if event.call.arguments["n"] else None
+
+    tasks = [("helper", {"task": "help"}), ("send", {"n": 4}), ("pay", {"n": 5})]
+    agent = Agent(
+        world.model(calls(tasks), calls("send", n=6), says("done")),
+        tools=[helper.as_tool(), *workshop(world)],
+        store=world.store,
+    )
+
+    def answer(asked: Asked) -> Any:
+        assert asked.call is not None
+        return Approve(by="ann") if asked.call.arguments["n"] == 1 else Reject("not that", by="ann")
+
+    return Scenario(agent, answers=answer)
+
+
+def two_below(world: World) -> Scenario:
+    """Two agents side by side, one of which hands its task on; the one below asks a person."""
+    lowest = Agent(world.model(calls("send", n=1), says("deep"), name="lowest"), tools=workshop(world), name="lowest")
+
+    @lowest.gate(ToolCalling)
+    def sure(event: ToolCalling) -> Any:
+        return Ask("sure?")
+
+    middle = Agent(
+        world.model(calls("lowest", task="dig"), says("passed on"), name="middle"),
+        tools=[lowest.as_tool()],
+        name="middle",
+    )
+    other = Agent(world.model(calls("pay", n=2), says("paid"), name="other"), tools=workshop(world), name="other")
+    model = world.model(calls([("middle", {"task": "one"}), ("other", {"task": "two"})]), says("done"))
+    return Scenario(Agent(model, tools=[middle.as_tool(), other.as_tool()], store=world.store))
+
+
 ALL = {
     tool_loop: "Completed 'done'",
     parallel_tools: "Completed 'done'",
@@ -510,4 +555,6 @@ ALL = {
     asked_and_approved: "Completed 'done'",
     asked_and_rejected: "Completed 'done'",
     compensated: "Completed 'done'",
+    delegated: "Completed 'done'",
+    two_below: "Completed 'done'",
 }
