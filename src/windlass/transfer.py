@@ -120,7 +120,14 @@ def forked(records: Sequence[Record], session: str, to: str, at: int, now: float
     ]
 
 
-_IDS = {Injected: "about", HookDecided: "about", Rewritten: "about", Asked: "id", Answered: "id", TurnStarted: "ref"}
+_IDS: dict[type[Record], str] = {
+    Injected: "about",
+    HookDecided: "about",
+    Rewritten: "about",
+    Asked: "id",
+    Answered: "id",
+    TurnStarted: "ref",
+}
 
 
 def _renamed(record: Record, session: str, to: str, calls: set[str]) -> Record:
