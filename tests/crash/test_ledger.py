@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from windlass import Agent, Approve, Ask, Completed, Edit, Reject, Respond, Resumed, Suspended, ToolCalling, tool
+from windlass import (
+    Agent,
+    Approve,
+    Ask,
+    Cancelled,
+    Completed,
+    Edit,
+    Reject,
+    Respond,
+    Resumed,
+    Suspended,
+    ToolCalling,
+    Turn,
+    tool,
+)
 from windlass.errors import StaleAnswer, ToolDefinitionError
-from windlass.records import Record, ToolCalled, ToolDecided, UndoCalled
+from windlass.records import Concluded, Record, ToolCalled, ToolDecided, UndoCalled
 from windlass.stores import MemoryStore
 from windlass.testing import ScriptedModel, calls, crash_points, says
 
@@ -219,6 +234,31 @@ async def test_a_compensation_in_a_class_is_bound_like_its_tool():
 def test_who_compensates_may_be_killed_as_well():
     report = crash_points(scenarios.undone, crashes=2)
     assert any("UndoCalled" in point.where for point in report.points)
+
+
+async def test_a_step_that_was_open_when_the_turn_was_concluded_is_closed_on_resume():
+    @tool
+    async def send() -> str:
+        """Send something off."""
+        return "sent"
+
+    @tool
+    async def stop(turn: Turn) -> str:
+        """End the turn."""
+        turn.cancel("enough")
+        await asyncio.sleep(30)
+        return "never"
+
+    agent = Agent(ScriptedModel(calls([("send", {}), ("stop", {})])), tools=[send, stop])
+    whole = await agent.run("go", session="s")
+    log = await agent.store.read("s")
+    end = next(place for place, record in enumerate(log, 1) if isinstance(record, Concluded))
+    store = MemoryStore()
+    await store.append("s", log[:end], 0)
+    resumed = await Agent(ScriptedModel(), tools=[send, stop], store=store).resume("s")
+    assert resumed.outcome == whole.outcome == Cancelled("enough")
+    assert [part.status for part in resumed.messages[-1].parts] == ["ok", "interrupted"]
+    assert len(resumed.messages) == len(whole.messages)
 
 
 # ---------------------------------------------------------------- what is refused when a tool is defined

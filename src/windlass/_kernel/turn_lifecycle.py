@@ -210,6 +210,8 @@ class TurnLifecycle(Struct):
         for record in (*taken, *checked):
             segment.record(record)
         await segment.commit()
+        if turn.concluded is not None:  # and whoever concluded it died before the step was closed
+            await abandon(segment, "the turn had ended")
         if not turn.admitted:
             if segment.fold.going:
                 await self._go_on_starting()
