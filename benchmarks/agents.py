@@ -120,3 +120,9 @@ def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tupl
         return deltas, facts
 
     return turn
+
+
+@tool(name="add", effect="pure")
+async def pure_add(a: int, b: int) -> int:
+    """Add two numbers; nothing has to be stored before it runs."""
+    return work.add(a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -97,6 +98,34 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
         return text
 
     return turn
+
+
+class File:
+    """An SQLite file into which the loop puts its messages, committed step by step."""
+
+    def __init__(self, path: str) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db.execute("pragma journal_mode=wal")
+        self.db.execute("pragma synchronous=full")
+        self.db.execute("create table messages(run text, seq integer, body text, primary key(run, seq)) without rowid")
+        self.seq = 0
+
+    def __call__(self, messages: list[Message]) -> None:
+        self.db.execute("begin")
+        for message in messages:
+            self.db.execute("insert into messages values(?, ?, ?)", ("run", self.seq, json.dumps(message)))
+            self.seq += 1
+        self.db.execute("commit")
+
+    def close(self) -> None:
+        self.db.execute("pragma wal_checkpoint(truncate)")
+        self.db.close()
+
+
+async def kept(file: File) -> str:
+    """One turn whose messages are kept in a file."""
+    text, _ = await loop(fake_model, {"add": add}, "go", sink=file)
+    return text
 
 
 def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:

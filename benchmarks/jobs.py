@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any
 
 import agents
 import handloop
 from costs import Cost, cost_of, resident_kb, rounds, summary, timing
 from work import work
+
+from windlass import Agent, Approve, Ask, ToolCalling
+from windlass.stores.sqlite import SQLiteStore
 
 SIZES = (10, 100, 400, 2000)
 HOOKS = (0, 1, 5, 20)
@@ -116,6 +122,98 @@ async def stream(seconds: float) -> dict[str, Any]:
             samples[name].append(timer.cost)
             facts = max(facts, told)
     return {**_summaries(samples, pieces), "facts_per_step": facts / steps}
+
+
+async def store(seconds: float) -> dict[str, Any]:
+    """What it costs to keep a turn: an SQLite file against the hand loop's own, on tmpfs; and reading it again."""
+    found: dict[str, Any] = {"bytes": {}, "resume_ms": {}}
+    samples: Samples = defaultdict(list)
+    with tempfile.TemporaryDirectory(dir=_tmpfs(), prefix="bench-store-") as folder:
+        for number in rounds(seconds):
+            for name in _order(["hand", "pure", "unsafe"], number):
+                samples[name].append(await _keep(name, f"{folder}/{name}{number}.db", 400, found["bytes"]))
+        found |= _summaries(samples, 400)
+        found["records_per_second"] = max([await _many(f"{folder}/many{at}.db") for at in range(3)])
+        for steps in (500, 1000, 2000):
+            found["resume_ms"][str(steps)] = await _resume(f"{folder}/{steps}.db", steps)
+    for name in ("memory", "none"):
+        found[name] = summary([await _in_memory(name == "none") for _ in range(30)], 2000)
+    return found
+
+
+async def _keep(name: str, path: str, steps: int, sizes: dict[str, int]) -> Cost:
+    """One turn, kept; the file is open when the time begins, and its size is taken when it is closed."""
+    work.plan(steps)
+    if name == "hand":
+        file = handloop.File(path)
+        with timing() as timer:
+            text = await handloop.kept(file)
+        file.close()
+    else:
+        kept = SQLiteStore(path)
+        agent = Agent(agents.MODEL, tools=[agents.pure_add if name == "pure" else agents.add], store=kept)
+        await kept.put_pipeline("warm", b"")
+        with timing() as timer:
+            text = (await agent.run("go", session="s")).text
+        await kept.verify("s")
+        await kept.close()
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("pragma wal_checkpoint(truncate)")
+    if text != "done":
+        raise RuntimeError(f"the turn ended with {text!r}")
+    work.verify(1)
+    sizes[name] = _size(path)
+    return timer.cost
+
+
+async def _many(path: str) -> float:
+    """How many records a second 100 sessions write, each a turn of 20 steps with a model that takes 1 ms."""
+    kept = SQLiteStore(path)
+    agent = Agent(agents.MODEL, tools=[agents.add], store=kept)
+    work.plan(20, delay=0.001)
+    with timing() as timer:
+        await asyncio.gather(*[agent.run("go", session=f"s{at}") for at in range(100)])
+    work.verify(100)
+    records = sum([len(await kept.read(f"s{at}")) for at in range(100)])
+    await kept.close()
+    return round(records / timer.cost.wall)
+
+
+async def _resume(path: str, steps: int) -> float:
+    """Milliseconds until a new process's agent has gone on with a turn that waits after so many steps."""
+    work.plan(steps + 1)
+    first = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path))
+    first.gate(ToolCalling)(lambda event: Ask() if event.turn.steps == steps - 1 else None)
+    asked = (await first.run("go", session="s")).waiting_for[0]
+    await first.store.close()
+    again = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path))
+    again.gate(ToolCalling, name="<lambda>")(lambda event: None)
+    again.compile()
+    with timing() as timer:
+        result = await again.resume("s", answers={asked.id: Approve()})
+    if result.text != "done":
+        raise RuntimeError(f"the turn ended with {result.text!r}")
+    await again.store.close()
+    return round(timer.cost.wall * 1000, 1)
+
+
+async def _in_memory(none: bool) -> Cost:
+    """A turn of 2,000 steps in memory, or in a store that keeps nothing."""
+    agent = agents.make()
+    if none:
+        agent.compile().append_now = lambda session, records, expected: False
+    work.plan(2000)
+    with timing() as timer:
+        await agent.run("go")
+    return timer.cost
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path)
+
+
+def _tmpfs() -> str | None:
+    return "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
 
 
 async def concurrent(seconds: float) -> dict[str, Any]:
@@ -224,6 +322,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "hooks": (hooks, 18.0),
     "latency": (latency, 14.0),
     "stream": (stream, 6.0),
+    "store": (store, 8.0),
     "imports": (imports, 7.0),
     "construct": (construct, 3.0),
     "concurrent": (concurrent, 10.0),

@@ -74,6 +74,24 @@ def stream_rows(found: Found) -> Iterator[Row]:
     yield Row("stream", what, (cost, None), figure=cost, unit="µs", bar=10.0)
 
 
+def store_rows(found: Found) -> Iterator[Row]:
+    for name, what, bar in (("pure", "one commit a step", 3.0), ("unsafe", "an unsafe tool, two commits a step", None)):
+        wall = found[name]["wall"], found["hand"]["wall"]
+        cpu = found[name]["cpu"], found["hand"]["cpu"]
+        yield Row("store", f"SQLite, {what}", cpu, wall, _ratio(wall), bar=bar)
+    for name in ("pure", "unsafe"):
+        size = found["bytes"][name] / found["bytes"]["hand"]
+        yield Row("store", f"bytes of N=400, {name} tool", figure=size, bar=2.0)
+    rate = found["records_per_second"]
+    yield Row("store", f"100 sessions: {rate:,} records a second", figure=1e6 / rate, unit="µs", bar=100.0)
+    times = found["resume_ms"]
+    yield Row("store", "resume after 2,000 steps", figure=times["2000"], unit="ms", bar=100.0)
+    yield Row("store", "  over that after 500, per step", figure=times["2000"] / times["500"] / 4)
+    memory = found["memory"]["cpu"], found["none"]["cpu"]
+    percent = (memory[0] / memory[1] - 1) * 100
+    yield Row("store", "a step in memory, over none kept", memory, figure=percent, unit="%", bar=30.0)
+
+
 def import_rows(found: Found) -> Iterator[Row]:
     cpu = _pair(found, "cpu")
     yield Row("imports", "the process", cpu, figure=_ratio(cpu), bar=2.0)
@@ -118,6 +136,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "hooks": ("hooks: k no-op objects at before, after, wrap-model and wrap-tool, N=100; µs", hook_rows),
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
     "stream": ("stream: a delta of text, from the model to the consumer; µs", stream_rows),
+    "store": ("store: N=400 in an SQLite file on tmpfs, synchronous=FULL; µs per step", store_rows),
     "imports": (
         "imports: `import windlass` over `import asyncio, json`; ms (judged: CPU of the process)",
         import_rows,

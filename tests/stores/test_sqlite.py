@@ -376,3 +376,38 @@ async def test_the_bytes_of_a_step_do_not_depend_on_what_was_before(store, file)
         if length in (100, 200, 300, 399):
             sizes.append((await store._read("SELECT sum(length(data)) FROM batches"))[0][0])
     assert sizes[3] - sizes[2] <= sizes[1] - sizes[0]
+
+
+# ---------------------------------------------------------------- without the writer
+
+
+async def test_where_the_disk_is_quick_the_caller_commits_itself_and_else_the_writer(file, store, monkeypatch):
+    monkeypatch.setattr(module, "QUICK", 60.0)
+    await store.append("s", [OPENED], 0)
+    for at in range(1, 4):
+        await store.append("s", [OPENED], at)
+    assert store._here is not None
+    with pytest.raises(SessionConflict):
+        await store.append("s", [OPENED], 9)
+    await store.append("s", [OPENED], 4)
+    assert (await store.verify("s")).records == 5
+
+
+async def test_a_caller_who_finds_the_file_locked_does_not_block_the_loop(file, monkeypatch):
+    monkeypatch.setattr(module, "QUICK", 60.0)
+    store = SQLiteStore(file)
+    await store.append("s", [OPENED], 0)
+    await store.append("s", [OPENED], 1)
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    turns = 0
+    appending = asyncio.ensure_future(store.append("s", [OPENED], 2))
+    while turns < 50:
+        await asyncio.sleep(0)
+        turns += 1
+    assert not appending.done()
+    other.execute("COMMIT")
+    other.close()
+    await appending
+    assert len(await store.read("s")) == 3
+    await store.close()
