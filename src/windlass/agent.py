@@ -36,6 +36,7 @@ from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask
 from .messages import Message, as_message
+from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
@@ -75,7 +76,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     def __init__(
         self,
-        model: Model,
+        model: Model | str,
         *,
         tools: Iterable[Callable[..., Any]] = (),
         system: str = "",
@@ -86,7 +87,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         approvers: Iterable[Approver] = (),
         errors: ErrorPolicy | None = None,
         store: str | Store | None = None,
-        models: Iterable[Model] = (),
+        models: Iterable[Model | str] = (),
         pipeline: Pipeline | None = None,
         unmatched: Literal["allow", "ask", "deny"] = "allow",
         busy: Literal["refuse", "queue", "steer"] = "refuse",
@@ -101,7 +102,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        for given in (model, *(models := tuple(models))):
+        model = open_model(model) if isinstance(model, str) else model
+        others = [open_model(other) if isinstance(other, str) else other for other in models]
+        for given in (model, *others):
             if not hasattr(given, "reply") or not isinstance(getattr(given, "name", None), str):
                 raise ConfigError(f"model={given!r} is no model: it needs `name` and `async reply(request)`")
         if unmatched not in ("allow", "ask", "deny"):
@@ -122,7 +125,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self.registered.criteria.extend(criteria)
         self.registered.approvers.extend(approvers)
         self._given: dict[str, Any] = {
-            "models": {other.name: other for other in models},
+            "models": {other.name: other for other in others},
             "settings": settings or {},
             "policy": errors or _DEFAULT_POLICY,
             "unmatched": unmatched,

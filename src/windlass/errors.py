@@ -11,7 +11,8 @@
      │   ├─ InjectionOverflow           it injected more than the reserve
      │   └─ SlotConflict                two writers set one slot that has no merge rule
      ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
-     │   ├─ RateLimited · ModelTimeout · ContextOverflow · BadReply
+     │   ├─ RateLimited (QuotaExceeded) · Overloaded · ServerError · ConnectionFailed · ModelTimeout
+     │   └─ AuthFailed · ModelNotFound · BadRequest · ContentFiltered · ContextOverflow · BadReply
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
@@ -146,6 +147,62 @@ class RateLimited(ModelError):
     """The vendor asks us to slow down.
 
     Wait for `retry_after` seconds, as `ErrorPolicy.retrying(delay=…)` or a gate on `Erring` can.
+    """
+
+
+class QuotaExceeded(RateLimited):
+    """The account has nothing left to spend.
+
+    Trying again does not help until somebody pays, or the month ends.
+    """
+
+
+class Overloaded(ModelError):
+    """The vendor has too much to do.
+
+    Try again after a while, or ask another model in a wrap.
+    """
+
+
+class ServerError(ModelError):
+    """The vendor's server failed.
+
+    Try again, or ask another model in a wrap.
+    """
+
+
+class ConnectionFailed(ModelError, ConnectionError):
+    """The vendor could not be reached, or the answer broke off.
+
+    Try again: nothing of a broken answer counts.
+    """
+
+
+class AuthFailed(ModelError):
+    """The vendor does not know the key, or does not let it do this.
+
+    Check the key and what it may do.
+    """
+
+
+class ModelNotFound(ModelError):
+    """There is no such model, or not for this account.
+
+    Check the name.
+    """
+
+
+class BadRequest(ModelError):
+    """The vendor refuses the request as it is.
+
+    Its message says what is wrong; trying again does not help.
+    """
+
+
+class ContentFiltered(ModelError):
+    """The vendor refuses the content of the request or of the reply.
+
+    Change what is asked.
     """
 
 

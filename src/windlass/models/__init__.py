@@ -1,0 +1,33 @@
+"""Models of vendors, by name: `"anthropic:claude-…"`. A vendor's SDK is imported when its first model is made."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from windlass.errors import ConfigError
+from windlass.protocols import Model
+
+# vendor: (module, class, extra that installs what it needs)
+VENDORS: dict[str, tuple[str, str, str]] = {}
+
+
+def open_model(name: str, **options: Any) -> Model:
+    """The model behind `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …)."""
+    vendor, _, model = name.partition(":")
+    if not model or vendor not in VENDORS:
+        known = ", ".join(f"{vendor}:…" for vendor in VENDORS) or "none yet"
+        raise ConfigError(f"model={name!r} is no model: a name is vendor:model; vendors: {known}")
+    module, made, extra = VENDORS[vendor]
+    try:
+        adapter = getattr(import_module(module), made)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("windlass"):
+            raise
+        text = f"model={name!r} needs {error.name!r}, which is not installed: pip install 'windlass[{extra}]'"
+        raise ConfigError(text) from error
+    opened: Model = adapter(model, **options)
+    return opened
+
+
+__all__ = ["VENDORS", "open_model"]
