@@ -40,6 +40,7 @@ def make(store: Any, *replies: Any, **options: Any) -> tuple[Agent, list[int]]:
 
 
 async def test_an_answer_given_elsewhere_counts_at_the_next_resume(store):
+    """Behaviour 110: it waits in the inbox, and who gave it is recorded."""
     agent, paid = make(store, calls("pay", euros=5), says("done"))
     result = await agent.run("go", session="s")
     await resolve(agent.store, "s", result.waiting_for[0].id, Approve(by="ann"))
@@ -83,6 +84,7 @@ async def test_several_questions_are_answered_one_by_one_in_any_order(store):
 
 
 async def test_a_question_is_answered_once(store):
+    """Behaviour 101: wherever the answers come from, the second is stale and nothing runs."""
     agent, paid = make(store, calls("pay", euros=5), says("done"))
     (asked,) = (await agent.run("go", session="s")).waiting_for
     await agent.resolve("s", asked.id, Reject("no"))
@@ -97,6 +99,7 @@ async def test_a_question_is_answered_once(store):
 
 
 async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
+    """Behaviours 50, 101: unknown, disallowed, by the wrong person or too late."""
     clock = FakeClock()
     agent, _ = make(store, calls("pay", euros=5), says("done"), clock=clock)
     agent.gate(ToolCalling, name="careful")(
@@ -118,6 +121,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
 
 
 async def test_an_answer_that_came_in_time_and_is_read_too_late_is_no_answer(store):
+    """Behaviour 101: what counts is when the turn would go on."""
     clock = FakeClock()
     agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock)
     agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60))

@@ -456,7 +456,7 @@ async def test_something_that_is_no_answer_is_refused_and_nothing_runs(ran: Ran)
 
 
 async def test_a_question_is_answered_once(ran: Ran):
-    """Behaviours 83b, 109: a second answer is refused and nothing runs again."""
+    """Behaviours 83b, 101, 109: a second answer is refused and nothing runs again."""
     agent = three_asked(ran)
     await agent.run("go", session=SESSION)
     await agent.resume(SESSION, answers={"s1/1/1": Approve()})
@@ -486,7 +486,7 @@ async def test_an_answer_by_somebody_who_may_not_answer_is_refused(ran: Ran):
 
 
 async def test_an_answer_after_the_question_has_expired_is_refused_and_nothing_runs(ran: Ran, clock):
-    """Behaviours 83b, 109: an expired question takes no answer any more."""
+    """Behaviours 83b, 101, 109: an expired question takes no answer any more."""
     agent = asking(ran, ask=Ask("May it?", expires=60), clock=clock)
     await agent.run("go", session=SESSION)
     clock.tick(61)
@@ -587,7 +587,7 @@ async def test_an_edited_call_still_falls_to_a_halt(ran: Ran):
 
 
 async def test_an_approval_is_bound_to_the_digest_that_was_reviewed(ran: Ran):
-    """Behaviour 109: question, answer and decision carry the digest of the very arguments."""
+    """Behaviours 101, 109: question, answer and decision carry the digest of the very arguments."""
     agent = asking(ran)
     first = await agent.run("go", session=SESSION)
     (asked,) = first.waiting_for
