@@ -440,7 +440,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.
 
         It goes on like any other, from where it was cut: by `run`, or by `resume` if a turn is open there. What was
-        asked and not done by then is asked again. The other session does not notice.
+        asked and not done by then is asked again. The other session does not notice. Where a sub-agent is at work it
+        cannot be cut: that one's session cannot serve two.
         """
         from .transfer import forked
 

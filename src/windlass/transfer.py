@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from .errors import SessionConflict, SessionUnknown, StoreError
+from .errors import SessionConflict, SessionError, SessionUnknown, StoreError
 from .protocols import Store
 from .records import (
     Answered,
     Asked,
+    Concluded,
+    Delegated,
     HookDecided,
     Injected,
+    MessageAdded,
     ModelReplied,
     Record,
+    ReplyRejected,
     Rewritten,
     SessionEnded,
     SessionOpened,
@@ -24,6 +29,7 @@ from .records import (
     ToolReturned,
     TurnEnded,
     TurnStarted,
+    UndoCalled,
     decode,
 )
 from .stores.batches import START, link_of
@@ -47,50 +53,67 @@ async def export_session(store: Store, session: str) -> list[str]:
 async def import_session(store: Store, lines: Iterable[str], session: str | None = None) -> str:
     """Put an exported session into a store, under its own id or another. Nothing is written if the lines do not add up.
 
-    A chain that was never pruned must come out the same.
+    Under its own id the chain comes out the same, unless it was pruned. Under another id its turns and steps are named
+    anew, as in a fork; the sessions of its sub-agents stay where they are, so none may be at work.
     """
-    name, batches = _parsed(lines)
-    name = session or name
+    exported, batches = _parsed(lines)
+    name = session or exported
     if await store.read(name):
         raise SessionConflict(f"session {name!r} is there already; import it under another id", session=name)
+    if name != exported:
+        whole = [record for batch in batches for record in batch]
+        _refuse_at_work(whole, exported, "import it under its own id")
+        calls = _calls(whole)
+        batches = [[_renamed(record, exported, name, calls) for record in batch] for batch in batches]
     seq = 0
-    for records, _ in batches:
-        await store.append(name, records, seq)
-        seq += len(records)
+    for batch in batches:
+        await store.append(name, batch, seq)
+        seq += len(batch)
     return name
 
 
-def _parsed(lines: Iterable[str]) -> tuple[str, list[tuple[list[Record], dict[str, Any]]]]:
-    given = [line for line in (line.rstrip("\n") for line in lines) if line]
+def _parsed(lines: Iterable[str]) -> tuple[str, list[list[Record]]]:
+    given = [line for line in (line.rstrip("\r\n") for line in lines) if line]
     header: dict[str, Any] = _plain(given[0], 1) if given else {}
-    if header.get("windlass") != FORMAT:
+    if header.get("windlass") != FORMAT or not isinstance(header.get("session"), str):
         raise StoreError(f"this is no session exported by Windlass in format {FORMAT}: {(given or [''])[0][:80]!r}")
-    batches: list[tuple[list[Record], dict[str, Any]]] = []
-    held: list[str] = []
-    link, whole, count = START, True, 0
+    batches: list[list[Record]] = []
+    held: list[bytes] = []
+    previous, count = START.hex(), 0
     for number, line in enumerate(given[1:], 2):
         plain = _plain(line, number)
-        if "link" not in plain:
-            held.append(line)
+        if "kind" in plain:
+            held.append(line.encode("utf-8", "surrogatepass"))
             continue
-        made = link_of(link, "\n".join(held).encode("utf-8", "surrogatepass"))
-        link = bytes.fromhex(plain["link"])
-        whole = whole and not plain.get("pruned")
-        if len(held) != plain.get("count") or (whole and made != link):
+        made = link_of(bytes.fromhex(previous), b"\n".join(held)).hex()
+        previous = made if not plain.get("pruned") else _link(plain, number)
+        if len(held) != plain.get("count") or previous != plain.get("link"):
             raise StoreError(f"line {number}: the records before it are not those that were exported")
-        batches.append(([decode(record.encode("utf-8", "surrogatepass")) for record in held], plain))
+        batches.append([decode(record) for record in held])
         count += len(held)
         held = []
     if held or count != header.get("records"):
         raise StoreError(f"the export is cut short: {count} of {header.get('records')} records are whole")
-    return str(header["session"]), batches
+    return header["session"], batches
+
+
+def _link(plain: dict[str, Any], number: int) -> str:
+    """The link of a batch that was pruned: nothing is left to make it from."""
+    try:
+        return bytes.fromhex(plain["link"]).hex()
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"line {number} is no link of a hash chain") from error
 
 
 def _plain(line: str, number: int) -> dict[str, Any]:
+    """The object on a line. Lone surrogates are in it as the store wrote them."""
     try:
-        return msgspec.json.decode(line.encode("utf-8", "surrogatepass"), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        plain = json.loads(line)
+    except ValueError as error:
         raise StoreError(f"line {number} is no JSON object: {error}") from error
+    if not isinstance(plain, dict):
+        raise StoreError(f"line {number} is no JSON object but {line[:80]!r}")
+    return plain
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -101,19 +124,22 @@ def _line(value: dict[str, Any]) -> str:
 
 
 def forked(records: Sequence[Record], session: str, to: str, at: int, now: float) -> list[Record]:
-    """The log of a fork: the first `at` records of a session, but for the answers to what is still undone there.
+    """The log of a fork: the first `at` records of a session, but for answers to what is still undone there.
 
     Who answered for one future did not answer for another. Turns and steps get the ids of the new session; calls keep
     those they were proposed with, and so a call in doubt keeps its key.
     """
     if not 0 < at <= len(records):
-        raise StoreError(f"session {session!r} has records 1 to {len(records)}; it cannot be forked at {at}")
+        raise SessionError(
+            f"session {session!r} has records 1 to {len(records)}; it cannot be forked at {at}", session=session
+        )
     opened = records[0]
     first = opened if isinstance(opened, SessionOpened) else SessionOpened()
     kept = [record for record in records[1:at] if not isinstance(record, SessionEnded)]
-    undone = _undone(kept)
-    kept = [record for record in kept if not (isinstance(record, Answered) and record.id in undone)]
-    calls = {part.id for record in kept if isinstance(record, ModelReplied) for part in record.reply.tool_calls}
+    _refuse_at_work(kept, session, "fork before or after")
+    calls = _calls(kept)
+    undone = _undone(kept, calls)
+    kept = [record for index, record in enumerate(kept) if index not in undone]
     return [
         first.replace(how="forked", origin=f"{session}@{at}", at=now),
         *[_renamed(record, session, to, calls) for record in kept],
@@ -136,26 +162,59 @@ def _renamed(record: Record, session: str, to: str, calls: set[str]) -> Record:
     if field is None:
         return record
     name: str = getattr(record, field)
-    if _call_of(name) in calls or not name.startswith(f"{session}/"):
+    if _call_of(name, calls) or not name.startswith(f"{session}/"):
         return record
     return record.replace(**{field: to + name.removeprefix(session)})
 
 
-def _undone(records: Sequence[Record]) -> set[str]:
-    """The ids of questions that were answered in the turn that is open, about something that has not happened yet."""
-    answered: set[str] = set()
-    for record in records:
+def _undone(records: Sequence[Record], calls: set[str]) -> set[int]:
+    """Where the answers of the open turn are by which nothing has happened yet, and what was decided by them."""
+    undone: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        about = _about(record, calls)
         if isinstance(record, TurnStarted | TurnEnded | StepEnded):
-            answered.clear()
+            undone.clear()
+        elif isinstance(record, ToolCalled | UndoCalled | ToolReturned):
+            undone = {name: found for name, found in undone.items() if name in calls and name != record.call}
+        elif isinstance(record, ModelReplied | ReplyRejected | MessageAdded | Concluded):
+            undone = {name: found for name, found in undone.items() if name in calls}
         elif isinstance(record, Answered):
-            answered.add(record.id)
+            undone.setdefault(about, []).append(index)
+        elif about in undone:
+            undone[about].append(index)
+    return {index for found in undone.values() for index in found}
+
+
+def _about(record: Record, calls: set[str]) -> str:
+    """The id of the call, or else of the turn, request or reply, that a record is about."""
+    name: str = getattr(record, _IDS.get(type(record), "call"), "")
+    return _call_of(name, calls) or name
+
+
+def _calls(records: Sequence[Record]) -> set[str]:
+    """The ids of all calls that were proposed."""
+    return {part.id for record in records if isinstance(record, ModelReplied) for part in record.reply.tool_calls}
+
+
+def _call_of(name: str, calls: set[str]) -> str:
+    """The call that an id belongs to: its own, that of an attempt, a doubt or a sub-agent's question. "" if none."""
+    parts = name.split("/")
+    for end in range(3, len(parts) + 1):
+        *above, last = parts[:end]
+        if (call := "/".join([*above, last.split(".")[0]])) in calls:
+            return call
+    return ""
+
+
+def _refuse_at_work(records: Sequence[Record], session: str, instead: str) -> None:
+    """Raise if a sub-agent was started and its call is open: its session is that of one log, and cannot serve two."""
+    at_work: dict[str, str] = {}
+    for record in records:
+        if isinstance(record, Delegated):
+            at_work[record.call] = record.agent
         elif isinstance(record, ToolReturned):
-            answered = {name for name in answered if _call_of(name) != record.call}
-        elif isinstance(record, ToolCalled):
-            answered = {name for name in answered if not name.startswith(f"{record.call}/doubt.")}
-    return answered
-
-
-def _call_of(name: str) -> str:
-    """The call that an attempt or a doubt is about."""
-    return name.split("/attempt.")[0].split("/doubt.")[0]
+            at_work.pop(record.call, None)
+    for call, agent in at_work.items():
+        raise SessionError(
+            f"session {session!r}: sub-agent {agent!r} is at work there, in call {call!r}; {instead}", session=session
+        )

@@ -302,7 +302,7 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
     state = segment.fold.open.calls[call.id]
     if segment.program.max_depth < 1:
         return _error(tool, "was not started: agents are nested as deep as they may be already (max_depth)")
-    session = call.id if number == 1 else f"{call.id}.{number}"
+    session = _session(segment, call, number)
     try:
         known = state.child(session)
         if segment.resumed:
@@ -323,6 +323,12 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
         _ask_too(segment, child.waiting)
         raise ChildWaits
     return _result(tool, child.state)
+
+
+def _session(segment: Segment, call: ToolCall, number: int) -> str:
+    """The session of a child: named after its call, but below this session, which may be a fork of the call's."""
+    *_, step, position = call.id.split("/")
+    return f"{segment.fold.session}/{step}/{position}" + (f".{number}" if number > 1 else "")
 
 
 async def _inject_again(segment: Segment, state: CallFold) -> None:
