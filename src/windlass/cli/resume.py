@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from windlass import Agent
+from windlass._text import shown
 
 from .loading import agent_argument
 from .stores import told
@@ -24,4 +25,4 @@ def resume(agent: Agent[Any, Any], session: str) -> None:
     click.echo(result.text)
     click.echo(f"{session}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:
-        click.echo(f"asked: {asked.id}  {asked.question}", err=True)
+        click.echo(f"asked: {asked.id}  {shown(asked.question, 200)}", err=True)

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from windlass._text import shown
+from windlass.errors import SessionUnknown
 from windlass.logs import SessionInfo
 from windlass.protocols import Store
 from windlass.transfer import export_session, import_session
@@ -57,6 +58,8 @@ def verify(address: str, session: str | None) -> None:
         names = [session] if session is not None else list(await store.sessions())
         for name in names:
             found = await store.verify(name)
+            if not found.records:
+                raise SessionUnknown(f"there is no session {name!r}", session=name)
             pruned = f", {found.pruned} batches pruned" if found.pruned else ""
             click.echo(f"{name}: {found.records} records hold, head {found.head}{pruned}")
         return len(names)
@@ -79,7 +82,10 @@ def export(address: str, session: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            output.write_bytes(text.encode("utf-8", "surrogatepass"))
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
 
 
 @sessions.command("import")
@@ -88,7 +94,10 @@ def export(address: str, session: str, output: Path | None) -> None:
 @click.option("--as", "name", help="Another id than the one it was exported with.")
 def import_(address: str, file: Path, name: str | None) -> None:
     """Put an exported session into a store. Nothing is written if the file does not add up."""
-    lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+    try:
+        lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file} cannot be read: {error}") from error
 
     async def work(store: Store) -> str:
         return await import_session(store, lines, name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
 import click
-import msgspec
 
 from windlass._text import shown
 from windlass.protocols import Store
@@ -36,6 +37,6 @@ def show(address: str, session: str, records: bool, as_json: bool) -> None:
 
 
 def _line(number: int, line: bytes) -> str:
-    plain = msgspec.json.decode(line)
+    plain = json.loads(line)
     kind = plain.pop("kind")
-    return f"{number:>5}  {kind:<16} {shown(msgspec.json.encode(plain).decode(), 76)}"
+    return f"{number:>5}  {kind:<16} {shown(json.dumps(plain, ensure_ascii=False, separators=(',', ':')), 76)}"
