@@ -1,0 +1,403 @@
+"""`windlass sessions`, `show`, `approve` and `resume`, on a real file: what they print, and how they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+from windlass import Agent, Ask, ToolCalling, TurnStarting, tool
+from windlass.cli import main
+from windlass.stores.sqlite import SQLiteStore
+from windlass.testing import FunctionModel, calls, says
+
+T = TypeVar("T")
+
+COUNTER = """
+from pathlib import Path
+from windlass import Agent, Ask, ToolCalling, tool
+from windlass.testing import FunctionModel, calls, says
+
+
+@tool
+async def pay(euros: int) -> str:
+    "Pay."
+    with Path("paid").open("a") as file:
+        file.write(f"{euros}\\n")
+    return f"paid {euros}"
+
+
+def reply(request):
+    return calls("pay", euros=5) if request.messages[-1].role == "user" else says(request.messages[-1].parts[0].text)
+
+
+agent = Agent(FunctionModel(reply), tools=[pay], name="till", store="sqlite:///till.db")
+agent.gate(ToolCalling)(lambda event: Ask(f"Pay {event.call.arguments['euros']} euros?"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an agent's module, which is forgotten afterwards."""
+    (tmp_path / "counter.py").write_text(COUNTER, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.delenv("WINDLASS_STORE", raising=False)
+    return tmp_path
+
+
+def windlass(*arguments: str, store: str | None = "sqlite:///till.db", **options: Any) -> Result:
+    given = [*arguments, "--store", store] if store is not None and arguments[0] != "resume" else list(arguments)
+    return CliRunner().invoke(main, given, **options)
+
+
+def refused(result: Result, *words: str) -> None:
+    """The command failed as it should: a message, exit code 1, and no traceback."""
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("Error: ")
+    assert "Traceback" not in result.output
+    for word in words:
+        assert word in result.stderr
+
+
+def in_store(work: Callable[[SQLiteStore], Awaitable[T]], file: str = "till.db") -> T:
+    async def run() -> T:
+        store = SQLiteStore(file)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+@tool
+async def pay(euros: int) -> str:
+    """Pay."""
+    raise AssertionError("nobody has approved")
+
+
+def fill(*sessions: str, message: str = "Pay the rent.") -> None:
+    """Sessions, each with a question that waits."""
+
+    async def work(store: SQLiteStore) -> None:
+        agent = Agent(FunctionModel(lambda request: calls("pay", euros=5)), tools=[pay], name="till", store=store)
+        agent.gate(ToolCalling)(lambda event: Ask("Pay 5 euros?"))
+        for session in sessions:
+            await agent.run(message, session=session)
+
+    in_store(work)
+
+
+def finished(session: str, message: str = "Hello") -> None:
+    """A session with a turn that is over, for which something was injected."""
+
+    async def work(store: SQLiteStore) -> None:
+        agent = Agent(FunctionModel(lambda request: says("Good day.")), name="greeter", store=store)
+        agent.inject(TurnStarting)(lambda event: "It is Monday.")
+        await agent.run(message, session=session)
+
+    in_store(work)
+
+
+def tamper(session: str) -> None:
+    """Swap the bytes of the first batch for those of another one."""
+    database = sqlite3.connect("till.db")
+    with database:
+        (number,) = database.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
+        (other,) = database.execute("SELECT data FROM batches WHERE session != ? AND seq = 0", (number,)).fetchone()
+        database.execute("UPDATE batches SET data = ? WHERE session = ? AND seq = 0", (other, number))
+    database.close()
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_the_store_is_named_by_an_option_a_variable_or_the_default(folder, monkeypatch):
+    finished("hello")
+    assert "hello" in windlass("sessions", "list").output
+    monkeypatch.setenv("WINDLASS_STORE", "sqlite:///till.db")
+    assert "hello" in windlass("sessions", "list", store=None).output
+    monkeypatch.delenv("WINDLASS_STORE")
+    os.rename("till.db", "windlass.db")
+    assert "hello" in windlass("sessions", "list", store=None).output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sessions", "list"], ["sessions", "verify"], ["sessions", "prune"], ["show", "s"], ["approve"]],
+    ids=" ".join,
+)
+def test_a_store_that_nobody_knows_is_refused(folder, command):
+    refused(windlass(*command, store="mysql://there"), "no store is known for 'mysql://there'")
+
+
+def test_a_store_in_memory_has_nothing_to_show(folder):
+    result = windlass("sessions", "list", store="memory:")
+    assert result.exit_code == 2
+    assert "--store" in result.stderr
+
+
+def test_a_file_that_is_no_store_is_refused(folder):
+    Path("till.db").write_text("Dear diary, " * 100)
+    refused(windlass("sessions", "list"), "till.db")
+    assert Path("till.db").read_text().startswith("Dear diary")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sessions", "verify", "nobody"],
+        ["sessions", "export", "nobody"],
+        ["sessions", "erase", "nobody", "--yes"],
+        ["show", "nobody"],
+        ["approve", "nobody", "nobody/1/1"],
+        ["resume", "counter", "nobody"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_session_that_is_not_there_is_an_error(folder, command):
+    finished("somebody")
+    refused(windlass(*command), "'nobody'")
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def test_sessions_are_listed_the_latest_first(folder):
+    fill("rent")
+    finished("hello", "Good\nmorning \x1b[31m")
+    result = windlass("sessions", "list")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.startswith("hello ")
+    assert "open, " in first
+    assert "\x1b" not in first
+    assert first.endswith("Good morning \\x1b[31m")
+    assert "suspended, 1 asked" in second
+    assert second.endswith("Pay the rent.")
+
+
+def test_sessions_are_searched_and_filtered(folder):
+    fill("rent")
+    finished("hello")
+    assert windlass("sessions", "list", "--search", "RENT").output.startswith("rent ")
+    assert windlass("sessions", "list", "--search", "greeter").output.startswith("hello ")
+    assert windlass("sessions", "list", "--status", "suspended").output.startswith("rent ")
+    assert windlass("sessions", "list", "--limit", "1").output.count("\n") == 1
+    assert windlass("sessions", "list", "--search", "nothing").output == ""
+    assert windlass("sessions", "list", "--status", "asleep").exit_code == 2
+
+
+def test_sessions_are_listed_as_data(folder):
+    fill("rent")
+    (line,) = windlass("sessions", "list", "--json").output.splitlines()
+    told = json.loads(line)
+    assert (told["session"], told["status"], told["agent"], told["waiting"]) == ("rent", "suspended", "till", 1)
+
+
+def test_chains_are_verified(folder):
+    assert windlass("sessions", "verify").output == "there are no sessions\n"
+    fill("rent")
+    finished("hello")
+    result = windlass("sessions", "verify")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == ["hello", "rent"]
+    assert all("records hold, head " in line for line in lines)
+    assert windlass("sessions", "verify", "rent").output.splitlines() == [line for line in lines if "rent" in line]
+
+
+def test_a_broken_chain_is_found(folder):
+    fill("rent")
+    finished("hello")
+    tamper("rent")
+    refused(windlass("sessions", "verify", "rent"), "'rent'")
+    refused(windlass("sessions", "verify"), "'rent'")
+    assert windlass("sessions", "verify", "hello").exit_code == 0
+
+
+def test_a_damaged_batch_is_told_by_every_command_that_reads_it(folder):
+    fill("rent")
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute("UPDATE batches SET data = x'00ff00'")
+    database.close()
+    for command in (["sessions", "verify"], ["sessions", "export", "rent"], ["show", "rent"], ["approve", "rent", "x"]):
+        refused(windlass(*command), "'rent'", "damaged")
+    refused(windlass("resume", "counter", "rent"), "'rent'", "damaged")
+
+
+def test_a_session_is_exported_and_imported(folder):
+    fill("rent")
+    shown = windlass("sessions", "export", "rent")
+    assert windlass("sessions", "export", "rent", "-o", "rent.jsonl").output == ""
+    assert Path("rent.jsonl").read_text() == shown.output
+    assert json.loads(shown.output.splitlines()[0]) == {"windlass": 1, "session": "rent", "records": 7}
+    result = windlass("sessions", "import", "rent.jsonl", store="sqlite:///other.db")
+    assert (result.exit_code, result.output) == (0, "imported rent\n")
+    assert windlass("sessions", "export", "rent", store="sqlite:///other.db").output == shown.output
+    assert windlass("sessions", "import", "rent.jsonl", "--as", "again").output == "imported again\n"
+    assert "again" in windlass("sessions", "list", "--status", "suspended").output
+
+
+def test_what_cannot_be_imported_is_told(folder):
+    fill("rent")
+    windlass("sessions", "export", "rent", "-o", "rent.jsonl")
+    refused(windlass("sessions", "import", "rent.jsonl"), "'rent' is there already")
+    whole = Path("rent.jsonl").read_text()
+    Path("rent.jsonl").write_text(whole.replace("Pay the rent.", "Pay the boss."))
+    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "not those that were exported")
+    Path("rent.jsonl").write_text(whole[: len(whole) // 2])
+    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"))
+    Path("rent.jsonl").write_bytes(b"\xff\xfe\x00 no text at all")
+    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "rent.jsonl")
+    assert windlass("sessions", "import", "missing.jsonl").exit_code == 2
+    assert "boss" not in windlass("sessions", "list").output
+
+
+def test_an_export_that_cannot_be_written_is_told(folder):
+    fill("rent")
+    refused(windlass("sessions", "export", "rent", "-o", "no/such/folder.jsonl"), "no/such/folder.jsonl")
+
+
+def test_a_session_is_erased_if_its_user_means_it(folder):
+    fill("rent")
+    assert windlass("sessions", "erase", "rent", input="n\n").exit_code == 1
+    assert "rent" in windlass("sessions", "list", "--status", "suspended").output
+    result = windlass("sessions", "erase", "rent", "--yes")
+    assert (result.exit_code, result.output) == (0, "erased rent\n")
+    assert "erased" in windlass("sessions", "list").output
+    refused(windlass("show", "rent"), "'rent'")
+
+
+def test_what_was_injected_is_pruned(folder):
+    fill("rent")
+    finished("hello")
+    assert windlass("sessions", "prune").output == "0 batches got smaller\n"
+    assert windlass("sessions", "prune", "--days", "-1").output == "1 batches got smaller\n"
+    assert "It is Monday." not in windlass("show", "hello", "--records", "--json").output
+    assert "1 batches pruned" in windlass("sessions", "verify", "hello").output
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_a_session_is_shown_as_a_story_as_records_and_as_data(folder):
+    fill("rent")
+    story = windlass("show", "rent").output
+    assert "Pay 5 euros?" in story
+    records = windlass("show", "rent", "--records").output.splitlines()
+    assert records[0].split()[:2] == ["1", "SessionOpened"]
+    assert all(len(line) <= 120 for line in records)
+    lines = windlass("show", "rent", "--records", "--json").output.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == [line.split()[1] for line in records]
+    assert json.loads(windlass("show", "rent", "--json").output)["session"] == "rent"
+
+
+def test_any_text_can_be_shown_and_moved(folder):
+    finished("odd", "a \ud800 b")
+    for command in (["show", "odd"], ["show", "odd", "--records"], ["show", "odd", "--records", "--json"]):
+        assert windlass(*command).exit_code == 0, command
+    assert windlass("show", "odd", "--json").exit_code == 0
+    assert windlass("sessions", "list").exit_code == 0
+    assert windlass("sessions", "list", "--json").exit_code == 0
+    windlass("sessions", "export", "odd", "-o", "odd.jsonl")
+    assert windlass("sessions", "import", "odd.jsonl", "--as", "even").exit_code == 0
+
+
+# ---------------------------------------------------------------- approve and resume
+
+
+def test_what_is_asked_is_listed(folder):
+    assert windlass("approve").output == "nothing is asked\n"
+    fill("rent", "food")
+    result = windlass("approve")
+    assert "rent  rent/1/1  Pay 5 euros?" in result.output
+    assert "food  food/1/1  Pay 5 euros?" in result.output
+    assert 'pay {"euros":5}' in result.output
+    assert "answers: approve, edit, reject, respond" in result.output
+    assert "food" not in windlass("approve", "rent").output
+    assert windlass("approve", "nobody").output == "nothing is asked\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "word", "text", "paid"),
+    [
+        ([], "approve", "paid 5", "5\n"),
+        (["--reject", "too dear"], "reject", "Denied: too dear", None),
+        (["--edit", '{"euros": 3}'], "edit", "paid 3", "3\n"),
+        (["--respond", "paid in cash"], "respond", "paid in cash", None),
+    ],
+    ids=["approve", "reject", "edit", "respond"],
+)
+def test_an_answer_counts_when_the_session_is_resumed(folder, options, word, text, paid):
+    fill("rent")
+    result = windlass("approve", "rent", "rent/1/1", *options, "--by", "ann")
+    assert (result.exit_code, result.output) == (0, f"{word}: kept for the next resume of rent\n")
+    assert not Path("paid").exists()
+    result = windlass("resume", "counter:agent", "rent")
+    assert (result.exit_code, result.stdout) == (0, f"{text}\n")
+    assert "rent: completed" in result.stderr
+    assert (Path("paid").read_text() if Path("paid").exists() else None) == paid
+    assert '"by":"ann"' in windlass("show", "rent", "--records", "--json").output
+    assert windlass("approve").output == "nothing is asked\n"
+
+
+def test_an_answer_that_does_not_fit_is_refused(folder):
+    fill("rent")
+    refused(windlass("approve", "rent", "rent/9/9"), "no such question is open", "rent/1/1")
+    assert windlass("approve", "rent", "rent/1/1").exit_code == 0
+    refused(windlass("approve", "rent", "rent/1/1", "--reject", "no"), "answered already")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--edit", "{euros: 3}"], "JSON object"),
+        (["--edit", "[3]"], "JSON object"),
+        (["--edit", ""], "JSON object"),
+        (["--reject", "no", "--respond", "yes"], "one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_bad_input_is_refused_before_anything_is_kept(folder, options, word):
+    fill("rent")
+    result = windlass("approve", "rent", "rent/1/1", *options)
+    assert result.exit_code == 2
+    assert word in result.stderr
+    assert windlass("approve", "rent", "rent/1/1").exit_code == 0
+
+
+def test_a_turn_that_still_waits_says_what_for(folder):
+    fill("rent")
+    result = windlass("resume", "counter", "rent")
+    assert result.exit_code == 0
+    assert "rent: suspended" in result.stderr
+    assert "asked: rent/1/1  Pay 5 euros?" in result.stderr
+    assert not Path("paid").exists()
+
+
+def test_what_cannot_be_resumed_is_told(folder):
+    finished("hello")
+    refused(windlass("resume", "counter", "hello"), "'hello'")
+    assert windlass("resume", "no_such_module", "hello").exit_code == 2
+
+
+def test_a_broken_chain_does_not_keep_an_answer(folder):
+    fill("rent")
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute("UPDATE batches SET data = x'00'")
+    database.close()
+    refused(windlass("approve", "rent", "rent/1/1"), "damaged")
