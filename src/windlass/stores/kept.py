@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -120,6 +121,15 @@ def escaped(text: str) -> str:
 def below(session: str) -> tuple[str, str]:
     """Between which texts the ids of its sub-agents' sessions are, by their bytes: `0` is what follows `/`."""
     return f"{session}/", f"{session}0"
+
+
+def belongs(name: str, session: str) -> bool:
+    """Whether a session is this one or that of a sub-agent below it, and not one whose name only begins the same."""
+    return name.startswith(session) and _BELOW.fullmatch(name, len(session)) is not None
+
+
+_BELOW = re.compile(r"(?:/\d+/\d+(?:\.\d+)?)*")
+"""The steps and positions of the calls that lead to a sub-agent."""
 
 
 def conflict(session: str, found: int | None, expected: int) -> SessionConflict:

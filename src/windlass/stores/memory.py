@@ -11,7 +11,7 @@ from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import START, lines_of, link_of
-from .kept import conflict, erased_session, found, info_of, verified
+from .kept import belongs, conflict, erased_session, found, info_of, verified
 
 
 class MemoryStore:
@@ -96,7 +96,7 @@ class MemoryStore:
 
     async def erase(self, session: str) -> bool:
         with self._lock:
-            names = [name for name in self._logs if name == session or name.startswith(f"{session}/")]
+            names = [name for name in self._logs if belongs(name, session)]
             for name in names:
                 info, _ = info_of(name, self._logs[name])
                 self._drop(name)

@@ -22,6 +22,7 @@ from .kept import (
     Settling,
     as_json,
     below,
+    belongs,
     conflict,
     erased_session,
     escaped,
@@ -588,6 +589,7 @@ def _erase(db: Connection, session: str) -> bool:
         "ORDER BY number FOR UPDATE",
         (session, *below(session)),
     ).fetchall()
+    rows = [row for row in rows if belongs(row[1], session)]
     numbers, names = [row[0] for row in rows], [row[1] for row in rows]
     db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
     db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))

@@ -24,6 +24,7 @@ from .kept import (
     Settling,
     as_json,
     below,
+    belongs,
     conflict,
     erased_session,
     escaped,
@@ -283,6 +284,7 @@ class SQLiteStore:
             "SELECT number, id FROM sessions WHERE (id = ? OR id > ? AND id < ?) AND status != 'erased'",
             (session, *below(session)),
         ).fetchall()
+        rows = [(number, name) for number, name in rows if belongs(name, session)]
         for number, name in rows:
             head = _head(db, name)
             assert head is not None

@@ -616,8 +616,9 @@ async def _pruning_drops_what_is_transient_and_never_touches_open_turns(bench: S
 @check()
 async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
     store, other, session = await bench.open(), await bench.open(), bench.id()
-    gone = [session, f"{session}/1", f"{session}/1/2"]
-    kept = [f"{session}0", f"{session}-b", f"{session}%/1", f"{session.upper()}/1", f"x{session}/1"]
+    gone = [session, f"{session}/1/1", f"{session}/1/2.3", f"{session}/1/2/3/4"]
+    kept = [f"{session}0", f"{session}-b", f"{session}%/1", f"{session.upper()}/1/1", f"x{session}/1/1"]
+    kept += [f"{session}/chat", f"{session}/1", f"{session}/1/1/chat"]
     log = [*_started("secret", 10.0), _asked("c1"), Suspended(at=11.0)]
     for name in (*gone, *kept):
         await store.append(name, log, 0)
