@@ -133,6 +133,21 @@ async def test_an_answer_that_came_in_time_and_is_read_too_late_is_no_answer(sto
     assert "expired" in result.messages[2].parts[0].text
 
 
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [(Reject("no"), []), (Respond("was paid"), []), (Edit({"euros": 1}), [1]), (Approve(), [5])]
+)
+async def test_an_answer_given_in_time_stands_where_the_default_would_approve(store, answer, outcome):
+    clock = FakeClock()
+    agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock)
+    agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60, default="approve"))
+    agent.registered.hooks.pop(0)
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    await agent.resolve("s", asked.id, answer)
+    await clock.advance(61)
+    await agent.resume("s")
+    assert paid == outcome
+
+
 async def test_an_answer_that_arrives_while_siblings_work_takes_effect_at_once(store):
     """Behaviour 110: nothing conflicts, and the turn does not even suspend."""
     agent, paid = make(store, calls([("pay", {"euros": 5}), ("wait", {})]), says("done"))

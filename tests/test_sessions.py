@@ -571,3 +571,28 @@ async def test_who_is_refused_is_told_what_can_be_done(busy, hint):
     agent, raised = nested(busy, resume)
     await agent.run("go", session="s")
     assert hint in str(raised[0])
+
+
+# ---------------------------------------------------------------- a cancel that comes too late
+
+
+async def test_a_cancel_is_meant_for_the_turn_that_it_found_and_for_no_later_one():
+    store = MemoryStore()
+    first = Agent(ScriptedModel(calls("add", a=1, b=1)), tools=[add], store=store)
+    first.gate(ToolCalling)(lambda event: Ask("Add?"))
+    await first.run("go", session="s")
+    other = Agent(ScriptedModel(says("hello")), tools=[add], store=store)
+    assert await other.cancel("s", "enough")
+    result = await other.run("something else", session="s")
+    assert (result.outcome, result.text) == (Completed(), "hello")
+    assert list(await store.take("s", ())) == []
+
+
+async def test_a_cancel_that_comes_while_a_turn_is_suspended_ends_it_at_the_next_resume():
+    store = MemoryStore()
+    first = Agent(ScriptedModel(calls("add", a=1, b=1)), tools=[add], store=store)
+    first.gate(ToolCalling)(lambda event: Ask("Add?"))
+    await first.run("go", session="s")
+    other = Agent(ScriptedModel(), tools=[add], store=store)
+    assert await other.cancel("s", "enough")
+    assert (await other.resume("s")).outcome == Cancelled("enough")

@@ -424,9 +424,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         records = await self._store.read(session)
         if not records:
             raise _unknown(session)
-        if fold(session, records).over:
+        state = fold(session, records)
+        if state.over:
             return False
-        await self._store.put(session, secrets.token_hex(8), "cancel", reason)
+        await self._store.put(session, secrets.token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:

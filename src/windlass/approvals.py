@@ -32,8 +32,9 @@ async def resolve(store: Store, session: str, ask_id: str, answer: AnyResolution
     asked = waiting.get(ask_id)
     if asked is None:
         raise stale(session, ask_id, "no such question is open; " + _open(waiting))
-    check_answer(session, asked, answer, time.time() if now is None else now)
-    data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer)}
+    now = time.time() if now is None else now
+    check_answer(session, asked, answer, now)
+    data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
     if not await store.put(session, _key(records, asked), "answer", data):
         raise stale(session, ask_id, "it has been answered already")
 
@@ -44,9 +45,9 @@ def _key(records: Sequence[Record], asked: Asked) -> str:
     return f"answer/{asked.id}/{times}"
 
 
-def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution]:
-    """The id, the digest and the answer of an entry of the inbox."""
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution)
+def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
+    """The id, the digest and the answer of an entry of the inbox, and when it was given."""
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), data["at"]
 
 
 def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:

@@ -17,7 +17,7 @@ from .stages import add_message
 
 
 async def take_inbox(segment: Segment) -> bool:
-    """Move what came from outside into the log: steering becomes a message, a cancel ends the turn.
+    """Move what came from outside into the log: steering becomes a message, a cancel ends the turn it was meant for.
 
     Whether a message was added. What comes after this is told by the next commit.
     """
@@ -32,23 +32,34 @@ async def take_inbox(segment: Segment) -> bool:
             segment.record(taken)
         if kind == "answer" and (answered := fitting(segment, data)) is not None:
             segment.record(answered)
-        if kind == "cancel":
-            segment.record(CancelRequested(str(data)))
-            segment.conclude(Cancelled(str(data)))
+        if kind == "cancel" and (reason := _cancelled(segment, data)) is not None:
+            segment.record(CancelRequested(reason))
+            segment.conclude(Cancelled(reason))
     return added
 
 
 def fitting(segment: Segment, data: dict[str, Any]) -> Answered | None:
-    """An answer from outside as a record, if it fits a question that is open."""
-    ask_id, digest, answer = answer_of(data)
+    """An answer from outside as a record, if it fits a question that is open.
+
+    One that is read after its question has expired is none, unless the default would then allow what it may forbid: in
+    that case it counts if it was given in time.
+    """
+    ask_id, digest, answer, at = answer_of(data)
     asked = next((asked for asked in segment.waiting if asked.id == ask_id and asked.digest == digest), None)
     if asked is None:
         return None
     try:
-        check_answer(segment.fold.session, asked, answer, segment.clock.now())
+        check_answer(segment.fold.session, asked, answer, at if asked.default == "approve" else segment.clock.now())
     except StaleAnswer:
         return None
     return Answered(ask_id, answer, digest, answer.by or "", asked.by)
+
+
+def _cancelled(segment: Segment, data: Any) -> str | None:
+    """Why the turn is cancelled; None if it was another turn, which is over. A text is meant for whatever runs."""
+    if not isinstance(data, dict):
+        return str(data)
+    return str(data["reason"]) if data["turn"] == segment.fold.turns else None
 
 
 async def _hear(segment: Segment, taken: InboxTaken, message: Message) -> bool:

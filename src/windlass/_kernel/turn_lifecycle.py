@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
 from windlass.approvals import checked_answers, stale
-from windlass.decisions import Answer, AnyResolution, Ask, Deny, Halt, Reject
+from windlass.decisions import Answer, Ask, Deny, Halt, Reject
 from windlass.errors import SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
 from windlass.messages import Message, assistant, digest, render
@@ -187,10 +187,11 @@ class TurnLifecycle(Struct):
 
     async def _resume(self) -> None:
         segment = self.segment
-        answers, checked = dict(segment.answers), list(segment.delivered or ())
-        taken = await self._from_elsewhere(answers) if segment.inbox else []
+        taken, checked = await self._from_elsewhere() if segment.inbox else ([], [])
         if segment.delivered is None:
-            checked = checked_answers(segment.fold.session, segment.waiting, answers, segment.clock.now())
+            checked += self._answers(checked)
+        else:
+            checked = list(segment.delivered)
         turn = segment.fold.turn
         assert turn is not None
         self._unheard = turn.concluded is not None
@@ -278,17 +279,24 @@ class TurnLifecycle(Struct):
             await inject(segment, passage, f"{fold.session}/{fold.steps + 1 + asked}")
         return verdict
 
-    async def _from_elsewhere(self, answers: dict[str, AnyResolution]) -> list[InboxTaken]:
-        """Add the answers that came through the inbox. One that fits no question that is open counts for nothing."""
-        segment, taken = self.segment, list[InboxTaken]()
+    async def _from_elsewhere(self) -> tuple[list[InboxTaken], list[Answered]]:
+        """The answers that came through the inbox. One that fits no question that is open counts for nothing."""
+        segment, taken, heard = self.segment, list[InboxTaken](), list[Answered]()
         for key, kind, data in await segment.program.store.take(segment.fold.session, segment.fold.inbox):
             if kind == "answer":
                 taken.append(InboxTaken(key, kind))
                 if (found := fitting(segment, data)) is not None:
-                    if found.id in answers:
-                        raise stale(segment.fold.session, found.id, "it has been answered already")
-                    answers[found.id] = found.answer
-        return taken
+                    heard.append(found)
+        return taken, heard
+
+    def _answers(self, heard: list[Answered]) -> list[Answered]:
+        """The answers that the caller gave, and the defaults of questions that nobody has answered in time."""
+        segment = self.segment
+        known = {answered.id for answered in heard}
+        if again := known & segment.answers.keys():
+            raise stale(segment.fold.session, min(again), "it has been answered already")
+        waiting = [asked for asked in segment.waiting if asked.id not in known]
+        return checked_answers(segment.fold.session, waiting, dict(segment.answers), segment.clock.now())
 
     # ------------------------------------------------------------ finish
 

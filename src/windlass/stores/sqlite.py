@@ -480,10 +480,13 @@ class SQLiteStore:
             db.close()
 
     def _check_version(self, db: sqlite3.Connection) -> int:
-        """The version of the file; one of a newer version or of another application is refused, and not touched."""
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]  # first: who makes them marks the file
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        """The version of the file; one of a newer version or of another application is refused, and not touched.
+
+        The tables are counted first: whoever makes the file right now makes them together with the other two.
+        """
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = int(db.execute("PRAGMA application_id").fetchone()[0])
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if application != APPLICATION and tables:
             raise StoreError(f"{self.path} is an SQLite file of another application; name another file")
         if version > VERSION:
