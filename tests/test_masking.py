@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, ModelReplied, ToolReturned, tool
+from windlass import (
+    Agent,
+    Approve,
+    Ask,
+    Cancelled,
+    Completed,
+    ModelReplied,
+    Respond,
+    ToolCalling,
+    ToolReturned,
+    tool,
+)
 from windlass.errors import ConfigError
 from windlass.masking import MASK
 from windlass.stores.sqlite import SQLiteStore
-from windlass.testing import RecordingObserver, ScriptedModel, calls, says
+from windlass.testing import FakeClock, RecordingObserver, ScriptedModel, calls, says
 
 SECRETS = ["sk-12345", 'quo"te\\d', "schlüssel"]
 
@@ -53,6 +64,59 @@ async def test_a_session_with_masked_records_goes_on(tmp_path: Any):
     assert (await agent.run("and?", session="s")).text == "again"
     await agent.store.verify("s")
     await agent.store.close()
+
+
+@pytest.mark.parametrize(
+    "written", [r"sk\/schl\u00FCssel", r"\u0073k/schlüssel", r"sk/schl\u00fcssel", "sk/schlüssel"], ids=ascii
+)
+async def test_a_secret_is_found_however_the_model_spells_it_in_its_json(written: str):
+    told: list[str] = []
+
+    @tool
+    def tell(text: str) -> str:
+        """Tell somebody."""
+        told.append(text)
+        return "told"
+
+    model = ScriptedModel(calls([("tell", f'{{"text": "{written}"}}')]), says("done"))
+    agent = Agent(model, tools=[tell], secrets=["sk/schlüssel"])
+    await agent.run("go", session="s")
+    assert told == [MASK]
+
+
+@pytest.mark.parametrize("secret", ["0123456789", "1234", "user", "tool_call", "Completed"])
+async def test_a_secret_that_looks_like_a_number_or_a_word_of_ours_breaks_no_record(secret: str, tmp_path: Any):
+    model = ScriptedModel(calls("leak", text=f"({secret})"), says(f"it is {secret}"))
+    agent = Agent(
+        model,
+        tools=[leak],
+        secrets=[secret],
+        store=f"sqlite:///{tmp_path}/s.db",
+        clock=FakeClock(start=1234.1234),
+    )
+    agent.gate(ToolCalling)(lambda event: Ask("May it?"))
+    (asked,) = (await agent.run(f"hi {secret}", session=f"s{secret}")).waiting_for
+    result = await agent.resume(f"s{secret}", answers={asked.id: Approve()})
+    assert (result.text, result.outcome) == (f"it is {MASK}", Completed())
+    texts = [getattr(part, "text", "") or getattr(part, "json", "") for m in result.messages for part in m.parts]
+    assert not any(secret in text for text in texts)
+    await agent.store.close()
+
+
+async def test_what_comes_through_the_inbox_is_masked_before_it_is_put_there(tmp_path: Any):
+    store = SQLiteStore(tmp_path / "s.db")
+    agent = Agent(ScriptedModel(calls("leak", text="x"), says("done")), tools=[leak], secrets=["sk-12345"], store=store)
+    agent.gate(ToolCalling)(lambda event: Ask("May it?"))
+    (asked,) = (await agent.run("hi", session="s")).waiting_for
+    await agent.resolve("s", asked.id, Respond("the key is sk-12345"))
+    await agent.steer("s", "use sk-12345")
+    await agent.cancel("s", "sk-12345 is known")
+    entries = await store.take("s", ())
+    assert [kind for _, kind, _ in entries] == ["answer", "steer", "cancel"]
+    assert repr(entries).count(MASK) == 3
+    assert "sk-12345" not in repr(entries)
+    assert (await agent.resume("s")).outcome == Cancelled(f"{MASK} is known")
+    await store.close()
 
 
 def test_a_secret_that_would_be_everywhere_is_refused():

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
+import msgspec
+
 from ._hooks.compiled import CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
@@ -411,7 +413,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         if session not in self._running and not await self._store.read(session):
             raise _unknown(session)
-        await self._store.put(session, secrets.token_hex(8), "steer", _user_message(message))
+        await self._put(session, secrets.token_hex(8), "steer", _user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
         """End the turn of a session, wherever it runs; False if there is none that could be ended.
@@ -427,7 +429,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         state = fold(session, records)
         if state.over:
             return False
-        await self._store.put(session, secrets.token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
+        await self._put(session, secrets.token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
@@ -435,7 +437,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
         """
-        await resolve(self._store, session, ask_id, answer, now=self._given["clock"].now())
+        mask, now = self._given["mask"], self._given["clock"].now()
+        await resolve(self._store, session, ask_id, answer, now=now, mask=None if mask is None else mask.plain)
 
     async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.
@@ -453,6 +456,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         log = forked(records, session, name, len(records) if at is None else at, self._given["clock"].now())
         await self._store.append(name, log, 0)
         return name
+
+    async def _put(self, session: str, key: str, kind: str, data: Any) -> None:
+        """Into the inbox of a session, without secrets."""
+        mask: Mask | None = self._given["mask"]
+        await self._store.put(session, key, kind, data if mask is None else mask.plain(msgspec.to_builtins(data)))
 
     def _segment(self, session: str) -> Segment | None:
         """The turn that runs here in a session, or in one below it."""
@@ -623,7 +631,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         key = secrets.token_hex(8)
         self._steering[key] = None
         try:
-            await self._store.put(session, key, "steer", message)
+            await self._put(session, key, "steer", message)
             while (running := self._running.get(session)) is not None:
                 await running.ended()
                 if (heard := self._steering[key]) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,11 +19,19 @@ from .states import fold
 _KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
 
-async def resolve(store: Store, session: str, ask_id: str, answer: AnyResolution, *, now: float | None = None) -> None:
+async def resolve(
+    store: Store,
+    session: str,
+    ask_id: str,
+    answer: AnyResolution,
+    *,
+    now: float | None = None,
+    mask: Callable[[Any], Any] | None = None,
+) -> None:
     """Answer a question of a session, from any process. It counts when the session's owner next looks.
 
     A question is answered once: a second answer, one to something else, one that is not allowed or comes too late is
-    refused with `StaleAnswer`.
+    refused with `StaleAnswer`. `mask` takes secrets out of the answer.
     """
     records = await store.read(session)
     if not records:
@@ -35,6 +43,7 @@ async def resolve(store: Store, session: str, ask_id: str, answer: AnyResolution
     now = time.time() if now is None else now
     check_answer(session, asked, answer, now)
     data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
+    data = data if mask is None else mask(data)
     if not await store.put(session, _key(records, asked), "answer", data):
         raise stale(session, ask_id, "it has been answered already")
 
