@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, Answered, Approve, Ask, Deny, Edit, Reject, Respond, ToolCalling, tool
+from windlass import Agent, Answered, Approve, Ask, Cancelled, Deny, Edit, Reject, Respond, ToolCalling, tool
 from windlass.approvals import at_the_terminal, resolve
 from windlass.errors import SessionUnknown, StaleAnswer
 from windlass.records import InboxTaken
+from windlass.stores import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
@@ -172,6 +173,54 @@ async def test_a_question_of_a_child_is_answered_through_its_parent(store):
     await parent.resolve("s", asked.id, Approve())
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [5])
+
+
+@pytest.mark.parametrize("first", ["s", "s/1/1"])
+@pytest.mark.parametrize("second", ["s", "s/1/1"])
+async def test_a_question_of_a_child_is_answered_once_by_whichever_session(store, first, second):
+    child, paid = make(store, calls("pay", euros=5), says("child done"), name="child")
+    parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
+    (asked,) = (await parent.run("go", session="s")).waiting_for
+    await parent.resolve(first, asked.id, Reject("no"))
+    with pytest.raises(StaleAnswer, match="answered already"):
+        await parent.resolve(second, asked.id, Approve())
+    result = await parent.resume("s")
+    assert (result.text, paid) == ("done", [])
+    assert [by for s in ("s", "s/1/1") for by, _, _ in await parent.store.take(s, ())] == []
+
+
+async def test_a_question_of_a_grandchild_is_answered_by_any_of_the_three_sessions(store):
+    for session in ("s", "s/1/1", "s/1/1/1/1"):
+        made = store or MemoryStore()
+        child, paid = make(made, calls("pay", euros=5), says("child done"), name="child")
+        middle = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], name="middle")
+        top = Agent(ScriptedModel(calls("middle", task="t"), says("done")), tools=[middle.as_tool()], store=made)
+        name = f"{len(session)}"
+        (asked,) = (await top.run("go", session=name)).waiting_for
+        await top.resolve(session.replace("s", name, 1), asked.id, Approve())
+        result = await top.resume(name)
+        assert (result.text, paid) == ("done", [5])
+
+
+async def test_an_answer_that_only_the_inbox_of_the_child_has_is_heard(store):
+    child, paid = make(store, calls("pay", euros=5), says("child done"), name="child")
+    parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
+    (asked,) = (await parent.run("go", session="s")).waiting_for
+    answer = {"id": asked.id, "digest": asked.digest, "answer": {"answer": "Approve"}, "at": 0.0}
+    await parent.store.put("s/1/1", f"answer/{asked.id}/1", "answer", answer)
+    result = await parent.resume("s")
+    assert (result.text, paid) == ("done", [5])
+
+
+async def test_a_child_that_waits_can_be_cancelled_alone(store):
+    child, paid = make(store, calls("pay", euros=5), name="child")
+    parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
+    await parent.run("go", session="s")
+    other = Agent(ScriptedModel(), store=parent.store)
+    assert await other.cancel("s/1/1", "enough")
+    result = await parent.resume("s")
+    assert (result.text, paid) == ("done", [])
+    assert (await parent.state("s/1/1")).outcome == Cancelled("enough")
 
 
 # ---------------------------------------------------------------- answerers in the process

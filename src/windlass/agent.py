@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import itertools
 import os
-import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -29,7 +28,7 @@ from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
-from .approvals import resolve
+from .approvals import CHILD, resolve
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -611,7 +610,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     async def _refuse_child(self, session: str) -> None:
         """Raise if the session is that of a sub-agent: outside of its call the hooks above would not hold for it."""
-        named = _CHILD.fullmatch(session)
+        named = CHILD.fullmatch(session)
         above = await self._store.read(named[1]) if named is not None else ()
         if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
             raise SessionError(
@@ -764,9 +763,6 @@ def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
-
-_CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
-"""The session of a sub-agent: that of its parent, and the step and the position of the call."""
 
 _WHILE_BUSY = {
     "refuse": "wait, or make the agent with busy='queue' or 'steer'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from ._text import printable
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
 from .errors import SessionUnknown, StaleAnswer
 from .protocols import Store
-from .records import Answered, Asked, Record
+from .records import Answered, Asked, Delegated, Record
 from .states import fold
 
 _KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
@@ -44,8 +45,48 @@ async def resolve(
     check_answer(session, asked, answer, now)
     data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
     data = data if mask is None else mask(data)
-    if not await store.put(session, _key(records, asked), "answer", data):
+    (owner, key), *above = await _holders(store, session, records, asked)
+    first = await store.put(owner, key, "answer", data)
+    if not first:
+        data = next((held for name, _, held in await store.take(owner, ()) if name == key), None)
+    for name, key in above if data is not None else ():
+        await store.put(name, key, "answer", data)
+    if not first:
         raise stale(session, ask_id, "it has been answered already")
+
+
+async def _holders(store: Store, session: str, records: Sequence[Record], asked: Asked) -> list[tuple[str, str]]:
+    """The sessions in which a question is open and its key there: the agent that asks it, then those above it.
+
+    The first is where it is answered, once, by whichever session it was found.
+    """
+    found = [(session, _key(records, asked))]
+    below: str | None = session
+    while below is not None:
+        children = [record.session for record in records if isinstance(record, Delegated)]
+        below = None
+        for name in children:
+            records = await store.read(name)
+            if _asks(name, records, asked):
+                below = name
+                found.insert(0, (name, _key(records, asked)))
+                break
+    while (named := CHILD.fullmatch(session)) is not None:
+        session = named[1]
+        records = await store.read(session)
+        if not _asks(session, records, asked):
+            break
+        found.append((session, _key(records, asked)))
+    return found
+
+
+def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
+    waiting = fold(session, records).waiting if records else ()
+    return any(other.id == asked.id and other.digest == asked.digest for other in waiting)
+
+
+CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
+"""The session of a sub-agent: that of its parent, and the step and the position of the call."""
 
 
 def _key(records: Sequence[Record], asked: Asked) -> str:

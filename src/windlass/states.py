@@ -661,7 +661,8 @@ def _(fold: Fold, record: r.ToolReturned) -> None:
 
 def _forget_questions(turn: TurnFold, call: CallFold) -> None:
     """The call is over: nobody waits for answers to what its child agents asked."""
-    theirs = tuple([f"{child.started.session}/" for child in call.children])
+    sessions = [child.started.session for child in call.children]
+    theirs = tuple([f"{session}/" for session in (*sessions, call.proposed.id)])
     turn.waiting = tuple([asked for asked in turn.waiting if not asked.id.startswith(theirs)])
 
 

@@ -31,6 +31,7 @@ from windlass.tools import Tool
 
 from .composites import ExecutionLifecycle
 from .delegates import Delegate
+from .inbox import fitting
 from .loop import drive_wrapped
 from .program import Program
 from .segment import Segment
@@ -353,18 +354,27 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
 
 
 async def _find(segment: Segment, tool: Delegate, started: Delegated) -> ChildSegment | None:
-    """A child that was started before, with the answers that came for it. None if it still waits for all of them."""
+    """A child that was started before, with the answers that came for it. None if it still waits for all of them.
+
+    An answer or a cancel may wait in its own inbox: it came when the child had just suspended, or was meant for it.
+    """
     program = program_of(segment.program, tool, started.tools)
     log = await program.store.read(started.session)
     fold = fold_log(started.session, log)
     if fold.turn is None:
         return ChildSegment(segment, program, fold, started, message=user(started.task))
     delivered = await _delivered(segment, fold, log)
+    entries = await program.store.take(started.session, fold.inbox)
     if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
         _ask_too(segment, fold.turn.waiting)
-        return None
+        heard = [fitting(segment, data) for _, kind, data in entries if kind == "answer"]
+        delivered = tuple([answered for answered in heard if answered is not None])
+        for answered in delivered:
+            segment.record(answered)
+        if not delivered and not any(kind == "cancel" for _, kind, _ in entries):
+            return None
     child = ChildSegment(segment, program, fold, started, delivered=delivered)
-    child.inbox = bool(await program.store.take(started.session, fold.inbox))
+    child.inbox = bool(entries)
     return child
 
 
