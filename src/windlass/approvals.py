@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -43,8 +44,8 @@ async def resolve(
         raise stale(session, ask_id, "no such question is open; " + _open(waiting))
     now = time.time() if now is None else now
     check_answer(session, asked, answer, now)
-    data = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
-    data = data if mask is None else mask(data)
+    given = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
+    data: dict[str, Any] | None = given if mask is None else mask(given)
     (owner, key), *above = await _holders(store, session, records, asked)
     first = await store.put(owner, key, "answer", data)
     if not first:
@@ -97,7 +98,7 @@ def _key(records: Sequence[Record], asked: Asked) -> str:
 
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     """The id, the digest and the answer of an entry of the inbox, and when it was given."""
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), data["at"]
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), data.get("at", math.inf)
 
 
 def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:
