@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from .cassettes import Cassette, UnexpectedRequest
 from .clocks import FakeClock
 from .conformance import CapabilityFailed, CapabilityReport, check_capability
 from .crashes import CrashPoint, CrashReport, Scenario, crash_points
+from .exchanges import Exchange, sse
 from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
@@ -21,4 +23,5 @@ __all__ = [
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
     "check_store", "StoreReport", "StoreFailed",
+    "Cassette", "Exchange", "sse", "UnexpectedRequest",
 ]  # fmt: skip
