@@ -1,0 +1,44 @@
+"""The recordings of ../shared/wire as exchanges of a cassette."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.testing import Exchange
+
+WIRE = Path(__file__).resolve().parents[3] / "shared" / "wire"
+
+
+def recordings(folder: str) -> list[Path]:
+    """The files of a vendor; none where the folder is missing, unless `WINDLASS_REQUIRE_WIRE` says it must be there."""
+    found = sorted((WIRE / folder).glob("*.yaml"))
+    assert found or not os.environ.get("WINDLASS_REQUIRE_WIRE"), f"the recordings of {folder} are missing"
+    return found
+
+
+def exchanges(path: Path, *, any_body: bool = True) -> list[Exchange]:
+    """The exchanges of a file; they fit any body unless told otherwise."""
+    yaml = pytest.importorskip("yaml")
+    return [_exchange(pair, any_body) for pair in yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]]
+
+
+def expected(path: Path) -> list[dict[str, Any]]:
+    """What EXPECTED.json says of the pairs of a file."""
+    facts = json.loads((WIRE / "EXPECTED.json").read_text(encoding="utf-8"))
+    return list(facts[f"{path.parent.name}/{path.name}"]["facts"])
+
+
+def _exchange(pair: dict[str, Any], any_body: bool) -> Exchange:
+    request, response = pair["request"], pair["response"]
+    answer = response["parsed_body"] if "parsed_body" in response else response["body"]["string"]
+    dropped = ("content-encoding", "content-length", "transfer-encoding")
+    headers = {name: values[0] for name, values in response["headers"].items() if name.lower() not in dropped}
+    sent = {} if any_body or "parsed_body" not in request else {"sent": request["parsed_body"]}
+    return Exchange.of(
+        request["uri"], answer, status=response["status"]["code"], headers=headers, method=request["method"], **sent
+    )
