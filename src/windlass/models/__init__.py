@@ -9,7 +9,16 @@ from windlass.errors import ConfigError
 from windlass.protocols import Model
 
 # vendor: (module, class, extra that installs what it needs)
-VENDORS: dict[str, tuple[str, str, str]] = {}
+VENDORS: dict[str, tuple[str, str, str]] = {
+    "openai": ("windlass.models.openai", "OpenAIChat", "openai"),
+    "openai-chat": ("windlass.models.openai.vendors", "openai_chat", "openai"),
+    "openai-responses": ("windlass.models.openai", "OpenAIResponses", "openai"),
+    "openrouter": ("windlass.models.openai.vendors", "openrouter", "openai"),
+    "groq": ("windlass.models.openai.vendors", "groq", "openai"),
+    "deepseek": ("windlass.models.openai.vendors", "deepseek", "openai"),
+    "mistral": ("windlass.models.openai.vendors", "mistral", "openai"),
+    "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
+}
 
 
 def open_model(name: str, **options: Any) -> Model:

@@ -1,0 +1,1 @@
+"""Chat Completions: requests, replies and streams."""

@@ -1,0 +1,128 @@
+"""A reply of Chat Completions as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from windlass.errors import BadReply
+from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.models.openai.errors import said
+
+FINISHES = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "model_length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+}
+KEPT = {"audio": True, "reasoning_details": True, "annotations": False, "executed_tools": False}
+"""Fields that are kept as they are, and whether what they tell of was in our hands."""
+
+
+def decode(body: object, vendor: str) -> ModelReply:
+    """The whole reply."""
+    if not isinstance(body, Mapping):
+        raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
+    choices = body.get("choices")
+    if not choices:
+        if body.get("error"):
+            raise said(body["error"])
+        raise BadReply("the answer has no choices", retryable=True)
+    choice = choices[0]
+    if choice.get("error"):
+        raise said(choice["error"])
+    message = choice.get("message") or {}
+    parts = tuple(_parts(message, vendor))
+    return reply(body, parts, choice.get("finish_reason"), bool(message.get("refusal")))
+
+
+def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool) -> ModelReply:
+    """A reply of these parts, with what the body tells about it."""
+    message = Message("assistant", parts)
+    finish = FINISHES.get(raw or "", "other")
+    if refused:
+        finish = "refusal"
+    elif finish == "stop" and message.tool_calls:
+        finish = "tool_calls"
+    return ModelReply(message, usage(body.get("usage")), finish, body.get("model"), raw, body.get("id"))
+
+
+def _parts(message: Mapping[str, Any], vendor: str) -> Iterator[Part]:
+    if thinking := thinking_of(message):
+        yield ThinkingPart(thinking, vendor=vendor)
+    for kind, data in content_of(message.get("content")):
+        yield _CONTENT[kind](data, vendor)
+    if message.get("refusal"):
+        yield TextPart(message["refusal"])
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        yield ToolCallPart(function.get("name") or "", arguments_of(function), vendor_id=call.get("id") or None)
+    yield from kept({name: message[name] for name in KEPT if message.get(name)}, vendor)
+
+
+_CONTENT = {
+    "thinking": lambda data, vendor: ThinkingPart(data, vendor=vendor),
+    "text": lambda data, vendor: TextPart(data),
+    "opaque": lambda data, vendor: OpaquePart(vendor, data),
+}
+
+
+def thinking_of(message: Mapping[str, Any]) -> str | None:
+    """The reasoning in a message or a piece of one; servers call it by two names, some by both at once."""
+    return message.get("reasoning_content") or message.get("reasoning")
+
+
+def content_of(content: object) -> Iterator[tuple[str, Any]]:
+    """Content, which is a text or a list of texts, of thinking, and of what only the vendor knows."""
+    if isinstance(content, str):
+        if content:
+            yield "text", content
+        return
+    for item in content if isinstance(content, list) else ():
+        if item.get("type") == "text":
+            yield "text", item.get("text") or ""
+        elif item.get("type") == "thinking":
+            yield "thinking", _thought(item.get("thinking"))
+        else:
+            yield "opaque", item
+
+
+def _thought(thinking: object) -> str:
+    if isinstance(thinking, str):
+        return thinking
+    return "".join(item.get("text") or "" for item in thinking) if isinstance(thinking, list) else ""
+
+
+def arguments_of(function: Mapping[str, Any]) -> str:
+    """The arguments as the model wrote them; some servers have parsed them already."""
+    arguments = function.get("arguments")
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments)
+
+
+def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
+    """What is kept as it is: that which is only ours to carry, and the traces of what the vendor did itself."""
+    for mediated in (True, False):
+        if data := {name: value for name, value in fields.items() if KEPT[name] is mediated}:
+            yield OpaquePart(vendor, data, mediated)
+
+
+def usage(told: Mapping[str, Any] | None) -> Usage:
+    """What was spent."""
+    if not told:
+        return Usage()
+    inputs, outputs = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
+    return Usage(
+        told.get("prompt_tokens") or 0,
+        told.get("completion_tokens") or 0,
+        inputs.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or 0,
+        inputs.get("cache_write_tokens") or 0,
+        outputs.get("reasoning_tokens") or 0,
+    )

@@ -1,0 +1,154 @@
+"""A request as Chat Completions wants it: one small codec per kind of part."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from windlass.messages import (
+    ImagePart,
+    Message,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    thawed,
+)
+from windlass.models.openai.dialects import Dialect
+from windlass.models.openai.history import History, Wire
+from windlass.models.openai.settings import effort, strict
+
+SENT_BACK = ("audio", "reasoning_details")
+"""Fields of a reply's message, beside those we understand, that its vendor wants to have back."""
+
+
+class ChatEncoder:
+    """Encodes requests to one model and remembers what it has encoded."""
+
+    def __init__(self, model: str, dialect: Dialect) -> None:
+        self._model = model
+        self._dialect = dialect
+        self._history = History(self._message, dialect.wire_id)
+
+    def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
+        """The body of the HTTP request."""
+        system = [{"role": "system", "content": request.system}] if request.system else []
+        body: Wire = {"model": self._model, "messages": system + self._history.encoded(request.messages)}
+        if request.tools:
+            body["tools"] = [{"type": "function", "function": _tool(tool)} for tool in request.tools]
+        if request.output is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": schema_format(request.output)}
+        if streaming:
+            body["stream"] = True
+            if self._dialect.asks_for_usage:
+                body["stream_options"] = {"include_usage": True}
+        return {**body, **self._settings(settings, bool(request.tools)), **thawed(settings["extra"])}
+
+    def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
+        names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
+        plain = ("temperature", "top_p", "max_tokens", "stop", "seed", "prompt_cache_key")
+        wire = {names.get(name, name): thawed(settings[name]) for name in plain if name in settings}
+        if tools and "parallel_tool_calls" in settings:
+            wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
+        if tools and "tool_choice" in settings:
+            choice = settings["tool_choice"]
+            named = choice not in ("auto", "required", "none")
+            wire["tool_choice"] = {"type": "function", "function": {"name": choice}} if named else choice
+        if asked := effort(settings.get("reasoning")):
+            wire["reasoning_effort"] = asked["effort"]
+        return wire
+
+    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+        if message.role == "assistant":
+            return self._assistant(message)
+        results = [part for part in message.parts if type(part) is ToolResultPart]
+        wire = [{"role": "tool", "tool_call_id": id_of(part), "content": _result(part)} for part in results]
+        pictures = [picture for part in results for picture in _pictures(part)]
+        content = pictures + [item for part in message.parts if (item := self._content(part)) is not None]
+        if content:
+            wire.append({"role": "user", "content": _plain(content)})
+        return wire
+
+    def _content(self, part: Part) -> Wire | None:
+        codec = _CONTENT.get(type(part))
+        if type(part) is OpaquePart:
+            return thawed(part.data) if part.vendor == self._dialect.vendor and "type" in part.data else None
+        return codec(part) if codec else None
+
+    def _assistant(self, message: Message) -> list[Wire]:
+        wire: Wire = {"role": "assistant"}
+        content: list[Wire] = []
+        for part in message.parts:
+            if type(part) is ToolCallPart:
+                wire.setdefault("tool_calls", []).append(self._call(part))
+            elif type(part) is ThinkingPart:
+                self._think(part, wire, content)
+            elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
+                wire.update({name: thawed(part.data[name]) for name in SENT_BACK if name in part.data})
+            elif (item := self._content(part)) is not None:
+                content.append(item)
+        if content or "tool_calls" not in wire:
+            wire["content"] = _plain(content)
+        return [wire]
+
+    def _call(self, part: ToolCallPart) -> Wire:
+        function = {"name": part.name, "arguments": part.json or "{}"}
+        return {"id": self._dialect.wire_id(part.id, part.vendor_id), "type": "function", "function": function}
+
+    def _think(self, part: ThinkingPart, wire: Wire, content: list[Wire]) -> None:
+        """Thinking goes back to the vendor it came from, and nowhere else."""
+        if part.vendor != self._dialect.vendor:
+            return
+        if self._dialect.thinking == "content":
+            content.append({"type": "thinking", "thinking": [{"type": "text", "text": part.text}]})
+        else:
+            wire[self._dialect.thinking] = wire.get(self._dialect.thinking, "") + part.text
+
+
+def schema_format(schema: Mapping[str, Any]) -> Wire:
+    """The schema of an output, named, and strict where that is possible."""
+    return {"name": "output", "schema": thawed(schema), "strict": strict(schema)}
+
+
+def image_url(part: ImagePart) -> str:
+    """The address of an image, which may hold the image itself."""
+    if part.data is None:
+        return part.url or ""
+    return f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+
+
+def _text(part: TextPart) -> Wire:
+    return {"type": "text", "text": part.text}
+
+
+def _image(part: ImagePart) -> Wire:
+    return {"type": "image_url", "image_url": {"url": image_url(part)}}
+
+
+_CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _image}
+
+
+def _plain(content: list[Wire]) -> str | list[Wire]:
+    """Content that is one text as that text, which every server understands."""
+    if not content:
+        return ""
+    return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content
+
+
+def _result(part: ToolResultPart) -> str:
+    """The text of a result: pictures follow in a message of their own, for a tool may not send them."""
+    pictures = sum(type(item) is ImagePart for item in part.content)
+    return part.text or ("The image follows." if pictures else "")
+
+
+def _pictures(part: ToolResultPart) -> list[Wire]:
+    images = [_image(item) for item in part.content if type(item) is ImagePart]
+    return [{"type": "text", "text": f"From {part.name}:"}, *images] if images else []
+
+
+def _tool(tool: Any) -> Wire:
+    return {"name": tool.name, "description": tool.description, "parameters": thawed(tool.schema)}

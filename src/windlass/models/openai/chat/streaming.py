@@ -1,0 +1,142 @@
+"""Chunks of Chat Completions as deltas, and the whole reply that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
+from windlass.errors import ConnectionFailed
+from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
+from windlass.models.openai.errors import said
+
+from .decode import KEPT, arguments_of, content_of, kept, reply, thinking_of
+
+
+class _Growing:
+    """A part that is still being said."""
+
+    __slots__ = ("kind", "name", "part", "pieces", "vendor_id")
+
+    def __init__(self, kind: str, part: int, name: str = "", vendor_id: str | None = None) -> None:
+        self.kind = kind
+        self.part = part
+        self.name = name
+        self.vendor_id = vendor_id
+        self.pieces: list[Any] = []
+
+
+class ChatStream:
+    """Takes one chunk after the other; `reply` is the whole."""
+
+    def __init__(self, vendor: str) -> None:
+        self._vendor = vendor
+        self._parts: list[_Growing] = []
+        self._said: dict[str, _Growing] = {}
+        self._calls: dict[int | None, _Growing] = {}
+        self._kept: dict[str, Any] = {}
+        self._about: dict[str, Any] = {}
+        self._finish: str | None = None
+        self._refused = False
+
+    def feed(self, chunk: Mapping[str, Any]) -> Iterator[AnyDelta]:
+        """The deltas of a chunk."""
+        for name in ("id", "model", "usage"):
+            if chunk.get(name):
+                self._about[name] = chunk[name]
+        choices = chunk.get("choices")
+        if not choices:
+            return
+        choice = choices[0]
+        if choice.get("error"):
+            raise said(choice["error"])
+        if delta := choice.get("delta"):
+            yield from self._delta(delta)
+        if choice.get("finish_reason"):
+            self._finish = choice["finish_reason"]
+        if choice.get("usage"):
+            self._about["usage"] = choice["usage"]
+
+    def _delta(self, delta: Mapping[str, Any]) -> Iterator[AnyDelta]:
+        if thinking := thinking_of(delta):
+            yield self._say("thinking", thinking)
+        if content := delta.get("content"):
+            for kind, data in content_of(content):
+                if kind == "opaque":
+                    self._grow("opaque").pieces.append(data)
+                elif data:
+                    yield self._say(kind, data)
+        if refusal := delta.get("refusal"):
+            self._refused = True
+            yield self._say("text", refusal)
+        for piece in delta.get("tool_calls") or ():
+            yield from self._call(piece)
+        for name in KEPT:
+            if name in delta:
+                self._keep(name, delta[name])
+
+    def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _Growing:
+        growing = _Growing(kind, len(self._parts), name, vendor_id)
+        self._parts.append(growing)
+        return growing
+
+    def _say(self, kind: str, text: str) -> AnyDelta:
+        growing = self._said.get(kind)
+        if growing is None:
+            growing = self._said[kind] = self._grow(kind)
+        growing.pieces.append(text)
+        return TextDelta(text, growing.part) if kind == "text" else ThinkingDelta(text, growing.part)
+
+    def _call(self, piece: Mapping[str, Any]) -> Iterator[AnyDelta]:
+        function = piece.get("function") or {}
+        growing = self._calling(piece.get("index"), piece.get("id") or None, function.get("name") or "")
+        if text := arguments_of(function):
+            growing.pieces.append(text)
+            yield ArgumentsDelta(text, growing.part, name=growing.name)
+
+    def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _Growing:
+        """The call that a piece belongs to. Some servers give no index, others the same one to each call."""
+        growing = self._calls.get(index)
+        another = growing is not None and vendor_id and name and growing.vendor_id not in (None, vendor_id)
+        if growing is None or another:
+            growing = self._calls[index] = self._grow("call", name, vendor_id)
+        growing.name = growing.name or name
+        growing.vendor_id = growing.vendor_id or vendor_id
+        return growing
+
+    def _keep(self, name: str, value: Any) -> None:
+        if isinstance(value, list):
+            self._kept[name] = _joined(self._kept.get(name, []), value)
+        elif isinstance(value, Mapping):
+            self._kept[name] = {**self._kept.get(name, {}), **value}
+
+    def reply(self) -> ModelReply:
+        """The whole reply, if the stream came to its end."""
+        if self._finish is None:
+            raise ConnectionFailed("the answer broke off before its end", retryable=True)
+        parts = (*map(self._part, self._parts), *kept(self._kept, self._vendor))
+        return reply(self._about, parts, self._finish, self._refused)
+
+    def _part(self, growing: _Growing) -> Part:
+        if growing.kind == "opaque":
+            return OpaquePart(self._vendor, growing.pieces[0])
+        text = "".join(growing.pieces)
+        if growing.kind == "call":
+            return ToolCallPart(growing.name, text, vendor_id=growing.vendor_id)
+        return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
+
+
+def _joined(before: list[Any], pieces: list[Any]) -> list[Any]:
+    """A list of details, to which pieces of the same index and type are joined."""
+    details = list(before)
+    for piece in pieces:
+        last = details[-1] if details else None
+        same = last is not None and all(last.get(name) == piece.get(name) for name in ("index", "type"))
+        if last is None or not same or piece.get("index") is None:
+            details.append(piece)
+            continue
+        texts = {
+            name: (last.get(name) or "") + (piece.get(name) or "") for name in ("text", "summary") if name in piece
+        }
+        details[-1] = {**last, **{name: value for name, value in piece.items() if value is not None}, **texts}
+    return details

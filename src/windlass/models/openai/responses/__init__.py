@@ -1,0 +1,1 @@
+"""Responses: requests, replies and streams."""

@@ -1,0 +1,93 @@
+"""A reply of Responses as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from windlass.errors import BadReply, ServerError
+from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.models.openai.errors import said
+
+VENDOR = "openai-responses"
+_CLIENT_RUN = ("computer_call", "local_shell_call", "shell_call", "apply_patch_call", "custom_tool_call")
+_INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+def decode(body: object) -> ModelReply:
+    """The whole reply."""
+    if not isinstance(body, Mapping):
+        raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
+    status = body.get("status") or "completed"
+    if body.get("error"):
+        raise said(body["error"])
+    if status in ("queued", "in_progress"):
+        raise BadReply(f"response {body.get('id')} is {status}: it runs in the background, which is not supported")
+    if status in ("failed", "cancelled"):
+        raise ServerError(f"response {body.get('id')} {status}", retryable=True)
+    if "output" not in body:
+        raise BadReply("the answer has no output", retryable=True)
+    items = body["output"] or []
+    message = Message("assistant", tuple(part for item in items for part in parts_of(item)))
+    finish = _finish(body, items, message)
+    return ModelReply(message, usage(body.get("usage")), finish, body.get("model"), status, body.get("id"))
+
+
+def _finish(body: Mapping[str, Any], items: list[Any], message: Message) -> str:
+    if body.get("status") == "incomplete":
+        return _INCOMPLETE.get((body.get("incomplete_details") or {}).get("reason"), "other")
+    if any(content.get("type") == "refusal" for item in items for content in _contents(item)):
+        return "refusal"
+    return "tool_calls" if message.tool_calls else "stop"
+
+
+def _contents(item: Mapping[str, Any]) -> list[Any]:
+    return (item.get("content") or []) if item.get("type") == "message" else []
+
+
+def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
+    """The parts of one item of the output."""
+    kind = item.get("type") or ""
+    if kind == "message":
+        yield from map(_content, _contents(item))
+        if item.get("phase"):
+            yield OpaquePart(VENDOR, {"phase": item["phase"]})
+    elif kind == "reasoning":
+        yield ThinkingPart(thought(item), item.get("encrypted_content"), vendor=VENDOR)
+    elif kind == "function_call":
+        yield ToolCallPart(item.get("name") or "", item.get("arguments") or "", vendor_id=item.get("call_id"))
+    else:
+        yield OpaquePart(VENDOR, item, mediated=mediated(kind))
+
+
+def mediated(kind: str) -> bool:
+    """Whether an item tells of nothing that the vendor has run by itself."""
+    return kind in _CLIENT_RUN or not ("_call" in kind or kind.startswith("mcp_"))
+
+
+def thought(item: Mapping[str, Any]) -> str:
+    """The summary of a piece of reasoning, or the reasoning itself where a server shows it."""
+    said = item.get("summary") or item.get("content") or ()
+    return "\n\n".join(piece.get("text") or "" for piece in said)
+
+
+def _content(content: Mapping[str, Any]) -> Part:
+    if content.get("type") == "output_text":
+        return TextPart(content.get("text") or "")
+    if content.get("type") == "refusal":
+        return TextPart(content.get("refusal") or "")
+    return OpaquePart(VENDOR, content)
+
+
+def usage(told: Mapping[str, Any] | None) -> Usage:
+    """What was spent."""
+    if not told:
+        return Usage()
+    inputs, outputs = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
+    return Usage(
+        told.get("input_tokens") or 0,
+        told.get("output_tokens") or 0,
+        inputs.get("cached_tokens") or 0,
+        inputs.get("cache_write_tokens") or 0,
+        outputs.get("reasoning_tokens") or 0,
+    )

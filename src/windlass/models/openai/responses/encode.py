@@ -1,0 +1,143 @@
+"""A request as Responses wants it: one small codec per kind of part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from windlass.messages import (
+    ImagePart,
+    Message,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    thawed,
+)
+from windlass.models.openai.chat.encode import image_url, schema_format
+from windlass.models.openai.dialects import Dialect
+from windlass.models.openai.history import History, Wire
+from windlass.models.openai.settings import effort
+
+_REASONING_MODELS = re.compile(r"(o\d|gpt-[5-9](?!.*-chat))")
+
+
+class ResponsesEncoder:
+    """Encodes requests to one model and remembers what it has encoded."""
+
+    def __init__(self, model: str, dialect: Dialect) -> None:
+        self._model = model
+        self._dialect = dialect
+        self._history = History(self._message, dialect.wire_id)
+
+    def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
+        """The body of the HTTP request."""
+        body: Wire = {"model": self._model, "input": self._history.encoded(request.messages), "store": False}
+        if request.system:
+            body["instructions"] = request.system
+        if request.tools:
+            body["tools"] = [_tool(tool) for tool in request.tools]
+        if request.output is not None:
+            body["text"] = {"format": {"type": "json_schema", **schema_format(request.output)}}
+        if streaming:
+            body["stream"] = True
+        return {**body, **self._settings(settings, bool(request.tools)), **thawed(settings["extra"])}
+
+    def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
+        names = {"max_tokens": "max_output_tokens"}
+        plain = ("temperature", "top_p", "max_tokens", "prompt_cache_key")
+        wire = {names.get(name, name): settings[name] for name in plain if name in settings}
+        if tools and "parallel_tool_calls" in settings:
+            wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
+        if tools and "tool_choice" in settings:
+            choice = settings["tool_choice"]
+            wire["tool_choice"] = (
+                choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
+            )
+        asked = effort(settings.get("reasoning"))
+        if asked:
+            wire["reasoning"] = asked
+        if asked or _REASONING_MODELS.match(self._model):
+            wire["include"] = ["reasoning.encrypted_content"]
+        return wire
+
+    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+        if message.role == "assistant":
+            return self._assistant(message)
+        results = [part for part in message.parts if type(part) is ToolResultPart]
+        wire = [{"type": "function_call_output", "call_id": id_of(part), "output": _output(part)} for part in results]
+        if content := [item for part in message.parts if (item := self._content(part)) is not None]:
+            wire.append({"role": "user", "content": _plain(content)})
+        return wire
+
+    def _content(self, part: Part) -> Wire | None:
+        if type(part) is OpaquePart:
+            return thawed(part.data) if part.vendor == self._dialect.vendor else None
+        codec = _CONTENT.get(type(part))
+        return codec(part) if codec else None
+
+    def _assistant(self, message: Message) -> list[Wire]:
+        items: list[Wire] = []
+        for part in message.parts:
+            if type(part) is OpaquePart and part.vendor == self._dialect.vendor and "phase" in part.data:
+                if items and items[-1].get("role") == "assistant":
+                    items[-1]["phase"] = part.data["phase"]
+            elif (item := self._item(part)) is not None:
+                items.append(item)
+        return items
+
+    def _item(self, part: Part) -> Wire | None:
+        if type(part) is TextPart:
+            return {"role": "assistant", "content": part.text}
+        if type(part) is ToolCallPart:
+            call_id = self._dialect.wire_id(part.id, part.vendor_id)
+            return {"type": "function_call", "call_id": call_id, "name": part.name, "arguments": part.json or "{}"}
+        if type(part) is ThinkingPart:
+            return self._reasoning(part)
+        if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
+            return dict(thawed(part.data))
+        return None
+
+    def _reasoning(self, part: ThinkingPart) -> Wire | None:
+        """Reasoning can be sent back only in its encrypted form: the server keeps nothing."""
+        if part.vendor != self._dialect.vendor or part.signature is None:
+            return None
+        summary = [{"type": "summary_text", "text": part.text}] if part.text else []
+        return {"type": "reasoning", "summary": summary, "encrypted_content": part.signature}
+
+
+def _text(part: TextPart) -> Wire:
+    return {"type": "input_text", "text": part.text}
+
+
+def _image(part: ImagePart) -> Wire:
+    return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
+
+
+_CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _image}
+
+
+def _plain(content: list[Wire]) -> str | list[Wire]:
+    return content[0]["text"] if len(content) == 1 and content[0]["type"] == "input_text" else content
+
+
+def _output(part: ToolResultPart) -> str | list[Wire]:
+    if all(type(item) is not ImagePart for item in part.content):
+        return part.text
+    return [_CONTENT[type(item)](item) for item in part.content if type(item) in _CONTENT]
+
+
+def _tool(tool: Any) -> Wire:
+    # What is not said to be loose is taken as strict, which not every schema can be.
+    parameters = thawed(tool.schema)
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": parameters,
+        "strict": False,
+    }
