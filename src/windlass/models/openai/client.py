@@ -19,7 +19,7 @@ from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .dialects import COMPATIBLE, OPENAI, RESPONSES, Dialect
-from .errors import translated
+from .errors import translated, understood
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
 from .responses.streaming import ResponseStream
@@ -109,9 +109,9 @@ class OpenAIChat:
         """Ask, and wait for the whole answer."""
         settings = merged(self._settings, request.settings)
         body = self._encoder.body(request, settings)
-        return decode_chat(
-            await self._connection.post("/chat/completions", body, settings.get("timeout")), self._vendor
-        )
+        answer = await self._connection.post("/chat/completions", body, settings.get("timeout"))
+        with understood():
+            return decode_chat(answer, self._vendor)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -120,9 +120,13 @@ class OpenAIChat:
         heard = ChatStream(self._vendor)
         async with aclosing(self._connection.stream("/chat/completions", body, settings.get("timeout"))) as chunks:
             async for chunk in chunks:
-                for delta in heard.feed(chunk):
+                with understood():
+                    deltas = list(heard.feed(chunk))
+                for delta in deltas:
                     yield delta
-        yield heard.reply()
+        with understood():
+            reply = heard.reply()
+        yield reply
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
@@ -153,7 +157,9 @@ class OpenAIResponses:
         """Ask, and wait for the whole answer."""
         settings = merged(self._settings, request.settings)
         body = self._encoder.body(request, settings)
-        return decode_response(await self._connection.post("/responses", body, settings.get("timeout")))
+        answer = await self._connection.post("/responses", body, settings.get("timeout"))
+        with understood():
+            return decode_response(answer)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -162,9 +168,13 @@ class OpenAIResponses:
         heard = ResponseStream()
         async with aclosing(self._connection.stream("/responses", body, settings.get("timeout"))) as events:
             async for event in events:
-                for delta in heard.feed(event):
+                with understood():
+                    deltas = list(heard.feed(event))
+                for delta in deltas:
                     yield delta
-        yield heard.reply()
+        with understood():
+            reply = heard.reply()
+        yield reply
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""

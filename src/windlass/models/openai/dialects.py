@@ -24,7 +24,7 @@ class Dialect(Value, frozen=True):
     call_ids: str = r".{1,256}"
 
     def wire_id(self, call: str, vendor_id: str | None) -> str:
-        """The id of a call on the wire: the vendor's own, or one made from ours if that is missing or not valid here."""
+        """The id of a call on the wire: the vendor's own, or one made from ours where that is missing or not valid."""
         if vendor_id and re.fullmatch(self.call_ids, vendor_id):
             return vendor_id
         made = digest(call or vendor_id or "")

@@ -96,6 +96,15 @@ def translated(*, streaming: bool = False) -> Iterator[None]:
         raise BadReply(f"the answer is no JSON: {error}", retryable=True) from error
 
 
+@contextmanager
+def understood() -> Iterator[None]:
+    """Raise what our own reading stumbles over as a bad reply: the server said something that is not the protocol."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise BadReply(f"the answer is not as it should be: {error!r}", retryable=True) from error
+
+
 def said(body: object, message: str = "", **facts: Any) -> ModelError:
     """The error that a body tells of."""
     told: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
