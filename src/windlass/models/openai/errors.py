@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -71,7 +71,7 @@ _TOO_LONG = ("maximum context length", "context window", "context size", "contex
 
 
 @contextmanager
-def translated(*, streaming: bool = False) -> Iterator[None]:
+def translated(*, streaming: bool = False) -> Generator[None, None, None]:
     """Raise errors of the SDK as errors of ours."""
     try:
         yield
@@ -97,7 +97,7 @@ def translated(*, streaming: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def understood() -> Iterator[None]:
+def understood() -> Generator[None, None, None]:
     """Raise what our own reading stumbles over as a bad reply: the server said something that is not the protocol."""
     try:
         yield
@@ -155,11 +155,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """How many seconds to wait, from any of the forms in which servers say so."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    value = headers.get("retry-after")
-    if value is None or (seconds := _number(value)) is not None:
-        return None if value is None else seconds
-    moment = _moment(value)
-    if moment is None:
+    value = headers.get("retry-after") or ""
+    if (seconds := _number(value)) is not None:
+        return seconds
+    if (moment := _moment(value)) is None:
         return None
     now = _moment(headers.get("date") or "")
     return max(0.0, moment - (time.time() if now is None else now))

@@ -23,15 +23,15 @@ class History:
         self._wire_id = wire_id
         self._kept: OrderedDict[int, _Conversation] = OrderedDict()
 
-    def encoded(self, messages: Iterable[Message]) -> list[Wire]:
-        """The messages as the vendor wants them."""
+    def encoded(self, messages: Iterable[Message], before: Iterable[Wire] = ()) -> list[Wire]:
+        """What comes before, and the messages as the vendor wants them."""
         current = list(messages)
         if not current:
-            return []
+            return list(before)
         key = id(current[0])
         # Taken out while in use: another thread with the same first message starts afresh.
         kept = self._kept.pop(key, None) or _Conversation(self._encode, self._wire_id)
-        wire = kept.encoded(current)
+        wire = [*before, *kept.encoded(current)]
         self._kept[key] = kept
         while len(self._kept) > CONVERSATIONS:
             self._kept.popitem(last=False)
@@ -50,13 +50,16 @@ class _Conversation:
         self._ids: dict[str, str] = {}
 
     def encoded(self, current: list[Message]) -> list[Wire]:
-        known = len(self._messages)
-        if current[:known] != self._messages:
+        """The conversation, which is still ours: whoever asks makes a copy."""
+        new = current[len(self._messages) :]
+        del current[len(self._messages) :]
+        if current != self._messages:
+            current += new
             self._change(current)
-            known = len(self._messages)
-        for message in current[known:]:
+            new = current[len(self._messages) :]
+        for message in new:
             self._add(message)
-        return self._flat.copy()
+        return self._flat
 
     def _change(self, current: list[Message]) -> None:
         """Replace what changed before the end; if that touches calls or the length, begin again."""

@@ -11,7 +11,8 @@ from .dialects import DIALECTS, Dialect
 
 def _opening(vendor: str, dialect: Dialect | None) -> Callable[..., OpenAIChat]:
     def opened(model: str, **options: Any) -> OpenAIChat:
-        return OpenAIChat(model, **{"name": f"{vendor}:{model}", "dialect": dialect, **options})
+        options.setdefault("name", f"{vendor}:{model}")
+        return OpenAIChat(model, dialect=dialect, **options)
 
     return opened
 

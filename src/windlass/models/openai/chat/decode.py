@@ -57,7 +57,7 @@ def _parts(message: Mapping[str, Any], vendor: str) -> Iterator[Part]:
     if thinking := thinking_of(message):
         yield ThinkingPart(thinking, vendor=vendor)
     for kind, data in content_of(message.get("content")):
-        yield _CONTENT[kind](data, vendor)
+        yield _content(kind, data, vendor)
     if message.get("refusal"):
         yield TextPart(message["refusal"])
     for call in message.get("tool_calls") or ():
@@ -66,11 +66,10 @@ def _parts(message: Mapping[str, Any], vendor: str) -> Iterator[Part]:
     yield from kept({name: message[name] for name in KEPT if message.get(name)}, vendor)
 
 
-_CONTENT = {
-    "thinking": lambda data, vendor: ThinkingPart(data, vendor=vendor),
-    "text": lambda data, vendor: TextPart(data),
-    "opaque": lambda data, vendor: OpaquePart(vendor, data),
-}
+def _content(kind: str, data: Any, vendor: str) -> Part:
+    if kind == "text":
+        return TextPart(data)
+    return ThinkingPart(data, vendor=vendor) if kind == "thinking" else OpaquePart(vendor, data)
 
 
 def thinking_of(message: Mapping[str, Any]) -> str | None:

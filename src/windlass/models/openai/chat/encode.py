@@ -37,7 +37,7 @@ class ChatEncoder:
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
         system = [{"role": "system", "content": request.system}] if request.system else []
-        body: Wire = {"model": self._model, "messages": system + self._history.encoded(request.messages)}
+        body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages, system)}
         if request.tools:
             body["tools"] = [{"type": "function", "function": _tool(tool)} for tool in request.tools]
         if request.output is not None:
@@ -66,7 +66,7 @@ class ChatEncoder:
         if message.role == "assistant":
             return self._assistant(message)
         results = [part for part in message.parts if type(part) is ToolResultPart]
-        wire = [{"role": "tool", "tool_call_id": id_of(part), "content": _result(part)} for part in results]
+        wire: list[Wire] = [{"role": "tool", "tool_call_id": id_of(part), "content": _result(part)} for part in results]
         pictures = [picture for part in results for picture in _pictures(part)]
         content = pictures + [item for part in message.parts if (item := self._content(part)) is not None]
         if content:

@@ -35,7 +35,7 @@ def decode(body: object) -> ModelReply:
 
 def _finish(body: Mapping[str, Any], items: list[Any], message: Message) -> str:
     if body.get("status") == "incomplete":
-        return _INCOMPLETE.get((body.get("incomplete_details") or {}).get("reason"), "other")
+        return _INCOMPLETE.get(str((body.get("incomplete_details") or {}).get("reason")), "other")
     if any(content.get("type") == "refusal" for item in items for content in _contents(item)):
         return "refusal"
     return "tool_calls" if message.tool_calls else "stop"

@@ -69,7 +69,9 @@ class ResponsesEncoder:
         if message.role == "assistant":
             return self._assistant(message)
         results = [part for part in message.parts if type(part) is ToolResultPart]
-        wire = [{"type": "function_call_output", "call_id": id_of(part), "output": _output(part)} for part in results]
+        wire: list[Wire] = [
+            {"type": "function_call_output", "call_id": id_of(part), "output": _output(part)} for part in results
+        ]
         if content := [item for part in message.parts if (item := self._content(part)) is not None]:
             wire.append({"role": "user", "content": _plain(content)})
         return wire

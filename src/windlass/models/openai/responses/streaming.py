@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
@@ -31,7 +31,7 @@ class ResponseStream:
 
     def feed(self, event: Event) -> Iterator[AnyDelta]:
         """The deltas of an event."""
-        handle = _EVENTS.get(event.get("type") or "")
+        handle = self._events.get(event.get("type") or "")
         return handle(self, event) if handle else iter(())
 
     def reply(self) -> ModelReply:
@@ -95,18 +95,17 @@ class ResponseStream:
         response = event.get("response") or {}
         raise said(response.get("error") or event)
 
-
-_EVENTS: dict[str, Callable[[ResponseStream, Event], Iterator[AnyDelta]]] = {
-    "response.output_item.added": ResponseStream._added,
-    "response.content_part.added": ResponseStream._content_added,
-    "response.output_item.done": ResponseStream._done,
-    "response.output_text.delta": ResponseStream._text,
-    "response.refusal.delta": ResponseStream._text,
-    "response.reasoning_summary_text.delta": ResponseStream._summary,
-    "response.reasoning_text.delta": ResponseStream._reasoning,
-    "response.function_call_arguments.delta": ResponseStream._arguments,
-    "response.completed": ResponseStream._ended,
-    "response.incomplete": ResponseStream._ended,
-    "response.failed": ResponseStream._failed,
-    "error": ResponseStream._failed,
-}
+    _events: ClassVar[dict[str, Callable[[Any, Event], Iterator[AnyDelta]]]] = {
+        "response.output_item.added": _added,
+        "response.content_part.added": _content_added,
+        "response.output_item.done": _done,
+        "response.output_text.delta": _text,
+        "response.refusal.delta": _text,
+        "response.reasoning_summary_text.delta": _summary,
+        "response.reasoning_text.delta": _reasoning,
+        "response.function_call_arguments.delta": _arguments,
+        "response.completed": _ended,
+        "response.incomplete": _ended,
+        "response.failed": _failed,
+        "error": _failed,
+    }
