@@ -18,6 +18,7 @@ VENDORS: dict[str, tuple[str, str, str]] = {
     "deepseek": ("windlass.models.openai.vendors", "deepseek", "openai"),
     "mistral": ("windlass.models.openai.vendors", "mistral", "openai"),
     "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
+    "anthropic": ("windlass.models.anthropic", "AnthropicMessages", "anthropic"),
 }
 
 
