@@ -19,6 +19,7 @@ VENDORS: dict[str, tuple[str, str, str]] = {
     "mistral": ("windlass.models.openai.vendors", "mistral", "openai"),
     "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
     "anthropic": ("windlass.models.anthropic", "AnthropicMessages", "anthropic"),
+    "google": ("windlass.models.google", "GoogleGemini", "google"),
 }
 
 
