@@ -42,7 +42,7 @@ class Exchange:
 
     async def close(self) -> None:
         """Let go of the connection; if the answer has not ended, that ends it."""
-        stream = getattr(self._response, "response_stream", None)
+        stream: Any = getattr(self._response, "response_stream", None)
         if hasattr(stream, "aclose"):
             await stream.aclose()
         elif stream is not None:
