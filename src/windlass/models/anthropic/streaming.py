@@ -128,9 +128,8 @@ class _Block:
         """A kind of piece that we do not know: texts and lists grow, anything else is replaced."""
         fields.pop("type", None)
         for name, value in fields.items():
-            before = self.data.get(name)
-            grows = isinstance(value, str | list) and type(before) is type(value)
-            self.data[name] = before + value if grows else value
+            grows = type(value) in (str, list) and type(self.data.get(name)) is type(value)
+            self.data[name] = self.data[name] + value if grows else value
 
 
 __all__ = ["Assembly"]

@@ -63,7 +63,7 @@ def translated(error: Exception, *, streaming: bool = False) -> Exception:
 def said_error(said: Any, status: int | None = None, headers: Mapping[str, str] = {}) -> ModelError:
     """The error that an answer, or a chunk of a stream, tells of."""
     said = said if isinstance(said, dict) else {"message": str(said)}
-    status = status or said.get("code") or 500
+    status = int(status or said.get("code") or 500)
     text = str(said.get("message") or said.get("status") or f"status {status}")
     kind, retryable = _kind(status, text, said.get("details") or ())
     request_id = headers.get("x-goog-request-id") or headers.get("x-request-id")

@@ -18,8 +18,8 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
+from windlass.models.history import History, Wire
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.history import History, Wire
 from windlass.models.openai.settings import effort, strict
 
 SENT_BACK = ("audio", "reasoning_details")

@@ -18,9 +18,9 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
+from windlass.models.history import History, Wire
 from windlass.models.openai.chat.encode import image_url, schema_format
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.history import History, Wire
 from windlass.models.openai.settings import effort
 
 _REASONING_MODELS = re.compile(r"(o\d|gpt-[5-9](?!.*-chat))")
