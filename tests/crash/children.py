@@ -108,6 +108,23 @@ def stall(folder: Path) -> None:
     tell(folder, lambda: working(folder, store_in(folder), stops=True).run("send", session="s"))
 
 
+def ponder(folder: Path) -> None:
+    """Asks a model that says nothing before somebody else lets it."""
+
+    async def reply(request: ModelRequest) -> Any:
+        note(folder / "asked", request.messages[-1].text)
+        while not (folder / "go").exists():  # noqa: ASYNC110 — there is no other way to wait for it
+            await asyncio.sleep(0.002)
+        return calls("look")
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    tell(folder, lambda: Agent(FunctionModel(reply), tools=[look], store=store_in(folder)).run("send", session="s"))
+
+
 # ---------------------------------------------------------------- two that want the same session
 
 
@@ -243,4 +260,4 @@ def end(pid: int) -> None:
 
 if __name__ == "__main__":
     what, folder, *rest = sys.argv[1:]
-    {"die": die, "stall": stall, "race": race, "soak": soak}[what](Path(folder), *rest)
+    {"die": die, "ponder": ponder, "stall": stall, "race": race, "soak": soak}[what](Path(folder), *rest)

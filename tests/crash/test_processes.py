@@ -90,6 +90,35 @@ async def test_a_stalled_process_that_wakes_up_cannot_write(tmp_path):
     await store.close()
 
 
+async def test_a_message_outlives_its_process_before_the_model_has_said_anything(tmp_path):
+    """Behaviour 98: killed while the first model call of a session is under way, the turn can be gone on with."""
+    thinker = child("ponder", tmp_path)
+    wait_until(lambda: lines(tmp_path / "asked"), [thinker])
+    thinker.kill()
+    assert thinker.wait() == -signal.SIGKILL
+    store = store_in(tmp_path)
+    result = await working(tmp_path, store).resume("s")
+    log = await store.read("s")
+    await store.close()
+    assert [message.text for message in result.messages if message.role == "user"] == ["send"]
+    assert (result.outcome, lines(tmp_path / "effects")) == (Completed(), ["send "])
+    assert sum(isinstance(record, TurnStarted) for record in log) == 1
+
+
+async def test_a_new_session_is_found_and_cancelled_from_another_process_while_its_model_thinks(tmp_path):
+    """Behaviour 100: others reach a session through its inbox from the moment it begins."""
+    thinker = child("ponder", tmp_path)
+    wait_until(lambda: lines(tmp_path / "asked"), [thinker])
+    store = store_in(tmp_path)
+    agent = working(tmp_path, store)
+    assert await agent.cancel("s", "not needed any more")
+    (tmp_path / "go").touch()
+    assert thinker.wait() == 0
+    assert lines(tmp_path / "ends") == ["Cancelled"]
+    assert (await agent.state("s")).turn.outcome.reason == "not needed any more"
+    await store.close()
+
+
 @pytest.mark.timeout(SOAK + 60)
 async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path):
     """Behaviour 98: eight processes on one file, killed at random; every acknowledged record is there, every chain

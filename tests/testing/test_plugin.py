@@ -30,7 +30,11 @@ def outcomes_of(pytester):
 def test_it_is_found_where_windlass_is_installed():
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"windlass": "windlass.testing.plugin"}
-    assert {name.partition(">")[0] for name in project["optional-dependencies"]["testing"]} == {"hypothesis", "pytest"}
+    assert {name.partition(">")[0] for name in project["optional-dependencies"]["testing"]} == {
+        "httpx2",
+        "hypothesis",
+        "pytest",
+    }
 
 
 def test_its_fixtures_make_a_test(outcomes_of):

@@ -66,6 +66,8 @@ class TurnLifecycle(Struct):
             segment.watch_time()
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
+        if segment.durable and segment.message is not None:
+            await segment.commit()  # before a model is asked: the message is safe, and others find the session
 
     async def _open_session(self) -> Halt | None:
         """Record that the session is opened, if it is new or goes on under another pipeline."""
