@@ -20,6 +20,7 @@ from ._hooks.compiled import CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
+from ._kernel.compacting import compact_now
 from ._kernel.composites import Emit
 from ._kernel.delegates import Delegate
 from ._kernel.delegating import below, program_of
@@ -42,7 +43,7 @@ from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, Delegated, Record, SessionEnded
+from .records import Asked, Compacted, Delegated, Record, SessionEnded
 from .results import Result, Stream
 from .states import Fold, State, fold, fold_log, of_latest_turn
 from .stores import open_store
@@ -92,6 +93,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         pipeline: Pipeline | None = None,
         unmatched: Literal["allow", "ask", "deny"] = "allow",
         busy: Literal["refuse", "queue", "steer"] = "refuse",
+        window: int | None = None,
+        tokenizer: Callable[[str], int] | None = None,
         injection_reserve: int = 8192,
         max_regenerations: int = 2,
         max_vetoes: int = 3,
@@ -131,6 +134,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "policy": errors or _DEFAULT_POLICY,
             "unmatched": unmatched,
             "reserve": injection_reserve,
+            "windows": {
+                model.name: getattr(model, "context_window", None) if window is None else window,
+                **{other.name: getattr(other, "context_window", None) for other in others},
+            },
+            "count": tokenizer,
             "max_regenerations": max_regenerations,
             "max_vetoes": max_vetoes,
             "max_parallel": max_parallel,
@@ -184,6 +192,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.transforms += part.transforms
         mine.tools += part.tools
         mine.criteria += part.criteria
+        for compactor in part.compactors:
+            self.compactor(compactor)
         mine.approvers += part.approvers
         mine.instructions += part.instructions
         for slot in part.slots:
@@ -214,6 +224,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             tools=tools,
             output_schema=self._output.schema,
             hooks=compiled,
+            compactors=self.registered.compactors,
             criteria=criteria,
             composites=self._pipeline.composites,
             handlers=self._pipeline.handlers,
@@ -455,6 +466,28 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         log = forked(records, session, name, len(records) if at is None else at, self._given["clock"].now())
         await self._store.append(name, log, 0)
         return name
+
+    async def compact(self, session: str, *, instructions: str = "") -> tuple[Compacted, ...]:
+        """Compact a session now, due or not: every strategy is asked, in their order. What was replaced.
+
+        `instructions` are for whoever writes a summary. The transcript stays as it is, and so does all if it fails.
+        """
+        self.refuse_busy(session)
+        program = self.compile()
+        if not program.compactors:
+            raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")
+        self._running[session] = running = _Running()
+        try:
+            log = await self._log(session)
+            if log.turn is None:
+                raise _unknown(session)
+            segment = running.segment = Segment(program, log)
+            done = await compact_now(segment, instructions)
+            await segment.settle()
+            self._keep(segment)
+            return done
+        finally:
+            self._running.pop(session).end()
 
     async def _put(self, session: str, key: str, kind: str, data: Any) -> None:
         """Into the inbox of a session, without secrets."""

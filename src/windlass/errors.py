@@ -13,6 +13,7 @@
      ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
      │   ├─ RateLimited (QuotaExceeded) · Overloaded · ServerError · ConnectionFailed · ModelTimeout
      │   └─ AuthFailed · ModelNotFound · BadRequest · ContentFiltered · ContextOverflow · BadReply
+     ├─ CompactionError                 a compaction failed, and changed nothing
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
@@ -29,6 +30,9 @@ Denied, suspended, stopped and out of budget are not errors: they are outcomes a
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class WindlassError(Exception):
@@ -216,7 +220,19 @@ class ModelTimeout(ModelError, TimeoutError):
 class ContextOverflow(ModelError):
     """The request is larger than the model's context window.
 
-    Send less: a rewrite of `ModelCalling` may shorten it.
+    Send less: let a compaction strategy such as `Summarize` shorten the history, or a rewrite of `ModelCalling` the
+    request. `sizes` tells what fills it, by origin, in tokens, if it was refused before it was sent.
+    """
+
+    def __init__(self, message: str, *, sizes: Mapping[str, int] | None = None, **given: Any) -> None:
+        super().__init__(message, **given)
+        self.sizes = sizes or {}
+
+
+class CompactionError(WindlassError):
+    """A compaction failed; the history and what models are shown of it are as they were.
+
+    Look at what the strategy gave: it must be smaller than what it replaces, and part no call from its result.
     """
 
 

@@ -100,15 +100,35 @@ class StepStarting(Event["StepStarting", "Halt | Allow", None], frozen=True):
     injects: ClassVar[Placement | None] = "step"
 
 
-class Compacting(Event["Compacting", "Deny | Allow", "tuple[int, int]"], frozen=True):
-    """A range of the history is about to be replaced by something shorter."""
+class Compaction(Value, frozen=True):
+    """What is about to be compacted: a range of the messages that models are shown, by which strategy and why.
+
+    A rewrite may change the `range` and the `instructions` for whoever writes a summary.
+    """
 
     range: tuple[int, int]
+    instructions: str = ""
+    by: str = ""
+    reason: str = ""
+
+
+class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, int] | str"], frozen=True):
+    """A range of the history is about to be replaced by something shorter, in what models are shown of it.
+
+    A rewrite may return another plan, or only a range or the instructions. A gate's `Deny` means: not now.
+    """
+
+    plan: Compaction
     turn: Turn[Any]
 
-    payload: ClassVar[str | None] = "range"
+    payload: ClassVar[str | None] = "plan"
     ranks = (Deny, Allow)
     raised = Deny
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The messages that would be replaced: from the first to the one after the last."""
+        return self.plan.range
 
 
 class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelRequest], frozen=True):

@@ -270,6 +270,22 @@ class Rewound(Record, frozen=True):
     by: tuple[str, ...] = ()
 
 
+class Compacted(Record, frozen=True):
+    """A range of what models are shown of the history was replaced by something shorter; the transcript stays.
+
+    `range` counts the messages as they were shown until then, and a number among `messages` is one of them that stays.
+    `before` and `after` are tokens of the whole request, `by` is the strategy and `reason` what made it due.
+    """
+
+    range: tuple[int, int]
+    messages: tuple[Message | int, ...]
+    by: str = ""
+    reason: str = ""
+    before: int = 0
+    after: int = 0
+    at: float = 0.0
+
+
 class ErrorHandled(Record, frozen=True):
     """An error was met and answered with retry, ignore or halt."""
 
@@ -383,8 +399,8 @@ Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
-    ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, ErrorHandled, Asked,
-    Answered, Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
+    ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
+    Asked, Answered, Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

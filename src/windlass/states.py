@@ -169,8 +169,30 @@ class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
     """One turn, as a value."""
 
 
+class Shown(Value, frozen=True):
+    """The history as models were shown it right after a compaction.
+
+    The transcript had `length` messages then; the last `untouched` ones of these are as they were. `place` is where the
+    message that opened the turn stands.
+    """
+
+    messages: tuple[Message, ...]
+    length: int
+    untouched: int
+    place: int = 0
+
+    def cut(self, length: int) -> Shown | None:
+        """The same with a shorter transcript; None if that cuts into what was replaced."""
+        gone = max(self.length - length, 0)
+        if gone > self.untouched:
+            return None
+        kept = self.messages[: len(self.messages) - gone]
+        return Shown(kept, self.length - gone, self.untouched - gone, self.place)
+
+
 class State(Value, frozen=True):
-    """A session as its log tells it. `pending` are the records that the store does not have yet."""
+    """A session as its log tells it. `messages` is the whole transcript; `shown` is what models are shown of it, which
+    differs from it once it was compacted. `pending` are the records that the store does not have yet."""
 
     session: str
     seq: int = 0
@@ -185,7 +207,21 @@ class State(Value, frozen=True):
     ended: bool = False
     inbox: tuple[str, ...] = ()
     pipeline: str = ""
+    compactions: tuple[Shown, ...] = ()
     pending: tuple[r.Record, ...] = ()
+
+    @property
+    def shown(self) -> Messages:
+        """The history as models are shown it."""
+        if not self.compactions:
+            return self.messages
+        latest = self.compactions[-1]
+        return Messages([*latest.messages, *self.messages[latest.length :]])
+
+    @property
+    def place(self) -> int:
+        """Where the message that opened the latest turn stands in what models are shown."""
+        return _place(self)
 
     def record(self, *records: r.Record) -> State:
         """The next state. It carries the records until the store has them."""
@@ -260,6 +296,14 @@ def stop_reason(outcome: r.Outcome | None) -> StopReason | None:
             return StopReason.SUSPENDED
         case _:
             return None
+
+
+def _place(state: State | Fold) -> int:
+    start = 0 if state.turn is None else state.turn.start
+    if not state.compactions:
+        return start
+    latest = state.compactions[-1]
+    return latest.place if start < latest.length else len(latest.messages) + start - latest.length
 
 
 def step_id(session: str, step: int) -> str:
@@ -339,8 +383,8 @@ class Fold:
     """
 
     __slots__ = (
-        "_items", "_state", "before", "ended", "going", "inbox", "last", "messages", "open", "opened", "pending",
-        "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
+        "_items", "_shown", "_state", "before", "compactions", "ended", "going", "inbox", "last", "messages", "open",
+        "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
@@ -361,7 +405,9 @@ class Fold:
         self.pipeline = ""
         self.pending: list[r.Record] = []
         self.messages = _NO_MESSAGES
+        self.compactions: tuple[Shown, ...] = ()
         self._items: list[Message] = []
+        self._shown: list[Message] = []
         self._state: State | None = None
 
     @classmethod
@@ -376,6 +422,8 @@ class Fold:
         fold.going = state.going
         fold.open = None if state.open is None else StepFold.of(state.open)
         fold.say(state.messages)
+        fold.compactions = state.compactions
+        fold._shown = list(state.shown) if state.compactions else []
         return fold
 
     def add(self, record: r.Record) -> None:
@@ -429,19 +477,51 @@ class Fold:
                 self.ended,
                 self.inbox,
                 self.pipeline,
+                self.compactions,
                 tuple(pending),
             )
         return state
 
-    def say(self, messages: Iterable[Message]) -> None:
+    @property
+    def shown(self) -> Messages:
+        """The history as models are shown it."""
+        return Messages.sharing(self._shown) if self.compactions else self.messages
+
+    @property
+    def place(self) -> int:
+        """Where the message that opened the latest turn stands in what models are shown."""
+        return _place(self)
+
+    def say(self, messages: Sequence[Message]) -> None:
         """Messages enter the transcript."""
         self._items += messages
         self.messages = Messages.sharing(self._items)
+        if self.compactions:
+            self._shown += messages
 
     def cut(self, length: int) -> None:
         """Only the first messages stay; those who look at the longer transcript keep it."""
         self._items = self._items[:length]
         self.messages = Messages.sharing(self._items)
+        kept = [shown.cut(length) for shown in self.compactions]
+        self._show(tuple([shown for shown in kept if shown is not None]))
+
+    def compact(self, record: r.Compacted) -> None:
+        """Something shorter takes the place of a range of what is shown."""
+        start, end = record.range
+        before, place = list(self.shown), self.place
+        if place in record.messages:
+            place = start + record.messages.index(place)
+        elif place >= end:
+            place += len(record.messages) - (end - start)
+        new = [before[message] if isinstance(message, int) else message for message in record.messages]
+        shown = (*before[:start], *new, *before[end:])
+        self._show((*self.compactions, Shown(shown, len(self._items), len(before) - end, place)))
+
+    def _show(self, compactions: tuple[Shown, ...]) -> None:
+        self.compactions = compactions
+        if compactions:
+            self._shown = [*compactions[-1].messages, *self._items[compactions[-1].length :]]
 
     def spend(self, usage: Usage) -> None:
         """A model call was paid for."""
@@ -726,6 +806,11 @@ def _(fold: Fold, record: r.Rewound) -> None:
     fold.cut(record.length)
 
 
+@_folds(r.Compacted)
+def _(fold: Fold, record: r.Compacted) -> None:
+    fold.compact(record)
+
+
 @_folds(r.ErrorHandled)
 def _(fold: Fold, record: r.ErrorHandled) -> None:
     turn = _turn(fold)
@@ -821,6 +906,7 @@ __all__ = [
     "CallState",
     "Calls",
     "OpenStep",
+    "Shown",
     "State",
     "Step",
     "TurnState",

@@ -391,6 +391,15 @@ def _(teller: _Teller, record: r.Rewound) -> Iterable[Told]:
     yield "rewind", text, {"by": record.by, "to": record.to, "length": record.length}
 
 
+@_tells(r.Compacted)
+def _(teller: _Teller, record: r.Compacted) -> Iterable[Told]:
+    start, end = record.range
+    because = f" ({shown(record.reason)})" if record.reason else ""
+    text = f"{shown(record.by)} compacted messages {start} to {end - 1}{because}: "
+    text += f"the request shrank from about {record.before:,} to {record.after:,} tokens"
+    yield "compacted", text, {name: getattr(record, name) for name in ("by", "range", "reason", "before", "after")}
+
+
 @_tells(r.ErrorHandled)
 def _(teller: _Teller, record: r.ErrorHandled) -> Iterable[Told]:
     text = f"{_error(record.error)} ({shown(record.category)}): {record.action}, said by {shown(record.by)}"

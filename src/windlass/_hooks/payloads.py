@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from windlass.errors import IllegalAnswer
-from windlass.events import Setup
+from windlass.events import Compaction, Setup
 from windlass.messages import (
     Delegation,
     Message,
@@ -121,6 +121,22 @@ def _delegation(old: Delegation, new: Any) -> Delegation:
     return kept
 
 
+def _compaction(old: Compaction, new: Any) -> Compaction:
+    """Another range, other instructions; the kernel moves the range to where nothing is parted."""
+    if type(new) is tuple:
+        new = old.replace(range=new)
+    if type(new) is str:
+        new = old.replace(instructions=new)
+    if type(new) is not Compaction:
+        raise TypeError(f"expected a Compaction made with event.plan.replace(…), got {type(new).__name__}")
+    if (new.by, new.reason) != (old.by, old.reason):
+        raise ValueError("only the range and the instructions may change")
+    bounds: Any = new.range
+    if [type(at) for at in bounds] != [int, int] or not 0 <= bounds[0] < bounds[1]:
+        raise ValueError(f"a range is (first, end) with 0 <= first < end, not {bounds!r}")
+    return new
+
+
 def _exactly(kind: type) -> Callable[[Any, Any], Any]:
     def check(old: Any, new: Any) -> Any:
         if not isinstance(new, kind):
@@ -139,6 +155,7 @@ _COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
     str: _exactly(str),
     tuple: _exactly(tuple),
     Setup: _exactly(Setup),
+    Compaction: _compaction,
     Delegation: _delegation,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
+from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
 from windlass.messages import ModelCall, ToolCall
@@ -89,7 +90,7 @@ class GateOptions(_Timed, total=False):
 class Registered:
     """What a registrar has collected."""
 
-    __slots__ = ("approvers", "criteria", "hooks", "instructions", "slots", "tools", "transforms")
+    __slots__ = ("approvers", "compactors", "criteria", "hooks", "instructions", "slots", "tools", "transforms")
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
@@ -98,6 +99,7 @@ class Registered:
         self.slots: list[Slot[Any]] = []
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
+        self.compactors: list[Compactor] = []
         self.instructions: list[str] = []
 
 
@@ -209,6 +211,13 @@ class Registrar:
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
         self.registered.criteria.append(criterion)
         return criterion
+
+    def compactor(self, compactor: Compactor) -> None:
+        """Let a strategy shorten what models are shown of the history, when it says that this is due."""
+        self._open("compactor", compactor.name)
+        if any(other.name == compactor.name for other in self.registered.compactors):
+            raise RegistrationError(f"there are two compactors named {compactor.name!r}; give one another name")
+        self.registered.compactors.append(compactor)
 
     def approver(self, approver: Approver) -> Approver:
         """Let a callable answer what is asked, in this process: it gets the question, and returns an answer or None."""

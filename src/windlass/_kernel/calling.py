@@ -59,14 +59,20 @@ class ModelCaller:
         segment = self.segment
         if segment.listens:
             segment.fact(ModelCalled, step, self.number, request)
+        if segment.meter is not None:
+            segment.meter.check(request)
         program = segment.program
         model = program.model if request.model is program.model_name else segment.model(request)
         if self.voice is not None:
-            return await self._aloud(self.voice, model, request, step)
-        reply = await model.reply(request)
-        if type(reply) is not ModelReply:
-            reply = as_reply(reply)
-        return transform_reply(self.transforms, reply) if self.transforms else reply
+            reply = await self._aloud(self.voice, model, request, step)
+        else:
+            given = await model.reply(request)
+            reply = given if type(given) is ModelReply else as_reply(given)
+            if self.transforms:
+                reply = transform_reply(self.transforms, reply)
+        if segment.meter is not None:
+            segment.meter.learn(reply.usage)
+        return reply
 
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
         """The same for somebody who listens. Of attempts that run side by side the first is heard."""

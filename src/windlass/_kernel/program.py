@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
+from windlass.context.budget import Budget
+from windlass.context.compaction import Compactor
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
 from windlass.messages import ToolSpec, frozen
@@ -47,11 +49,48 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "children", "clock", "composites", "criteria", "delegates",
-        "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls", "limits",
-        "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "model", "model_name", "models", "name",
-        "named_criteria", "observers", "only_tools_count", "output_schema", "patience", "policy", "reserve",
-        "settings", "specs", "store", "system", "timed", "tools", "unmatched",
+        "_pool",
+        "append_now",
+        "begins_steps",
+        "budget",
+        "children",
+        "clock",
+        "compactors",
+        "composites",
+        "criteria",
+        "delegates",
+        "description",
+        "digest",
+        "ending_timeout",
+        "ends_steps",
+        "handlers",
+        "hooks",
+        "judges_calls",
+        "limits",
+        "mask",
+        "max_depth",
+        "max_parallel",
+        "max_regenerations",
+        "max_vetoes",
+        "metered",
+        "model",
+        "model_name",
+        "models",
+        "name",
+        "named_criteria",
+        "observers",
+        "only_tools_count",
+        "output_schema",
+        "patience",
+        "policy",
+        "reserve",
+        "settings",
+        "specs",
+        "store",
+        "system",
+        "timed",
+        "tools",
+        "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +104,9 @@ class Program:
         settings: Mapping[str, Any],
         output_schema: Mapping[str, Any] | None,
         hooks: CompiledHooks,
+        compactors: Sequence[Compactor],
+        windows: Mapping[str, int | None],
+        count: Callable[[str], int] | None,
         criteria: Sequence[Criterion],
         policy: ErrorPolicy,
         composites: Composites,
@@ -95,6 +137,9 @@ class Program:
         self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
         self.hooks = hooks
+        self.compactors = tuple(compactors)
+        self.budget = Budget(windows, reserve, count)
+        self.metered = self.budget.known or bool(self.compactors)
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
         self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]

@@ -19,6 +19,7 @@ from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold, step_id
 
 from .calling import ModelCaller
+from .compacting import compact
 from .inbox import take_inbox
 from .segment import Segment, handled, request_digest
 from .stages import WAITING, begun, decide, inject
@@ -97,6 +98,8 @@ class Runner:
         segment, caller = self.segment, self.caller
         if segment.parent is not None and not segment.may_spend():
             return
+        if segment.program.compactors:
+            await compact(segment)
         request = assemble(self.fold, segment.program, segment.unrecorded)
         reply: ModelReply | None = None
         if (point := segment.hooks.model_calling) is not None:

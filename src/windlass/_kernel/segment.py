@@ -11,6 +11,8 @@ from windlass._hooks.dispatch import Passage, Recorder, tokens
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
+from windlass.context.assembly import calibrate
+from windlass.context.budget import Meter
 from windlass.criteria import Limit, name_of
 from windlass.decisions import Answer, AnyResolution, Ask, Halt
 from windlass.deltas import StreamEvent
@@ -75,6 +77,8 @@ class Rare:
     mask: Callable[[Record], Record] | None = None
     requested = False
     passed = 0
+    meter: Meter | None = None
+    tried: Mapping[str, int] = {}
     _ended = False
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
@@ -146,6 +150,9 @@ class Segment(Rare):
         self._side_calls: dict[str, int] = {}
         if self.resumed and fold.turn is not None:
             self.recorded = (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
+        if program.metered:
+            self.meter = Meter(program.budget)
+            calibrate(self.meter, fold, program)
         self._active_since = program.clock.monotonic()
         made = program.composites
         self.executor = made.executor(self)
@@ -499,6 +506,10 @@ class Segment(Rare):
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+    def turn_of(self, by: str) -> Turn[Any]:
+        """The turn for somebody who asks models in his own name."""
+        return Turn(self, Writes(by))
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
         return await self.program.in_thread(fn)

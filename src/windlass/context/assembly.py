@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 from windlass.messages import ContentPart, Message, Messages, ModelRequest, Part, ToolResultPart, ToolSpec, user
 from windlass.records import Injected
-from windlass.states import Fold, OpenStep, State, StepFold, TurnFold, step_id
+from windlass.states import Fold, OpenStep, State, StepFold, step_id
+
+from .budget import Meter
 
 REJECTED = "Your previous reply was rejected: {feedback}\nGive another reply."
 
@@ -31,20 +33,28 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
     stand at the tail, for this attempt only. The history itself is shared, never copied.
     """
-    system, tools, messages = shown.system, shown.specs, state.messages
+    system, tools, messages = shown.system, shown.specs, state.shown
     opened, turn, step = state.opened, state.turn, state.open
     if opened is not None and (opened.system is not None or opened.tools is not None):
-        system = system if opened.system is None else opened.system
-        tools = tools if opened.tools is None else opened.tools
+        system, tools = instructions(state, shown)
     if turn is not None and (turn.injected or unrecorded):
-        overlay = _overlay(state, turn, (*turn.injected, *unrecorded))
+        overlay = _overlay(state, messages, (*turn.injected, *unrecorded))
         messages = Messages(messages, overlay=overlay)
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
     return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema)
 
 
-def _overlay(state: State | Fold, turn: TurnFold, injected: tuple[Injected, ...]) -> dict[int, Message]:
+def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec, ...]]:
+    """What stands before the history: the system text and the tools, as the session was opened with them."""
+    opened = state.opened
+    if opened is None:
+        return shown.system, shown.specs
+    system = shown.system if opened.system is None else opened.system
+    return system, shown.specs if opened.tools is None else opened.tools
+
+
+def _overlay(state: State | Fold, messages: Messages, injected: tuple[Injected, ...]) -> dict[int, Message]:
     """The messages that carry injected parts, by their index."""
     overlay: dict[int, Message] = {}
     this_step = step_id(state.session, state.steps + 1)
@@ -53,25 +63,25 @@ def _overlay(state: State | Fold, turn: TurnFold, injected: tuple[Injected, ...]
         if item.durable or not item.parts:
             continue
         if item.about == this_step:
-            _attach(state, overlay, len(state.messages) - 1, item.parts)
+            _attach(messages, overlay, len(messages) - 1, item.parts)
         elif item.about.startswith(f"{state.session}/t"):
-            _attach(state, overlay, turn.start, item.parts)
-        elif (index := _index_of_result(state, turn, item.about)) is not None:
-            _attach(state, overlay, index, item.parts, item.about)
+            _attach(messages, overlay, state.place, item.parts)
+        elif (index := _index_of_result(messages, state.place, item.about)) is not None:
+            _attach(messages, overlay, index, item.parts, item.about)
     return overlay
 
 
 def _attach(
-    state: State | Fold,
+    messages: Messages,
     overlay: dict[int, Message],
     index: int,
     parts: tuple[ContentPart, ...],
     call: str | None = None,
 ) -> None:
     """Put parts beside a user message, or into the content of a tool result: never as text after one."""
-    if not 0 <= index < len(state.messages):
+    if not 0 <= index < len(messages):
         return
-    message = overlay.get(index, state.messages[index])
+    message = overlay.get(index, messages[index])
     if message.role != "tool":
         overlay[index] = message.replace(parts=(*message.parts, *parts))
         return
@@ -84,9 +94,9 @@ def _attach(
     overlay[index] = message.replace(parts=tuple(changed))
 
 
-def _index_of_result(state: State | Fold, turn: TurnFold, call: str) -> int | None:
-    for index in range(len(state.messages) - 1, turn.start, -1):
-        message = state.messages[index]
+def _index_of_result(messages: Messages, start: int, call: str) -> int | None:
+    for index in range(len(messages) - 1, start, -1):
+        message = messages[index]
         if message.role == "tool" and any(getattr(part, "call_id", None) == call for part in message.parts):
             return index
     return None
@@ -98,3 +108,16 @@ def _rejections(step: OpenStep | StepFold) -> tuple[Message, ...]:
     parts = tuple(part for part in reply.message.parts if hasattr(part, "text"))
     said = (Message("assistant", parts),) if parts else ()
     return (*said, user(REJECTED.format(feedback=feedback), origin="regenerate"))
+
+
+def calibrate(meter: Meter, fold: Fold, shown: Shown) -> None:
+    """Learn from the log how the vendor counts, if nobody has told it in this process."""
+    turn = fold.turn
+    last = fold.last or (turn.last if turn is not None else None)
+    if last is None or last.reply is None or shown.model_name in meter.budget.factors:
+        return
+    sent = next((at for at in range(len(fold.shown) - 1, -1, -1) if fold.shown[at] is last.reply.message), None)
+    if sent is not None and not fold.compactions:
+        system, tools = instructions(fold, shown)
+        meter.tokens(system, tools, Messages(fold.shown[:sent]), shown.model_name)
+        meter.learn(last.reply.usage)

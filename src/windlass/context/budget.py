@@ -1,0 +1,201 @@
+"""How large a request is, and how large it may be. Every message is counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from windlass.errors import ContextOverflow
+from windlass.messages import (
+    Message,
+    Messages,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+    Usage,
+)
+
+IMAGE = 800
+"""About what an image costs, whatever its size."""
+
+MESSAGE = 4
+"""What a message costs beside its content."""
+
+LARGE = 500
+"""From how many tokens on a request teaches how its vendor counts."""
+
+PLAUSIBLE = (0.3, 4.0)
+"""Between what factors that is believed: a scripted model, or one that counts nothing, teaches nothing."""
+
+KEPT = 100_000
+"""Of how many messages the size is remembered."""
+
+
+def estimated(text: str) -> int:
+    """About how many tokens a text is: four characters each, two where it is not ASCII."""
+    return (len(text) >> (2 if text.isascii() else 1)) + 1
+
+
+class Counter:
+    """Counts tokens: by a tokenizer that was given, or by an estimate."""
+
+    def __init__(self, count: Callable[[str], int] | None = None) -> None:
+        self.text = count or estimated
+        self._sizes: dict[int, tuple[Message, int]] = {}
+        self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
+        self._system: tuple[str, int] = ("", 0)
+
+    def part(self, part: Part) -> int:
+        """The tokens of one part."""
+        match part:
+            case TextPart() | ThinkingPart():
+                return self.text(part.text) + (self.text(part.signature or "") if type(part) is ThinkingPart else 0)
+            case ToolCallPart():
+                return self.text(part.name) + self.text(part.json)
+            case ToolResultPart():
+                return MESSAGE + sum([self.part(inner) for inner in part.content])
+            case OpaquePart():
+                return self.text(msgspec.json.encode(part.data, enc_hook=str).decode())
+            case _:
+                return IMAGE
+
+    def message(self, message: Message) -> int:
+        """The tokens of a message, counted once."""
+        known = self._sizes.get(id(message))
+        if known is not None and known[0] is message:
+            return known[1]
+        size = MESSAGE + sum([self.part(part) for part in message.parts])
+        if len(self._sizes) >= KEPT:
+            self._sizes.clear()
+        self._sizes[id(message)] = (message, size)
+        return size
+
+    def fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> int:
+        """The tokens of what stands before the history."""
+        if system != self._system[0]:
+            self._system = (system, self.text(system))
+        if tools is not self._tools[0]:
+            self._tools = (tools, sum([self.tool(spec) for spec in tools]))
+        return self._system[1] + self._tools[1]
+
+    def tool(self, spec: ToolSpec) -> int:
+        """The tokens of a tool as a model is told of it."""
+        schema = msgspec.json.encode(spec.schema).decode()
+        return MESSAGE + self.text(spec.name) + self.text(spec.description) + self.text(schema)
+
+
+class Budget:
+    """What requests may have: the context window of each model, and how tokens are counted.
+
+    `factors` is what vendors have taught us: by how much their counts differ from ours, per model. `reserve` is what
+    hooks may inject.
+    """
+
+    __slots__ = ("count", "factors", "reserve", "windows")
+
+    def __init__(
+        self, windows: Mapping[str, int | None], reserve: int = 0, count: Callable[[str], int] | None = None
+    ) -> None:
+        self.windows = dict(windows)
+        self.reserve = reserve
+        self.count = count
+        self.factors: dict[str, float] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a window to keep within."""
+        return any(window is not None for window in self.windows.values())
+
+    def limit(self, model: str, settings: Mapping[str, Any]) -> int | None:
+        """How many tokens a request to a model may have: its window, less what the answer may take."""
+        window = self.windows.get(model)
+        return None if window is None else max(window - int(settings.get("max_tokens") or 0), 0)
+
+
+class Meter:
+    """The size of one session's requests as they grow: what was counted is not counted again."""
+
+    __slots__ = ("_counted", "_items", "_sum", "budget", "counter", "last")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.counter = Counter(budget.count)
+        self.last: tuple[str, int] = ("", 0)
+        self._items: list[Message] = []
+        self._counted = self._sum = 0
+
+    def history(self, messages: Messages) -> int:
+        """Our count of some messages. That costs what is new in them."""
+        items, length, tail = messages.shared
+        message = self.counter.message
+        if items is not self._items or length < self._counted:
+            self._items, self._counted, self._sum = items, 0, 0
+        for item in islice(items, self._counted, length):
+            self._sum += message(item)
+        self._counted = length
+        overlaid = [message(new) - message(items[at]) for at, new in (messages.overlay or {}).items()]
+        return self._sum + sum(overlaid) + sum([message(item) for item in tail])
+
+    def tokens(self, system: str, tools: tuple[ToolSpec, ...], messages: Messages, model: str) -> int:
+        """About how many tokens the vendor will count."""
+        ours = self.counter.fixed(system, tools) + self.history(messages)
+        self.last = (model, ours)
+        return round(ours * self.budget.factors.get(model, 1.0))
+
+    def check(self, request: ModelRequest) -> None:
+        """Refuse a request that is too large for its model: it never leaves."""
+        size = self.tokens(request.system, request.tools, request.messages, request.model)
+        limit = self.budget.limit(request.model, request.settings)
+        if limit is not None and size > limit:
+            raise overflow(request, size, limit, self.breakdown(request))
+
+    def learn(self, usage: Usage) -> None:
+        """The vendor's count of the request that was measured last."""
+        model, ours = self.last
+        if ours >= LARGE and PLAUSIBLE[0] < (factor := usage.input / ours) < PLAUSIBLE[1]:
+            self.budget.factors[model] = factor
+
+    def breakdown(self, request: ModelRequest) -> dict[str, int]:
+        """The vendor's tokens of a request by where they come from, the largest first."""
+        factor = self.budget.factors.get(request.model, 1.0)
+        sizes: dict[str, int] = {}
+        for origin, size in pieces(request, self.counter):
+            sizes[origin] = sizes.get(origin, 0) + size
+        scaled = {origin: round(size * factor) for origin, size in sizes.items()}
+        return dict(sorted(scaled.items(), key=lambda item: -item[1]))
+
+
+def pieces(request: ModelRequest, counter: Counter) -> list[tuple[str, int]]:
+    """What a request is made of, in order: where each piece comes from, and our count of it."""
+    found = [("system", counter.text(request.system))] if request.system else []
+    found += [(f"tool {spec.name}", counter.tool(spec)) for spec in request.tools]
+    for message in request.messages:
+        found.append((message.origin or message.role, MESSAGE))
+        for part in message.parts:
+            found += _of_part(part, message, counter)
+    return found
+
+
+def _of_part(part: Part, message: Message, counter: Counter) -> list[tuple[str, int]]:
+    if type(part) is not ToolResultPart:
+        return [(getattr(part, "origin", None) or message.origin or message.role, counter.part(part))]
+    inner = [(getattr(item, "origin", None) or f"result of {part.name}", counter.part(item)) for item in part.content]
+    return [(f"result of {part.name}", MESSAGE), *inner]
+
+
+def overflow(request: ModelRequest, size: int, limit: int, sizes: Mapping[str, int]) -> ContextOverflow:
+    """The error of a request that is too large, with what it is filled with."""
+    largest = ", ".join(f"{origin} {tokens:,}" for origin, tokens in list(sizes.items())[:6])
+    text = f"the request to {request.model!r} has about {size:,} tokens and may have {limit:,}; it was not sent"
+    return ContextOverflow(f"{text}. What fills it: {largest}", sizes=sizes)
+
+
+__all__ = ["Budget", "Counter", "Meter", "estimated", "overflow", "pieces"]
