@@ -37,7 +37,7 @@ from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, Sessio
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask
-from .messages import Message, as_message
+from .messages import Message, TextPart, as_message
 from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -220,7 +220,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._program = Program(
             name=self.name,
             model=self.model,
-            system="\n\n".join(filter(None, [self.system, *self.registered.instructions])),
+            sections=self._sections(),
             tools=tools,
             output_schema=self._output.schema,
             hooks=compiled,
@@ -240,6 +240,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._program = None
             raise
         return self._program
+
+    def _sections(self) -> list[TextPart]:
+        """What the system text is put together from, the most stable first."""
+        own = (0, TextPart(self.system))
+        ranked = sorted([own, *self.registered.instructions], key=lambda ranked: ranked[0])
+        return [section for _, section in ranked if section.text]
 
     def explain(self) -> Explanation:
         """The compiled agent like a query plan: `print(agent.explain())`. It is compiled if it was not."""

@@ -327,7 +327,10 @@ class ToolSpec(Value, frozen=True):
 
 
 class ModelRequest(Value, frozen=True):
-    """All that leaves for a model. `output` is the JSON schema that the final text has to fit, if there is one."""
+    """All that leaves for a model. `output` is the JSON schema that the final text has to fit, if there is one.
+
+    `sections` are what the system text was put together from, each with its origin; what is sent is `system`.
+    """
 
     system: str
     messages: Messages
@@ -335,6 +338,7 @@ class ModelRequest(Value, frozen=True):
     model: str = ""
     settings: Mapping[str, Any] = {}
     output: Mapping[str, Any] | None = None
+    sections: tuple[TextPart, ...] = ()
 
     def replace(self, **changes: Any) -> Self:
         """A changed copy. Messages may be any sequence of messages; unchanged fields keep their identity."""

@@ -15,6 +15,7 @@ from .messages import (
     Delegation,
     Message,
     ModelReply,
+    TextPart,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -41,8 +42,8 @@ class Record(Fact, frozen=True):
 
 
 class SessionOpened(Record, frozen=True):
-    """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them,
-    `origin` is what it was forked from: `session@record`."""
+    """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them, and
+    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`."""
 
     how: Literal["new", "resumed", "forked"] = "new"
     agent: str = ""
@@ -51,6 +52,7 @@ class SessionOpened(Record, frozen=True):
     tools: tuple[ToolSpec, ...] | None = None
     at: float = 0.0
     origin: str = ""
+    sections: tuple[TextPart, ...] | None = None
 
 
 class SessionEnded(Record, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -45,6 +45,7 @@ class Site(Host, Protocol):
     def keep(self, writes: Writes) -> None: ...
     def beside(self, coroutine: Any) -> None: ...
     def injected_tokens(self) -> int: ...
+    def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool: ...
     async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
 
 
@@ -299,6 +300,9 @@ class Passage(Struct, gc=False):
             if answer is None:
                 continue
             made = self._injected(hook, answer, self.about if about is None else about)
+            if self.site.has_injected(made, injected):
+                continue
+            self._within_own_reserve(hook, made)
             if not made.durable:
                 spent += self._within_reserve(hook, made, spent)
             injected.append(made)
@@ -337,19 +341,21 @@ class Passage(Struct, gc=False):
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
         return replace(given, parts=parts, hook=hook.name, event=self.point.name, about=about)
 
+    def _within_own_reserve(self, hook: Hook, made: Injected) -> None:
+        if hook.reserve is not None and (size := tokens(made.parts)) > hook.reserve:
+            raise self._too_much(hook, size, hook.reserve, f"but may add {hook.reserve}")
+
     def _within_reserve(self, hook: Hook, made: Injected, spent: int) -> int:
         size = tokens(made.parts)
         left = max(self.site.reserve - spent, 0)
         if size > left:
-            raise InjectionOverflow(
-                f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, but only {left} of the reserve "
-                f"of {self.site.reserve} are left; nothing was truncated",
-                hook=hook.name,
-                event=self.point.name,
-                size=size,
-                reserve=self.site.reserve,
-            )
+            left_over = f"but only {left} of the reserve of {self.site.reserve} are left"
+            raise self._too_much(hook, size, self.site.reserve, left_over)
         return size
+
+    def _too_much(self, hook: Hook, size: int, reserve: int, why: str) -> InjectionOverflow:
+        text = f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, {why}; nothing was truncated"
+        return InjectionOverflow(text, hook=hook.name, event=self.point.name, size=size, reserve=reserve)
 
 
 def _check_decision(hook: Hook, point: Point, decision: Any) -> None:

@@ -42,6 +42,7 @@ class Options(typing.TypedDict, total=False):
     live: bool
     group: str
     optional: bool
+    reserve: int
     wait: bool
     durable: bool
 
@@ -49,7 +50,7 @@ class Options(typing.TypedDict, total=False):
 _COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
 _LEGAL: dict[str, set[str]] = {
     "observe": {"name", "wait", "durable", "timeout", "inherit", "tool"},
-    "inject": {*_COMMON, "group", "optional"},
+    "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
     "wrap": {"name", "priority", "band", "inherit", "tool"},
@@ -68,8 +69,8 @@ class Hook:
     __slots__ = (
         "_hints", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn", "group",
         "inherit", "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
-        "options",
-        "parameters", "plain", "priority", "quick", "shadow", "thread", "timeout", "tool", "view", "wait", "wants",
+        "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "thread", "timeout", "tool", "view",
+        "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +99,7 @@ class Hook:
         self.live = options.get("live", False)
         self.group = options.get("group")
         self.optional = options.get("optional", False)
+        self.reserve = options.get("reserve")
         self.wait = options.get("wait", False)
         self.durable = options.get("durable", False)
         self.is_async = is_async(fn)
@@ -148,6 +150,8 @@ class Hook:
             raise self._wrong(f"asks for mode {self.options.get('mode')!r}; the only mode is 'shadow'")
         if (timeout := self.options.get("timeout")) is not None and timeout <= 0:
             raise self._wrong(f"has timeout {timeout}; it must be positive")
+        if (reserve := self.options.get("reserve")) is not None and reserve <= 0:
+            raise self._wrong(f"has a reserve of {reserve} tokens; it must be positive")
 
     def _about_tools(self) -> bool:
         return self.event is ToolCall or getattr(self.event, "on_tools", False)

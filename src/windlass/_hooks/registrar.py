@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
-from windlass.messages import ModelCall, ToolCall
+from windlass.messages import ModelCall, TextPart, ToolCall
 from windlass.records import Fact
 from windlass.slots import Slot
 from windlass.states import Step
@@ -65,10 +65,11 @@ class ObserveOptions(TypedDict, total=False):
 
 
 class InjectOptions(_Timed, total=False):
-    """Of an injection: members of one `group` run in parallel; an `optional` one may fail."""
+    """Of an injection: members of one `group` run in parallel, an `optional` one may fail, `reserve` bounds tokens."""
 
     group: str
     optional: bool
+    reserve: int
 
 
 class RewriteOptions(_Timed, total=False):
@@ -100,11 +101,13 @@ class Registered:
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
-        self.instructions: list[str] = []
+        self.instructions: list[tuple[int, TextPart]] = []
 
 
 class Registrar:
     """Collects hooks, tools, slots, criteria and instructions until it is compiled; later is a clear error."""
+
+    _origin: str | None = None
 
     def __init__(self) -> None:
         self.registered = Registered()
@@ -225,10 +228,14 @@ class Registrar:
         self.registered.approvers.append(approver)
         return approver
 
-    def instruct(self, text: str) -> None:
-        """Add a section to the system text."""
+    def instruct(self, text: str, *, rank: int = 0) -> None:
+        """Add a section to the system text. Sections stand in the order of their ranks, the most stable first.
+
+        What changes from turn to turn does not belong there, for it would break the prefix that vendors cache: let a
+        hook inject it on `TurnStarting`, or on `SessionStarting` if it is the same for a whole session.
+        """
         self._open("instructions", text[:40])
-        self.registered.instructions.append(text)
+        self.registered.instructions.append((rank, TextPart(text, self._origin)))
 
     # ------------------------------------------------------------ what a subclass may restrict
 
@@ -262,7 +269,7 @@ class Part(Registrar):
 
     def __init__(self, capability: str, band: Band | None) -> None:
         super().__init__()
-        self._capability = capability
+        self._capability = self._origin = capability
         self._band: Band | None = band
 
     def add(self, hook: Hook) -> None:

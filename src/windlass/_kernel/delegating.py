@@ -79,7 +79,7 @@ def below(
         name=own.name,
         model=own.model,
         models=own.models,
-        system=own.system,
+        sections=own.sections,
         tools=tools,
         settings=own.settings,
         output_schema=own.output_schema,

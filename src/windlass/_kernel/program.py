@@ -18,7 +18,7 @@ from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
-from windlass.messages import ToolSpec, frozen
+from windlass.messages import TextPart, ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
 from windlass.records import Evaluated, Record
@@ -49,48 +49,11 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool",
-        "append_now",
-        "begins_steps",
-        "budget",
-        "children",
-        "clock",
-        "compactors",
-        "composites",
-        "criteria",
-        "delegates",
-        "description",
-        "digest",
-        "ending_timeout",
-        "ends_steps",
-        "handlers",
-        "hooks",
-        "judges_calls",
-        "limits",
-        "mask",
-        "max_depth",
-        "max_parallel",
-        "max_regenerations",
-        "max_vetoes",
-        "metered",
-        "model",
-        "model_name",
-        "models",
-        "name",
-        "named_criteria",
-        "observers",
-        "only_tools_count",
-        "output_schema",
-        "patience",
-        "policy",
-        "reserve",
-        "settings",
-        "specs",
-        "store",
-        "system",
-        "timed",
-        "tools",
-        "unmatched",
+        "_pool", "append_now", "begins_steps", "budget", "children", "clock", "compactors", "composites", "criteria",
+        "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls",
+        "limits", "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model",
+        "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema", "patience",
+        "policy", "reserve", "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +62,7 @@ class Program:
         name: str,
         model: Model,
         models: Mapping[str, Model],
-        system: str,
+        sections: Sequence[TextPart],
         tools: Mapping[str, Tool[..., Any]],
         settings: Mapping[str, Any],
         output_schema: Mapping[str, Any] | None,
@@ -129,7 +92,8 @@ class Program:
         self.model = model
         self.model_name = model.name
         self.models = {model.name: model, **models}
-        self.system = system
+        self.sections = tuple(sections)
+        self.system = "\n\n".join([section.text for section in self.sections])
         self.tools = dict(tools)
         self.specs: tuple[ToolSpec, ...] = tuple(
             [spec.replace(schema=frozen(spec.schema)) for spec in [tool.spec for tool in self.tools.values()]]

@@ -472,11 +472,24 @@ class Segment(Rare):
 
     def injected_tokens(self) -> int:
         """About how many injected tokens the turn carries."""
+        return sum([tokens(item.parts) for item in self._visible()])
+
+    def _visible(self) -> list[Injected]:
+        """What was injected and is shown in this step."""
         turn = self.fold.turn
         items = (*(turn.injected if turn is not None else ()), *self.unrecorded)
         now = step_id(self.fold.session, self.fold.steps + 1)
         mine = [item for item in items if item.event not in STEP_EVENTS or item.about == now]
-        return sum([tokens(item.parts) for item in mine if not is_for_child(item, self.fold.session)])
+        return [item for item in mine if not is_for_child(item, self.fold.session)]
+
+    def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:
+        """Whether models are shown the same already: what is there twice helps nobody. A child sees only its own."""
+        if is_for_child(item, self.fold.session) or item.event == "SessionStarting":
+            return False
+        texts = said(item)
+        if item.durable:
+            return any(message.origin is not None and said(message) == texts for message in self.fold.shown)
+        return any(said(other) == texts for other in (*self._visible(), *beside) if not other.durable)
 
     # ------------------------------------------------------------ work beside the turn
 
@@ -580,6 +593,12 @@ class Surrounded:
 
         await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
         return steps[0]
+
+
+def said(item: Injected | Message) -> list[Any]:
+    """What some parts say, whoever put them there."""
+    parts: Any = item.parts
+    return [part.replace(origin=None) if hasattr(part, "origin") else part for part in parts]
 
 
 def is_for_child(item: Injected, session: str) -> bool:

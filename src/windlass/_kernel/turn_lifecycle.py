@@ -15,7 +15,7 @@ from windlass.approvals import checked_answers, stale
 from windlass.decisions import Answer, Ask, Deny, Halt, Reject
 from windlass.errors import SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
-from windlass.messages import Message, assistant, digest, render
+from windlass.messages import Message, TextPart, assistant, digest, render
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
 from windlass.records import (
     Answered,
@@ -24,6 +24,7 @@ from windlass.records import (
     InboxTaken,
     MessageAdded,
     Resumed,
+    Rewritten,
     SessionEnded,
     SessionOpened,
     Suspended,
@@ -78,19 +79,33 @@ class TurnLifecycle(Struct):
                 segment.record(SessionOpened("resumed", program.name, program.digest, at=segment.clock.now()))
                 await program.store.put_pipeline(program.digest, program.description)
             return None
-        system = tools = verdict = None
+        system = tools = sections = verdict = None
         if (point := segment.hooks.session_starting) is not None:
             setup = Setup(program.system, program.specs)
             passage = Passage(point, SessionStarting(setup, segment.turn), segment, fold.session)
             changed: Setup = (await passage.rewrite()).setup
             verdict = await decide(segment, passage)
-            sections = [part.text for item in await passage.inject() for part in item.parts]  # type: ignore[union-attr]
-            system = "\n\n".join(filter(None, [changed.system, *sections]))
-            system = None if system == program.system else system
+            added: list[TextPart] = [part for item in await passage.inject() for part in item.parts]  # type: ignore[misc]
+            sections = (*self._kept_sections(changed.system), *added)
+            system = "\n\n".join([section.text for section in sections])
+            if system == program.system:
+                system = sections = None
             tools = None if changed.tools == program.specs else changed.tools
-        segment.record(SessionOpened("new", program.name, program.digest, system, tools, segment.clock.now()))
+        opened = SessionOpened("new", program.name, program.digest, system, tools, segment.clock.now(), "", sections)
+        segment.record(opened)
         await program.store.put_pipeline(program.digest, program.description)
         return verdict if isinstance(verdict, Halt) else None
+
+    def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
+        """Who put what into the system text, once rewrites have seen it: what they changed is theirs."""
+        program, pending = self.segment.program, self.segment.fold.pending
+        if system == program.system:
+            return program.sections
+        hooks = [record.hook for record in pending if isinstance(record, Rewritten) and "system" in record.fields]
+        by = ", ".join(hooks)
+        if program.system and system.startswith(f"{program.system}\n\n"):
+            return (*program.sections, TextPart(system[len(program.system) + 2 :], by))
+        return (TextPart(system, by),) if system else ()
 
     def _begin(self, message: Message) -> None:
         """Record that a turn has started."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from windlass.messages import ContentPart, Message, Messages, ModelRequest, Part, ToolResultPart, ToolSpec, user
+from windlass.messages import (
+    ContentPart,
+    Message,
+    Messages,
+    ModelRequest,
+    Part,
+    TextPart,
+    ToolResultPart,
+    ToolSpec,
+    user,
+)
 from windlass.records import Injected
 from windlass.states import Fold, OpenStep, State, StepFold, step_id
 
@@ -18,6 +28,7 @@ class Shown(Protocol):
     """What an agent shows to a model whatever the conversation."""
 
     system: str
+    sections: tuple[TextPart, ...]
     specs: tuple[ToolSpec, ...]
     settings: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None
@@ -33,16 +44,17 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
     stand at the tail, for this attempt only. The history itself is shared, never copied.
     """
-    system, tools, messages = shown.system, shown.specs, state.shown
+    system, sections, tools, messages = shown.system, shown.sections, shown.specs, state.shown
     opened, turn, step = state.opened, state.turn, state.open
     if opened is not None and (opened.system is not None or opened.tools is not None):
         system, tools = instructions(state, shown)
+        sections = opened.sections or sections
     if turn is not None and (turn.injected or unrecorded):
         overlay = _overlay(state, messages, (*turn.injected, *unrecorded))
         messages = Messages(messages, overlay=overlay)
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
-    return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema)
+    return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema, sections)
 
 
 def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec, ...]]:

@@ -175,13 +175,20 @@ class Meter:
 
 def pieces(request: ModelRequest, counter: Counter) -> list[tuple[str, int]]:
     """What a request is made of, in order: where each piece comes from, and our count of it."""
-    found = [("system", counter.text(request.system))] if request.system else []
+    found = [(section.origin or "system", counter.text(section.text)) for section in sections_of(request)]
     found += [(f"tool {spec.name}", counter.tool(spec)) for spec in request.tools]
     for message in request.messages:
         found.append((message.origin or message.role, MESSAGE))
         for part in message.parts:
             found += _of_part(part, message, counter)
     return found
+
+
+def sections_of(request: ModelRequest) -> tuple[TextPart, ...]:
+    """What the system text is put together from. If a hook has changed it since, nobody knows any more."""
+    if not request.system or "\n\n".join([section.text for section in request.sections]) == request.system:
+        return request.sections
+    return (TextPart(request.system),)
 
 
 def _of_part(part: Part, message: Message, counter: Counter) -> list[tuple[str, int]]:
