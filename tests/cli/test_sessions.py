@@ -227,6 +227,23 @@ def test_a_broken_chain_is_found(folder):
     assert windlass("sessions", "verify", "hello").exit_code == 0
 
 
+def test_a_log_that_was_cut_short_is_found_and_not_resumed(folder):
+    fill("rent")
+    finished("hello")
+    database = sqlite3.connect("till.db")
+    with database:
+        (number,) = database.execute("SELECT number FROM sessions WHERE id = 'rent'").fetchone()
+        (last,) = database.execute("SELECT max(seq) FROM batches WHERE session = ?", (number,)).fetchone()
+        database.execute("DELETE FROM batches WHERE session = ? AND seq = ?", (number, last))
+    database.close()
+    words = ("'rent'", f"broken at record {last}", "ends before what the session's row says")
+    refused(windlass("sessions", "verify"), *words)
+    refused(windlass("sessions", "verify", "rent"), *words)
+    assert windlass("sessions", "verify", "hello").exit_code == 0
+    refused(windlass("resume", "counter", "rent"), "rent: StoreError: ", *words)
+    assert not (folder / "paid").exists()
+
+
 def test_a_damaged_batch_is_told_by_every_command_that_reads_it(folder):
     fill("rent")
     database = sqlite3.connect("till.db")

@@ -39,7 +39,14 @@ async def test_the_sqlite_store_passes(tmp_path, synchronous):
             ).rowcount
         db.close()
 
-    report = await check_store(lambda: SQLiteStore(file, synchronous=synchronous), tamper=tamper)
+    def cut(session: str) -> None:
+        with sqlite3.connect(file) as db:
+            assert db.execute(
+                "DELETE FROM batches WHERE session = (SELECT number FROM sessions WHERE id = ?) AND seq = 2", (session,)
+            ).rowcount
+        db.close()
+
+    report = await check_store(lambda: SQLiteStore(file, synchronous=synchronous), tamper=tamper, cut=cut)
     assert report.skipped == ()
 
 
@@ -53,10 +60,18 @@ async def test_the_postgresql_store_passes(database):
             )
             assert changed.rowcount == 1
 
+    async def cut(session: str) -> None:
+        async with await psycopg.AsyncConnection.connect(database) as db:
+            changed = await db.execute(
+                "DELETE FROM windlass.batches USING windlass.sessions WHERE number = session AND id = %s AND seq = 2",
+                (session,),
+            )
+            assert changed.rowcount == 1
+
     async def make() -> PostgresStore:
         return PostgresStore(database, max_size=4)
 
-    report = await check_store(make, tamper=tamper)
+    report = await check_store(make, tamper=tamper, cut=cut)
     assert report.skipped == ()
 
 
@@ -105,5 +120,7 @@ async def test_a_race_is_found():
 
 async def test_tampering_that_is_not_found_is_a_failure(tmp_path):
     with pytest.raises(StoreFailed, match="verify found nothing") as caught:
-        await check_store(lambda: SQLiteStore(tmp_path / "logs.db"), tamper=lambda session: None)
-    assert list(caught.value.report.failed) == ["what was tampered with is found"]
+        await check_store(
+            lambda: SQLiteStore(tmp_path / "logs.db"), tamper=lambda session: None, cut=lambda session: None
+        )
+    assert list(caught.value.report.failed) == ["what was tampered with is found", "a log that was cut short is found"]

@@ -19,6 +19,7 @@ from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.records import MessageAdded, Record, Resumed, SessionOpened, SlotSet
 from windlass.stores import open_store
 from windlass.stores import sqlite as module
+from windlass.stores.batches import lines_of, link_of, pack
 from windlass.stores.sqlite import SQLiteStore
 
 OPENED, ADDED = SessionOpened(), MessageAdded()
@@ -296,7 +297,7 @@ async def test_a_file_of_a_newer_version_is_refused_and_not_touched(file, store)
     db.close()
     before = file.read_bytes()
     for use in (store.append("s", [ADDED], 1), store.read("s")):
-        with pytest.raises(StoreError, match=r"newer Windlass \(format 99, this one knows 1\).*Nothing was changed"):
+        with pytest.raises(StoreError, match=rf"newer Windlass .*knows {module.VERSION}\).*Nothing was changed"):
             await use
     await store.close()
     assert file.read_bytes() == before
@@ -305,23 +306,49 @@ async def test_a_file_of_a_newer_version_is_refused_and_not_touched(file, store)
 
 async def test_a_file_of_an_older_version_is_brought_up_step_by_step(file, store, monkeypatch):
     await make(file, [OPENED])
-    monkeypatch.setattr(module, "VERSION", 3)
+    now = module.VERSION
+    monkeypatch.setattr(module, "VERSION", now + 2)
     migrations = {
-        1: "ALTER TABLE sessions ADD COLUMN a TEXT DEFAULT 'x'; CREATE TABLE more (b TEXT)",
-        2: "INSERT INTO more SELECT a FROM sessions",
+        now: "ALTER TABLE sessions ADD COLUMN a TEXT DEFAULT 'x'; CREATE TABLE more (b TEXT)",
+        now + 1: "INSERT INTO more SELECT a FROM sessions",
     }
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
     await store.append("s", [ADDED], 1)
     assert list(await store.read("s")) == [OPENED, ADDED]
     await store.verify("s")
     assert await store._read("SELECT b FROM more") == [("x",)]
-    assert await store._read("PRAGMA user_version") == [(3,)]
+    assert await store._read("PRAGMA user_version") == [(now + 2,)]
+
+
+async def test_a_file_of_the_first_version_learns_where_its_logs_end(file, store):
+    await make(file, [OPENED, ADDED])
+    await store.append("s", [ADDED], 2)
+    await store.append("gone", [ADDED], 0)
+    await store.erase("gone")
+    erased = await store.find(status="erased")
+    await store.close()
+    db = sqlite3.connect(file, isolation_level=None)
+    db.execute("UPDATE sessions SET records = NULL, head = NULL WHERE status != 'erased'")
+    db.execute("PRAGMA user_version = 1")
+    db.close()
+    older = SQLiteStore(file)
+    assert (await older.verify("s")).records == 3
+    assert [info.records for info in await older.find(search="s", status="open")] == [3]
+    assert await older.find(status="erased") == erased
+    await older.append("s", [ADDED], 3)
+    db = sqlite3.connect(file, isolation_level=None)
+    db.execute("DELETE FROM batches WHERE seq = 3")
+    db.close()
+    with pytest.raises(StoreError, match="it ends before what the session's row says"):
+        await older.verify("s")
+    await older.close()
 
 
 async def test_a_migration_that_fails_changes_nothing(file, store, monkeypatch):
     await make(file, [OPENED])
-    monkeypatch.setattr(module, "VERSION", 3)
-    monkeypatch.setattr(module, "MIGRATIONS", {1: "CREATE TABLE more (b TEXT)", 2: "NO SQL AT ALL"})
+    now = module.VERSION
+    monkeypatch.setattr(module, "VERSION", now + 2)
+    monkeypatch.setattr(module, "MIGRATIONS", {now: "CREATE TABLE more (b TEXT)", now + 1: "NO SQL AT ALL"})
     with pytest.raises(StoreError, match="syntax error"):
         await store.append("s", [ADDED], 1)
     monkeypatch.undo()
@@ -353,6 +380,8 @@ TAMPERING = {
     "a link": "UPDATE batches SET link = x'00' WHERE seq = 1",
     "a batch that is missing": "DELETE FROM batches WHERE seq = 1",
     "a count": "UPDATE batches SET count = 2 WHERE seq = 2",
+    "the last batch": "DELETE FROM batches WHERE seq = 2",
+    "a last batch that is another one": "UPDATE batches SET pruned = 1, link = x'00' WHERE seq = 2",
 }
 
 
@@ -364,7 +393,36 @@ async def test_tampering_is_found_at_its_record(file, store, statement):
     db.execute(statement)
     db.commit()
     db.close()
-    with pytest.raises(StoreError, match=r"the log of session 's' is broken at record [12]"):
+    with pytest.raises(StoreError, match=r"the log of session 's' is broken at record [123]"):
+        await store.verify("s")
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+async def test_a_log_that_was_cut_short_is_found_and_not_gone_on_with(file, store, left):
+    for length in range(3):
+        await store.append("s", [number(length)], length)
+    await store.close()
+    with sqlite3.connect(file) as db:
+        db.execute("DELETE FROM batches WHERE seq >= ?", (left,))
+    db.close()
+    other = SQLiteStore(file)
+    text = rf"broken at record {left}: it ends before what the session's row says, the last of 3 records"
+    with pytest.raises(StoreError, match=text):
+        await other.verify("s")
+    with pytest.raises(StoreError, match=text):
+        await other.append("s", [ADDED], left)
+    assert len(await other.read("s")) == left
+    await other.close()
+
+
+async def test_a_batch_that_was_added_behind_the_store_is_found(file, store):
+    await store.append("s", [ADDED], 0)
+    with sqlite3.connect(file) as db:
+        lines = lines_of([ADDED])
+        link = link_of(db.execute("SELECT link FROM batches").fetchone()[0], lines)
+        db.execute("INSERT INTO batches VALUES (1, 1, 1, ?, ?, 0)", (link, pack(lines)))
+    db.close()
+    with pytest.raises(StoreError, match=r"broken at record 1: it goes on after what the session's row says"):
         await store.verify("s")
 
 

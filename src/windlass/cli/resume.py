@@ -8,6 +8,7 @@ import click
 
 from windlass import Agent
 from windlass._text import shown
+from windlass.outcomes import Failed
 
 from .loading import agent_argument
 from .stores import told
@@ -22,6 +23,8 @@ def resume(agent: Agent[Any, Any], session: str) -> None:
     Answers are given before, with `windlass approve`. The agent must be made with the store that has the session.
     """
     result = told(lambda: agent.resume_sync(session))
+    if isinstance(result.outcome, Failed):
+        raise click.ClickException(f"{session}: {result.outcome.error.type}: {result.outcome.error.message}")
     click.echo(result.text)
     click.echo(f"{session}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:

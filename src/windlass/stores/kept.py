@@ -50,8 +50,11 @@ def found(info: SessionInfo, search: str, status: str | None) -> bool:
     return search.casefold() in text and status in (None, info.status)
 
 
-def verified(session: str, batches: Iterable[Batch]) -> Verified:
-    """Follow a chain. A pruned batch has its link still, but not the bytes it was taken of."""
+def verified(session: str, batches: Iterable[Batch], end: tuple[int, bytes] | None = None) -> Verified:
+    """Follow a chain to its `end`: how many records it has, and its last link, as the store keeps them beside the log.
+
+    A pruned batch has its link still, but not the bytes it was taken of.
+    """
     link, records, gone = START, 0, 0
     for batch in batches:
         if batch.seq != records:
@@ -64,7 +67,19 @@ def verified(session: str, batches: Iterable[Batch]) -> Verified:
             raise broken(session, batch.seq, f"it should have {batch.count} records")
         link = batch.link
         records += batch.count
+    if end is not None:
+        check_end(session, records, end[0])
+        if link != end[1]:
+            raise broken(session, records, "the last link is not the one that the session's row has")
     return Verified(session, records, link.hex(), gone)
+
+
+def check_end(session: str, records: int, said: int) -> None:
+    """Raise if a log has not as many records as the session's row says."""
+    if records < said:
+        raise broken(session, records, f"it ends before what the session's row says, the last of {said} records")
+    if records > said:
+        raise broken(session, said, "it goes on after what the session's row says")
 
 
 def pruned(lines: bytes) -> bytes | None:
@@ -85,6 +100,21 @@ def unpacked(session: str, seq: int, data: bytes) -> bytes:
         return unpack(data)
     except zlib.error as error:
         raise broken(session, seq, f"the batch is damaged ({error})") from error
+
+
+def batches_of(session: str, rows: Iterable[Sequence[Any]]) -> list[Batch]:
+    """The batches of a session from their rows."""
+    return [Batch(seq, count, link, unpacked(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows]
+
+
+def whole_of(session: str, rows: Sequence[Sequence[Any]]) -> tuple[list[Batch], tuple[int, bytes] | None]:
+    """The batches of a session and where its row says that they end, from rows that have that end first.
+
+    A session without batches has one row, in which there is nothing else.
+    """
+    if not rows:
+        return [], None
+    return batches_of(session, [row[2:] for row in rows if row[2] is not None]), (rows[0][0], rows[0][1])
 
 
 def as_json(data: Any) -> bytes:

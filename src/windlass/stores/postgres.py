@@ -21,8 +21,10 @@ from .kept import (
     INHERITED,
     Settling,
     as_json,
+    batches_of,
     belongs,
     below,
+    check_end,
     conflict,
     erased_session,
     escaped,
@@ -33,6 +35,7 @@ from .kept import (
     survive_forks,
     unpacked,
     verified,
+    whole_of,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +190,7 @@ class PostgresStore:
             raise erased_session(session)
         if appending.head is not None and _is_there(db, row.number, expected, appending.head):
             return _waiting(db, session)
-        self._check(row, session, expected)
+        self._check(db, row, session, expected)
         epoch = row.epoch + any(isinstance(record, _OPENERS) for record in records)
         lines, length = lines_of(records), expected + len(records)
         link = link_of(row.head, lines)
@@ -208,9 +211,10 @@ class PostgresStore:
         appending.head = _Head(length, link, epoch, made[0])
         return bool(made[1])
 
-    def _check(self, row: _Row, session: str, expected: int) -> None:
+    def _check(self, db: Connection, row: _Row, session: str, expected: int) -> None:
         """Whether the log is the one to go on from: its length, and what this store knows of it."""
         if row.records != expected:
+            check_end(session, _length(db, row.number), row.records)
             raise conflict(session, row.records, expected)
         mine = self._heads.get(session)
         if mine is not None and mine.records == expected and (mine.link, mine.epoch) != (row.head, row.epoch):
@@ -229,7 +233,7 @@ class PostgresStore:
             "WHERE id = %s AND seq + count > %s ORDER BY seq",
             session, start,
         )  # fmt: skip
-        return [Batch(seq, count, link, unpacked(session, seq, data), gone) for seq, count, link, data, gone in rows]
+        return batches_of(session, rows)
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -267,8 +271,13 @@ class PostgresStore:
         return await self._write(lambda db: _erase(db, session), repeatable=False)
 
     async def verify(self, session: str) -> Verified:
-        """Follow the chain of a session; raises `StoreError` where it is broken."""
-        return verified(session, await self.batches(session))
+        """Follow the chain of a session to the end that its row has; raises `StoreError` where it is broken."""
+        rows = await self._read(
+            "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
+            "WHERE id = %s AND status != 'erased' ORDER BY seq",
+            session,
+        )
+        return verified(session, *whole_of(session, rows))
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
@@ -534,6 +543,13 @@ def _is_there(db: Connection, number: int, seq: int, head: _Head) -> bool:
     """Whether a batch that we once sent is in the log: not its equal, but the very one."""
     query = "SELECT 1 FROM batches WHERE session = %s AND seq = %s AND link = %s AND xmin::text = %s"
     return db.execute(query, (number, seq, head.link, head.transaction)).fetchone() is not None
+
+
+def _length(db: Connection, number: int) -> int:
+    """How many records the batches of a session have."""
+    query = "SELECT coalesce(max(seq + count), 0) FROM batches WHERE session = %s"
+    found = db.execute(query, (number,)).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def _waiting(db: Connection, session: str) -> bool:

@@ -23,8 +23,10 @@ from .kept import (
     INHERITED,
     Settling,
     as_json,
+    batches_of,
     belongs,
     below,
+    check_end,
     conflict,
     erased_session,
     escaped,
@@ -35,11 +37,12 @@ from .kept import (
     survive_forks,
     unpacked,
     verified,
+    whole_of,
 )
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x57494E44  # "WIND"
 SCHEMA = """
 CREATE TABLE sessions (
@@ -64,7 +67,13 @@ CREATE TABLE cursors (
 ) WITHOUT ROWID;
 CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
 """
-MIGRATIONS: dict[int, str] = {}
+MIGRATIONS: dict[int, str] = {
+    1: """
+UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHERE session = number), 0),
+    head = coalesce((SELECT link FROM batches WHERE session = number ORDER BY seq DESC LIMIT 1), zeroblob(16))
+    WHERE status != 'erased';
+""",
+}
 """From a version to the SQL that makes it the next one."""
 
 QUICK = 200e-6
@@ -186,6 +195,8 @@ class SQLiteStore:
             head = _head(db, session)
         found = 0 if head is None else head.records
         if found != expected:
+            if head is not None:
+                check_end(session, _length(db, head.number), head.records)
             raise conflict(session, found, expected)
         if records:
             lines, change = lines_of(records), change_of(records)
@@ -199,7 +210,9 @@ class SQLiteStore:
                 self._heads.pop(session, None)
                 now = _head(db, session)
                 raise conflict(session, None if now is None else now.records, expected) from None
-            self._heads[session] = _Head(head.number, expected + len(records), link)
+            length = expected + len(records)
+            db.execute("UPDATE sessions SET records = ?, head = ? WHERE number = ?", (length, link, head.number))
+            self._heads[session] = _Head(head.number, length, link)
             self._heads.move_to_end(session)
             if len(self._heads) > _KNOWN:
                 self._heads.popitem(last=False)
@@ -221,9 +234,7 @@ class SQLiteStore:
             "WHERE id = ? AND status != 'erased' AND seq + count > ? ORDER BY seq",
             session, start,
         )  # fmt: skip
-        return [
-            Batch(seq, count, link, unpacked(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows
-        ]
+        return batches_of(session, rows)
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -236,8 +247,8 @@ class SQLiteStore:
     ) -> Sequence[SessionInfo]:
         like = f"%{escaped(search)}%"
         rows = await self._read(
-            "SELECT id, status, agent, title, started, updated, coalesce(records, (SELECT max(seq + count) FROM batches"
-            " WHERE session = number), 0), (SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "SELECT id, status, agent, title, started, updated, records, "
+            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
             "WHERE (id LIKE ? ESCAPE '\\' OR title LIKE ? ESCAPE '\\' OR agent LIKE ? ESCAPE '\\') "
             "AND (? IS NULL OR status = ?) ORDER BY updated DESC, number DESC LIMIT ?",
             like, like, like, status, status, -1 if limit is None else limit,
@@ -302,8 +313,13 @@ class SQLiteStore:
         return bool(rows)
 
     async def verify(self, session: str) -> Verified:
-        """Follow the chain of a session; raises `StoreError` where it is broken."""
-        return verified(session, await self.batches(session))
+        """Follow the chain of a session to the end that its row has; raises `StoreError` where it is broken."""
+        rows = await self._read(
+            "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
+            "WHERE id = ? AND status != 'erased' ORDER BY seq",
+            session,
+        )
+        return verified(session, *whole_of(session, rows))
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
@@ -548,16 +564,21 @@ def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
 
 
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:
-    """The end of a session's log; None if there is no such session."""
-    row = db.execute("SELECT number, status FROM sessions WHERE id = ?", (session,)).fetchone()
+    """The end of a session's log, as its row has it; None if there is no such session."""
+    row = db.execute("SELECT number, status, records, head FROM sessions WHERE id = ?", (session,)).fetchone()
     if row is None:
         return None
-    number, status = row
+    number, status, records, head = row
     if status == "erased":
         raise erased_session(session)
-    query = "SELECT seq + count, link FROM batches WHERE session = ? ORDER BY seq DESC LIMIT 1"
+    return _Head(number, records, head)
+
+
+def _length(db: sqlite3.Connection, number: int) -> int:
+    """How many records the batches of a session have."""
+    query = "SELECT seq + count FROM batches WHERE session = ? ORDER BY seq DESC LIMIT 1"
     last = db.execute(query, (number,)).fetchone()
-    return _Head(number, *last) if last is not None else _Head(number, 0, START)
+    return 0 if last is None else int(last[0])
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:

@@ -68,14 +68,18 @@ class StoreFailed(AssertionError):
 
 
 async def check_store(
-    make: Make, *, durable: bool = True, tamper: Callable[[str], object] | None = None
+    make: Make,
+    *,
+    durable: bool = True,
+    tamper: Callable[[str], object] | None = None,
+    cut: Callable[[str], object] | None = None,
 ) -> StoreReport:
     """Check a store; raise `StoreFailed`, an AssertionError that lists all it fails.
 
     `make`, plain or async, opens the same storage each time it is called: one of the checks' own, for they prune and
     erase. Of a store that is not `durable` it returns the same object, which is closed only at the end. `tamper`, plain
-    or async, changes something in the middle of the log of a session behind the store's back; without it, it is not
-    checked whether that is found.
+    or async, changes something in the middle of the log of a session behind the store's back, and `cut` takes its last
+    batch away; without them, it is not checked whether that is found.
 
     - *the log*: batches are kept whole and in order, whatever they hold; windows of it can be read
     - *versions*: of those who append at the same length one wins, be it tasks, threads or several stores
@@ -84,7 +88,7 @@ async def check_store(
     - *the chain*: it can be followed, also after pruning
     - *opening*: it can be closed and opened again, used by several stores at once, from any thread and any loop
     """
-    bench = StoreBench(make, durable, tamper)
+    bench = StoreBench(make, durable, tamper, cut)
     passed, failed, skipped = list[str](), dict[str, str](), list[str]()
     for name, (made, needs) in CHECKS.items():
         if needs is not None and not getattr(bench, needs):
@@ -108,10 +112,17 @@ async def check_store(
 class StoreBench:
     """What the checks are made with: the same storage, opened as often as they like, and ids that nobody has used."""
 
-    def __init__(self, make: Make, durable: bool, tamper: Callable[[str], object] | None) -> None:
+    def __init__(
+        self,
+        make: Make,
+        durable: bool,
+        tamper: Callable[[str], object] | None,
+        cut: Callable[[str], object] | None,
+    ) -> None:
         self.make = make
         self.durable = durable
         self.tamper = tamper
+        self.cut = cut
         self.opened: list[Store] = []
 
     async def open(self) -> Store:
@@ -680,22 +691,40 @@ async def _a_link_depends_on_all_before_it(bench: StoreBench) -> None:
 
 @check("tamper")
 async def _what_was_tampered_with_is_found(bench: StoreBench) -> None:
+    assert bench.tamper is not None
+    await _is_found(bench, bench.tamper)
+
+
+@check("cut")
+async def _a_log_that_was_cut_short_is_found(bench: StoreBench) -> None:
+    assert bench.cut is not None
+    store, session = await _is_found(bench, bench.cut)
+    left = await store.read(session)
+    same(len(left), 2, "how many records are left")
+    try:
+        await (await bench.open()).append(session, [ADDED], len(left))
+    except (StoreError, SessionConflict):
+        return
+    raise AssertionError("it was gone on with as if nothing were missing")
+
+
+async def _is_found(bench: StoreBench, damage: Callable[[str], object]) -> tuple[Store, str]:
+    """Fail unless `verify` sees what was done to a session, and nothing wrong with another."""
     store, session, other = await bench.open(), bench.id(), bench.id()
     for name in (session, other):
         for length in range(3):
             await store.append(name, [SlotSet(slot="number", value=length)], length)
         await store.verify(name)
-    assert bench.tamper is not None
-    tampered = bench.tamper(session)
-    if inspect.isawaitable(tampered):
-        await tampered
+    done = damage(session)
+    if inspect.isawaitable(done):
+        await done
     await store.verify(other)
     try:
         await store.verify(session)
     except StoreError as error:
         same(session in str(error), True, "whether the error names the session")
-    else:
-        raise AssertionError("verify found nothing")
+        return store, session
+    raise AssertionError("verify found nothing")
 
 
 # ---------------------------------------------------------------- opening, threads, loops
