@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,32 +124,124 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
     assert list(await agent.store.take("s", ())) == []
 
 
-async def test_an_answer_that_came_in_time_and_is_read_too_late_is_no_answer(store):
-    """Behaviour 101: what counts is when the turn would go on."""
-    clock = FakeClock()
+def expiring(store: Any, clock: FakeClock, default: Any) -> tuple[Agent, list[int]]:
     agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock)
-    agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60))
-    (asked,) = (await agent.run("go", session="s")).waiting_for
-    await agent.resolve("s", asked.id, Approve())
-    await clock.advance(61)
-    result = await agent.resume("s")
-    assert paid == []
-    assert "expired" in result.messages[2].parts[0].text
+    agent.registered.hooks.pop(0)
+    agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60, default=default))
+    return agent, paid
 
 
+async def answers_of(agent: Agent, session: str = "s") -> list[Any]:
+    return [record.answer for record in await agent.store.read(session) if isinstance(record, Answered)]
+
+
+@pytest.mark.parametrize("default", ["approve", "reject"])
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(Reject("no"), []), (Respond("was paid"), []), (Edit({"euros": 1}), [1]), (Approve(), [5])]
 )
-async def test_an_answer_given_in_time_stands_where_the_default_would_approve(store, answer, outcome):
+async def test_an_answer_given_in_time_stands_however_late_it_is_read(store, default, answer, outcome):
+    """Behaviour 101: stale is what is answered after the question has expired, not what is read after that."""
     clock = FakeClock()
-    agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock)
-    agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60, default="approve"))
-    agent.registered.hooks.pop(0)
+    agent, paid = expiring(store, clock, default)
     (asked,) = (await agent.run("go", session="s")).waiting_for
+    await clock.advance(59)
     await agent.resolve("s", asked.id, answer)
-    await clock.advance(61)
+    await clock.advance(3600)
+    result = await agent.resume("s")
+    assert (result.text, paid) == ("done", outcome)
+    assert await answers_of(agent) == [answer]
+
+
+@pytest.mark.parametrize(("default", "outcome"), [("approve", [5]), ("reject", [])])
+async def test_an_answer_after_the_default_was_recorded_is_refused(store, default, outcome):
+    clock = FakeClock()
+    agent, paid = expiring(store, clock, default)
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    answer = {"id": asked.id, "digest": asked.digest, "at": clock.now(), "answer": {"answer": "Respond", "text": "x"}}
+    await clock.advance(60)
     await agent.resume("s")
+    with pytest.raises(StaleAnswer, match="no such question is open"):
+        await agent.resolve("s", asked.id, Respond("x"))
+    await agent.store.put("s", "late", "answer", answer)
     assert paid == outcome
+    (given,) = await answers_of(agent)
+    assert isinstance(given, Approve if outcome else Reject)
+
+
+@pytest.mark.parametrize("at", [None, 60.0, 1e12, "0", float("inf")])
+@pytest.mark.parametrize("default", ["approve", "reject"])
+@pytest.mark.parametrize("read", [59, 60])
+async def test_when_an_answer_was_given_is_not_believed_if_it_says_nothing_or_too_late(store, at, default, read):
+    """What is read in time was given in time, whatever the clock of whoever gave it says."""
+    clock = FakeClock(start=0.0)
+    agent, paid = expiring(store, clock, default)
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    answer = {"id": asked.id, "digest": asked.digest, "answer": {"answer": "Edit", "arguments": {"euros": 1}}}
+    await agent.store.put("s", f"answer/{asked.id}/1", "answer", answer if at is None else answer | {"at": at})
+    await clock.advance(read)
+    await agent.resume("s")
+    assert paid == ([1] if read < 60 else [5] if default == "approve" else [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "yes",
+        None,
+        [],
+        {},
+        {"answer": {"answer": "Approve"}},
+        {"id": "ID", "digest": "DIGEST"},
+        {"id": "ID", "digest": "DIGEST", "answer": {"answer": "Yes"}},
+    ],
+)
+async def test_what_is_no_answer_does_not_stand_in_the_way_of_one(store, wrong):
+    agent, paid = make(store, calls("pay", euros=5), says("done"))
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    if isinstance(wrong, dict) and "id" in wrong:
+        wrong = {**wrong, "id": asked.id, "digest": asked.digest}
+    await agent.store.put("s", "wrong", "answer", wrong)
+    assert (await agent.resume("s")).waiting_for == (asked,)
+    await agent.resolve("s", asked.id, Approve())
+    assert ((await agent.resume("s")).text, paid) == ("done", [5])
+
+
+@pytest.mark.parametrize("default", ["approve", "reject"])
+async def test_an_answer_that_arrives_while_the_session_is_opened_beats_the_default(store, default):
+    """Whoever sees that a question has expired looks once more whether it was answered before."""
+    clock = FakeClock()
+    agent, paid = expiring(store, clock, default)
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    await clock.advance(59)
+    given = clock.now()
+    await clock.advance(1)
+    take, looked = agent.store.take, []
+
+    async def take_and_answer(session: str, taken: Any) -> Any:
+        found = await take(session, taken)
+        if not looked:
+            await resolve(agent.store, "s", asked.id, Reject("no"), now=given)
+        looked.append(session)
+        return found
+
+    agent.store.take = take_and_answer  # type: ignore[method-assign]
+    await agent.resume("s")
+    assert paid == []
+    assert await answers_of(agent) == [Reject("no")]
+
+
+async def test_a_child_hears_an_answer_in_time_that_its_parent_reads_late(store):
+    clock = FakeClock()
+    child, paid = expiring(store, clock, "reject")
+    child.name = "child"
+    parent = Agent(
+        ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store, clock=clock
+    )
+    (asked,) = (await parent.run("go", session="s")).waiting_for
+    await parent.resolve("s/1/1", asked.id, Approve())
+    await clock.advance(61)
+    result = await parent.resume("s")
+    assert (result.text, paid) == ("done", [5])
 
 
 async def test_an_answer_that_arrives_while_siblings_work_takes_effect_at_once(store):
@@ -210,6 +305,102 @@ async def test_an_answer_that_only_the_inbox_of_the_child_has_is_heard(store):
     await parent.store.put("s/1/1", f"answer/{asked.id}/1", "answer", answer)
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [5])
+
+
+def nested(store: Any, clock: FakeClock | None = None, **ask: Any) -> tuple[Agent, list[int]]:
+    """An agent over an agent over an agent that asks before it pays, twice at once."""
+    twice = calls([("pay", {"euros": 5}), ("pay", {"euros": 7})])
+    lowest, paid = make(store, twice, says("lowest done"), name="lowest")
+    lowest.registered.hooks.pop(0)
+    lowest.gate(ToolCalling, name="ask")(lambda event: Ask("Pay?", **ask))
+    middle = Agent(ScriptedModel(calls("lowest", task="t"), says("ok")), tools=[lowest.as_tool()], name="middle")
+    script = ScriptedModel(calls("middle", task="t"), says("done"))
+    return Agent(script, tools=[middle.as_tool()], store=store, clock=clock), paid
+
+
+LEVELS = ["s", "s/1/1", "s/1/1/1/1"]
+
+ANSWER = """
+import asyncio, sys
+from windlass.approvals import resolve
+from windlass.decisions import Approve, Reject
+from windlass.stores.sqlite import SQLiteStore
+
+async def main(file, how, session, *answers):
+    store = SQLiteStore(file)
+    for answer in answers:
+        ask_id, _, kind = answer.partition("=")
+        if how == "resolve":
+            await resolve(store, session, ask_id, Approve() if kind == "Approve" else Reject("no"))
+        else:
+            asked = {ask.id: ask for _, ask in await store.approvals()}[ask_id]
+            data = {"id": ask_id, "digest": asked.digest, "answer": {"answer": kind}, "at": 0.0}
+            assert await store.put(session, f"answer/{ask_id}/1", "answer", data)
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def elsewhere(file: Path, *arguments: str) -> None:
+    """Let another process answer."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", ANSWER, str(file), *arguments, env=environment)
+    assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("session", LEVELS)
+@pytest.mark.parametrize("how", ["resolve", "put"])
+async def test_an_answer_in_any_inbox_of_three_levels_is_heard_from_another_process(tmp_path, how, session):
+    """Behaviour 110: by the id of the call; whichever of the sessions has it, the root hears it."""
+    file = tmp_path / "s.db"
+    store = SQLiteStore(file)
+    root, paid = nested(store)
+    first, second = (await root.run("go", session="s")).waiting_for
+    await elsewhere(file, how, session, f"{second.id}=Approve")
+    result = await root.resume("s")
+    assert ([asked.id for asked in result.waiting_for], paid) == ([first.id], [7])
+    await elsewhere(file, how, session, f"{first.id}=Reject")
+    result = await root.resume("s")
+    assert (result.text, paid) == ("done", [7])
+    assert [list(await store.take(level, ())) for level in LEVELS] == [[], [], []]
+    for level in LEVELS:
+        given = [r.id for r in await store.read(level) if isinstance(r, Answered)]
+        assert given == [second.id, first.id]
+        await store.verify(level)
+    await store.close()
+
+
+async def test_a_rejection_that_only_the_lowest_inbox_has_beats_a_default_that_approves(store):
+    clock = FakeClock()
+    root, paid = nested(store, clock, expires=60, default="approve")
+    first, _ = (await root.run("go", session="s")).waiting_for
+    answer = {"id": first.id, "digest": first.digest, "answer": {"answer": "Reject"}, "at": clock.now()}
+    await root.store.put(LEVELS[2], f"answer/{first.id}/1", "answer", answer)
+    await clock.advance(61)
+    result = await root.resume("s")
+    assert (result.text, paid) == ("done", [7])
+
+
+async def test_an_answer_is_that_of_the_lowest_inbox_if_they_differ(store):
+    root, paid = nested(store)
+    first, second = (await root.run("go", session="s")).waiting_for
+    for level, kind in zip(LEVELS, ["Approve", "Approve", "Reject"], strict=True):
+        for asked in (first, second):
+            answer = {"id": asked.id, "digest": asked.digest, "answer": {"answer": kind}, "at": 0.0}
+            await root.store.put(level, f"answer/{asked.id}/1", "answer", answer)
+    result = await root.resume("s")
+    assert (result.text, paid) == ("done", [])
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+async def test_an_agent_two_levels_below_that_waits_can_be_cancelled_alone(store, level):
+    root, paid = nested(store)
+    await root.run("go", session="s")
+    assert await root.cancel(level, "not needed")
+    result = await root.resume("s")
+    assert (result.text, paid) == ("done", [])
+    assert (await root.state(level)).outcome == Cancelled("not needed")
 
 
 async def test_a_child_that_waits_can_be_cancelled_alone(store):

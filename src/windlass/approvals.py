@@ -97,8 +97,10 @@ def _key(records: Sequence[Record], asked: Asked) -> str:
 
 
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
-    """The id, the digest and the answer of an entry of the inbox, and when it was given."""
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), data.get("at", math.inf)
+    """The id, digest and answer of an entry of the inbox, and when it was given: never in time if it does not say."""
+    at = data.get("at")
+    known = isinstance(at, int | float) and not math.isnan(at)
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), at if known else math.inf
 
 
 def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:
@@ -107,13 +109,18 @@ def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) 
     if kind is None or kind not in asked.allow:
         given = kind or type(answer).__name__
         raise stale(session, asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
-    if asked.expires_at is not None and now >= asked.expires_at:
+    if expired(asked, now):
         raise stale(session, asked.id, "it has expired")
     if isinstance(answer, Edit) and not isinstance(answer.arguments, dict):
         raise stale(session, asked.id, f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
     if asked.approvers is not None and answer.by not in asked.approvers:
         text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
         raise stale(session, asked.id, text)
+
+
+def expired(asked: Asked, now: float) -> bool:
+    """Whether a question can no longer be answered, but takes its default."""
+    return asked.expires_at is not None and now >= asked.expires_at
 
 
 def checked_answers(
@@ -129,8 +136,7 @@ def checked_answers(
         check_answer(session, asked, answer, now)
         records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
     for asked in waiting:
-        expired = asked.expires_at is not None and now >= asked.expires_at
-        if expired and asked.id not in answers:
+        if expired(asked, now) and asked.id not in answers:
             default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
             records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True))
     return records

@@ -31,7 +31,7 @@ from windlass.tools import Tool
 
 from .composites import ExecutionLifecycle
 from .delegates import Delegate
-from .inbox import fitting
+from .inbox import fitting, from_below
 from .loop import drive_wrapped
 from .program import Program
 from .segment import Segment
@@ -359,7 +359,8 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
 async def _find(segment: Segment, tool: Delegate, started: Delegated) -> ChildSegment | None:
     """A child that was started before, with the answers that came for it. None if it still waits for all of them.
 
-    An answer or a cancel may wait in its own inbox: it came when the child had just suspended, or was meant for it.
+    An answer or a cancel may wait in its own inbox, or in that of an agent below it: it came when they had just
+    suspended, or was meant for one of them.
     """
     program = program_of(segment.program, tool, started.tools)
     log = await program.store.read(started.session)
@@ -370,11 +371,12 @@ async def _find(segment: Segment, tool: Delegate, started: Delegated) -> ChildSe
     entries = await program.store.take(started.session, fold.inbox)
     if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
         _ask_too(segment, fold.turn.waiting)
-        heard = [fitting(segment, data) for _, kind, data in entries if kind == "answer"]
-        delivered = tuple([answered for answered in heard if answered is not None])
-        for answered in delivered:
-            segment.record(answered)
-        if not delivered and not any(kind == "cancel" for _, kind, _ in entries):
+        given = [*await from_below(program.store, fold), *[(kind, data) for _, kind, data in entries]]
+        for kind, data in given:
+            if kind == "answer" and (answered := fitting(segment, data)) is not None:
+                segment.record(answered)
+                delivered = (*delivered, answered)
+        if not delivered and not any(kind == "cancel" for kind, _ in given):
             return None
     child = ChildSegment(segment, program, fold, started, delivered=delivered)
     child.inbox = bool(entries)

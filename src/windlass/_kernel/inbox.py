@@ -10,7 +10,9 @@ from windlass.approvals import answer_of, check_answer
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
+from windlass.protocols import Store
 from windlass.records import Answered, CancelRequested, InboxTaken, MessageHeld
+from windlass.states import Fold, fold_log
 
 from .segment import Segment
 from .stages import add_message
@@ -38,18 +40,38 @@ async def take_inbox(segment: Segment) -> bool:
     return added
 
 
-def fitting(segment: Segment, data: dict[str, Any]) -> Answered | None:
+async def from_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
+    """The answers and cancels in the inboxes of agents below that wait for a person: their kinds, and what they say.
+
+    Those of the lowest come first: a question is answered by whoever asks it.
+    """
+    found: list[tuple[str, Any]] = []
+    for call in fold.open.calls.values() if fold.open is not None else ():
+        if call.result is None and call.children:
+            session = call.children[-1].started.session
+            child = fold_log(session, await store.read(session))
+            if child.turn is not None and child.turn.waiting:
+                found += await from_below(store, child)
+                entries = await store.take(session, child.inbox)
+                found += [(kind, data) for _, kind, data in entries if kind in ("answer", "cancel")]
+    return found
+
+
+def fitting(segment: Segment, data: Any) -> Answered | None:
     """An answer from outside as a record, if it fits a question that is open.
 
-    One that is read after its question has expired is none, unless the default would then allow what it may forbid: in
-    that case it counts if it was given in time.
+    It counts if it was given before its question expired, by the clock of whoever gave it, or is read before that, by
+    ours; whatever the default is, until the default is recorded.
     """
-    ask_id, digest, answer, at = answer_of(data)
+    try:
+        ask_id, digest, answer, at = answer_of(data)
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError):  # whoever put it there wrote no answer
+        return None
     asked = next((asked for asked in segment.waiting if asked.id == ask_id and asked.digest == digest), None)
     if asked is None:
         return None
     try:
-        check_answer(segment.fold.session, asked, answer, at if asked.default == "approve" else segment.clock.now())
+        check_answer(segment.fold.session, asked, answer, min(at, segment.clock.now()))
     except StaleAnswer:
         return None
     return Answered(ask_id, answer, digest, answer.by or "", asked.by)

@@ -36,7 +36,7 @@ from windlass.turns import Writes
 
 from .applying import abandon, keep_partial, release
 from .drifting import differences
-from .inbox import fitting
+from .inbox import fitting, from_below
 from .segment import Segment, handled
 from .shielding import shielded
 from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
@@ -204,9 +204,10 @@ class TurnLifecycle(Struct):
 
     async def _resume(self) -> None:
         segment = self.segment
-        taken, checked = await self._from_elsewhere() if segment.inbox else ([], [])
+        now = segment.clock.now()
+        taken, checked = await self._from_elsewhere() if segment.inbox or segment.waiting else ([], [])
         if segment.delivered is None:
-            checked += self._answers(checked)
+            checked += self._answers(checked, now)
         else:
             checked = list(segment.delivered)
         turn = segment.fold.turn
@@ -297,23 +298,32 @@ class TurnLifecycle(Struct):
         return verdict
 
     async def _from_elsewhere(self) -> tuple[list[InboxTaken], list[Answered]]:
-        """The answers that came through the inbox. One that fits no question that is open counts for nothing."""
-        segment, taken, heard = self.segment, list[InboxTaken](), list[Answered]()
-        for key, kind, data in await segment.program.store.take(segment.fold.session, segment.fold.inbox):
-            if kind == "answer":
-                taken.append(InboxTaken(key, kind))
-                if (found := fitting(segment, data)) is not None:
-                    heard.append(found)
-        return taken, heard
+        """The answers that came through the inbox, or through that of an agent below whose question is open here, too.
 
-    def _answers(self, heard: list[Answered]) -> list[Answered]:
-        """The answers that the caller gave, and the defaults of questions that nobody has answered in time."""
+        One that fits no question that is open counts for nothing.
+        """
+        segment, store = self.segment, self.segment.program.store
+        entries = [
+            entry for entry in await store.take(segment.fold.session, segment.fold.inbox) if entry[1] == "answer"
+        ]
+        given = [data for kind, data in await from_below(store, segment.fold) if kind == "answer"]
+        heard: dict[str, Answered] = {}
+        for data in (*given, *[data for _, _, data in entries]):
+            if (found := fitting(segment, data)) is not None:
+                heard.setdefault(found.id, found)
+        return [InboxTaken(key, kind) for key, kind, _ in entries], list(heard.values())
+
+    def _answers(self, heard: list[Answered], now: float) -> list[Answered]:
+        """The answers that the caller gave, and the defaults of questions that nobody has answered in time.
+
+        `now` is from before the inbox was read: an answer that came until then has been heard.
+        """
         segment = self.segment
         known = {answered.id for answered in heard}
         if again := known & segment.answers.keys():
             raise stale(segment.fold.session, min(again), "it has been answered already")
         waiting = [asked for asked in segment.waiting if asked.id not in known]
-        return checked_answers(segment.fold.session, waiting, dict(segment.answers), segment.clock.now())
+        return checked_answers(segment.fold.session, waiting, dict(segment.answers), now)
 
     # ------------------------------------------------------------ finish
 
