@@ -99,8 +99,8 @@ def _key(records: Sequence[Record], asked: Asked) -> str:
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     """The id, digest and answer of an entry of the inbox, and when it was given: never in time if it does not say."""
     at = data.get("at")
-    known = isinstance(at, int | float) and not math.isnan(at)
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), at if known else math.inf
+    given = float(at) if isinstance(at, int | float) and not math.isnan(at) else math.inf
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), given
 
 
 def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:

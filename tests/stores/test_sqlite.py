@@ -67,10 +67,67 @@ async def test_a_relative_path_stays_where_it_was_when_the_process_moves(tmp_pat
     await store.close()
 
 
-@pytest.mark.parametrize("address", ["sqlite:///", "sqlite://logs.db", "sqlite:logs.db"])
-def test_an_address_without_a_path_is_refused(address):
-    with pytest.raises(ConfigError, match="known are"):
+async def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for store in (open_store("sqlite:///~/a.db"), SQLiteStore("~/b.db"), SQLiteStore(Path("~/c.db"))):
+        await store.append("s", [OPENED], 0)
+        await store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "c.db"]
+
+
+ADDRESSES = {
+    "sqlite:///": "'sqlite:///' names no file; known are",
+    "sqlite://": "did you mean 'sqlite:///file.db'",
+    "sqlite:": "did you mean 'sqlite:///file.db'",
+    "sqlite://logs.db": "did you mean 'sqlite:///logs.db'",
+    "sqlite:logs.db": "did you mean 'sqlite:///logs.db'",
+    "SQLite:///logs.db": "did you mean 'sqlite:///logs.db'",
+    "logs.db": "did you mean 'sqlite:///logs.db'",
+    "sqlite:///:memory:": "not ':memory:'; for one in memory use store=\"memory:\"",
+    "sqlite://:memory:": "did you mean 'memory:'",
+    ":memory:": "did you mean 'memory:'",
+    "memory": "did you mean 'memory:'",
+    "memory://": "did you mean 'memory:'",
+    "sqlite:///logs/": "'sqlite:///logs/' names a folder",
+    "sqlite:///.": "'.' is a folder; name a file in it",
+    "sqlite:////": "names a folder",
+    "sqlite:///~": "'~' is a folder",
+    "sqlite:///~nobody-of-that-name/logs.db": "'~nobody-of-that-name/logs.db' cannot be found",
+    "sqlite:///logs.db?mode=ro": "'sqlite:///logs.db?mode=ro' has options",
+    "sqlit:///logs.db": "did you mean 'sqlite://…'",
+    "postgre://db/x": "did you mean 'postgres",
+    "postgresql+psycopg://db/x": "did you mean 'postgresql://…'",
+    "mysql://db/x": "no store is known for 'mysql://db/x'; known are",
+    "": "no store is known for ''",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_that_is_none_is_refused_by_name(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
         open_store(address)
+    assert ADDRESSES[address] in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_password_of_an_address_that_is_none_is_not_told():
+    with pytest.raises(ConfigError) as caught:
+        open_store("postgersql://ann:hunter2/@host/db")
+    assert "hunter2" not in str(caught.value)
+    assert "'postgersql://…@host/db'; did you mean 'postgresql://…'?" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", "."])
+def test_a_path_that_is_no_file_is_refused(path):
+    with pytest.raises(ConfigError):
+        SQLiteStore(path)
+
+
+@pytest.mark.parametrize("given", [Path("logs.db"), 7, {"path": "logs.db"}])
+def test_what_is_no_store_is_refused(given):
+    with pytest.raises(ConfigError, match=f"is no store but of type {type(given).__name__}; known are"):
+        open_store(given)
 
 
 def test_nothing_is_made_before_it_is_used(file):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +34,48 @@ def open_store(where: str | Store | None) -> Store:
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
+        if not hasattr(where, "append"):
+            raise ConfigError(f"store={where!r} is no store but of type {type(where).__name__}; {_KNOWN}")
         return where
-    if where.startswith("sqlite:///") and len(where) > len("sqlite:///"):
+    scheme, colon, rest = where.partition(":")
+    if scheme == "sqlite" and rest.startswith("///"):
         from .sqlite import SQLiteStore
 
-        return SQLiteStore(where.removeprefix("sqlite:///"))
-    if where.startswith(("postgresql://", "postgres://")):
+        return SQLiteStore(_file(where, rest[3:]))
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from .postgres import PostgresStore
 
         return PostgresStore(where)
-    raise ConfigError(
-        f"no store is known for {where!r}; known are 'memory:', 'sqlite:///file.db' (four slashes for an absolute "
-        "path), 'postgresql://user@host/database', or pass a Store"
-    )
+    meant = _meant(scheme, colon, rest)
+    shown = re.sub("://.*@", "://…@", where)  # there may be a password in it
+    raise ConfigError(f"no store is known for {shown!r}{f'; did you mean {meant}?' if meant else ''}; {_KNOWN}")
+
+
+_KNOWN = (
+    "known are 'memory:', 'sqlite:///file.db' (four slashes for an absolute path), 'postgresql://user@host/database', "
+    "or pass a Store"
+)
+
+
+def _file(where: str, path: str) -> str:
+    """The path in the address of an SQLite file."""
+    if not path:
+        raise ConfigError(f"{where!r} names no file; {_KNOWN}")
+    if "?" in path:
+        raise ConfigError(f"{where!r} has options, which an address does not take: pass SQLiteStore(path, …)")
+    if path.endswith("/"):
+        raise ConfigError(f"{where!r} names a folder; name a file in it")
+    return path
+
+
+def _meant(scheme: str, colon: str, rest: str) -> str:
+    """What somebody may have meant who wrote an address that is none; "" if nobody knows."""
+    if not colon:
+        return "'memory:'" if scheme == "memory" else f"'sqlite:///{scheme}'" if "." in scheme else ""
+    if scheme.lower() == "memory" or rest == "memory:":
+        return "'memory:'"
+    if scheme.lower() == "sqlite":
+        path = rest.lstrip("/")
+        return f"'sqlite:///{path}'" if path and path != ":memory:" else "'memory:'" if path else "'sqlite:///file.db'"
+    close = get_close_matches(scheme.lower().split("+")[0], ["sqlite", "postgresql", "postgres", "memory"], 1)
+    return "" if not close else "'memory:'" if close[0] == "memory" else f"'{close[0]}://…'"

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from windlass.errors import StoreError, WindlassError
+from windlass.errors import ConfigError, StoreError, WindlassError
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, decode, encode
 
@@ -133,7 +133,7 @@ class SQLiteStore:
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise StoreError(f"synchronous={synchronous!r}: must be 'FULL' or 'NORMAL'")
-        self.path = Path(path).absolute()
+        self.path = _path(path)
         self.synchronous = synchronous
         self.timeout = timeout
         self._lock = threading.Lock()
@@ -540,6 +540,19 @@ class SQLiteStore:
             if sign in text:
                 return StoreError(f"could not {doing} {self.path}: {text}; {advice}")
         return StoreError(f"could not {doing} {self.path}: {text}")
+
+
+def _path(path: str | Path) -> Path:
+    """Where the file is. SQLite's own ':memory:' is refused: every connection would be a store of its own."""
+    if str(path) == ":memory:":
+        raise ConfigError("an SQLite store is a file, not ':memory:'; for one in memory use store=\"memory:\"")
+    try:
+        found = Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"the path {str(path)!r} cannot be found: {error}") from error
+    if not str(path) or found.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder; name a file in it" if str(path) else "the path is empty")
+    return found
 
 
 _ADVICE = {
