@@ -9,16 +9,20 @@ import pytest
 
 from windlass import (
     Agent,
+    Answered,
     Approve,
     Ask,
     Cancelled,
     Completed,
+    Edit,
     ModelReplied,
+    Reject,
     Respond,
     ToolCalling,
     ToolReturned,
     tool,
 )
+from windlass.approvals import resolve
 from windlass.errors import ConfigError
 from windlass.masking import MASK
 from windlass.stores.sqlite import SQLiteStore
@@ -117,6 +121,30 @@ async def test_what_comes_through_the_inbox_is_masked_before_it_is_put_there(tmp
     assert "sk-12345" not in repr(entries)
     assert (await agent.resume("s")).outcome == Cancelled(f"{MASK} is known")
     await store.close()
+
+
+@pytest.mark.parametrize("answer", [Respond("it is sk-12345"), Reject("not sk-12345"), Edit({"text": "sk-12345"})])
+async def test_an_answer_from_somebody_who_does_not_know_the_secrets_is_masked_when_it_is_taken(
+    tmp_path: Any, answer: Any
+):
+    """Whoever answers through the store alone cannot mask; the owner does, and the inbox forgets what it said."""
+    file = tmp_path / "s.db"
+    store = SQLiteStore(file)
+    script = ScriptedModel(calls("child", task="t"), says("done"))
+    child = Agent(ScriptedModel(calls("leak", text="x"), says("ok")), tools=[leak], name="child")
+    child.gate(ToolCalling)(lambda event: Ask("May it?"))
+    agent = Agent(script, tools=[child.as_tool()], secrets=["sk-12345"], store=store)
+    (asked,) = (await agent.run("hi", session="s")).waiting_for
+    await resolve(store, "s", asked.id, answer)
+    events = [event async for event in agent.stream(session="s")]
+    assert "sk-12345" not in repr(events)
+    for session in ("s", "s/1/1"):
+        log = await store.read(session)
+        assert "sk-12345" not in repr(log)
+        assert MASK in repr([record for record in log if isinstance(record, Answered)])
+        assert list(await store.take(session, ())) == []
+    await store.close()
+    assert b"sk-12345" not in file.read_bytes()
 
 
 def test_a_secret_that_would_be_everywhere_is_refused():

@@ -98,7 +98,10 @@ class Store(Protocol):
         ...
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        """The entries of the inbox that are not yet `taken`, in the order of their arrival."""
+        """The entries of the inbox that are not yet `taken`, in the order of their arrival.
+
+        Of one that the log says was taken only the key is kept.
+        """
         ...
 
     async def cursor(self, session: str, reader: str) -> int: ...

@@ -39,7 +39,7 @@ def reply(request):
     return calls("pay", euros=5) if request.messages[-1].role == "user" else says(request.messages[-1].parts[0].text)
 
 
-agent = Agent(FunctionModel(reply), tools=[pay], name="till", store="sqlite:///till.db")
+agent = Agent(FunctionModel(reply), tools=[pay], name="till", store="sqlite:///till.db", secrets=["hunter2"])
 agent.gate(ToolCalling)(lambda event: Ask(f"Pay {event.call.arguments['euros']} euros?"))
 """
 
@@ -369,6 +369,40 @@ def test_an_answer_counts_when_the_session_is_resumed(folder, options, word, tex
     assert (Path("paid").read_text() if Path("paid").exists() else None) == paid
     assert '"by":"ann"' in windlass("show", "rent", "--records", "--json").output
     assert windlass("approve").output == "nothing is asked\n"
+
+
+@pytest.mark.parametrize("agent", [True, False])
+@pytest.mark.parametrize(
+    "options", [["--reject", "not hunter2"], ["--respond", "hunter2"], ["--edit", '{"euros": 3, "x": "hunter2"}']]
+)
+def test_the_secrets_of_an_agent_are_masked_before_its_answer_is_kept_or_when_it_is_taken(folder, agent, options):
+    fill("rent")
+    answer = ["approve", "rent", "rent/1/1", *options]
+    given = windlass(*answer, "--agent", "counter:agent", store=None) if agent else windlass(*answer)
+    assert given.exit_code == 0, given.output
+    ((_, _, kept),) = in_store(lambda store: store.take("rent", ()))
+    assert ("hunter2" in repr(kept), "•••" in repr(kept)) == (not agent, agent)
+    assert (b"hunter2" in Path("till.db").read_bytes()) == (not agent)
+    sys.modules.pop("counter", None)  # another process would not have it
+    assert windlass("resume", "counter:agent", "rent").exit_code == 0
+    assert in_store(lambda store: store.take("rent", ())) == []
+    records = windlass("show", "rent", "--records", "--json").output
+    assert ("hunter2" in records, "•••" in records) == (False, True)
+    assert b"hunter2" not in Path("till.db").read_bytes()
+
+
+def test_an_agent_is_asked_in_its_own_store(folder, monkeypatch):
+    fill("rent")
+    monkeypatch.setenv("WINDLASS_STORE", "sqlite:///other.db")
+    assert "rent/1/1" in windlass("approve", "--agent", "counter", store=None).output
+    assert not Path("other.db").exists()
+    result = windlass("approve", "--agent", "counter")
+    assert (result.exit_code, "leave out --store" in result.stderr) == (2, True)
+    Path("forgetful.py").write_text("from counter import *\nagent = Agent(FunctionModel(reply))\n")
+    result = windlass("approve", "--agent", "forgetful", store=None)
+    assert (result.exit_code, "in memory has nothing to show" in result.stderr) == (2, True)
+    result = windlass("approve", "--agent", "nowhere", store=None)
+    assert (result.exit_code, "nowhere" in result.stderr) == (2, True)
 
 
 def test_an_answer_that_does_not_fit_is_refused(folder):

@@ -16,7 +16,7 @@ from tests.servers.proxy import Proxy, proxied
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.messages import user
-from windlass.records import MessageAdded, Resumed, SessionOpened, SlotSet, TurnStarted
+from windlass.records import InboxTaken, MessageAdded, Resumed, SessionOpened, SlotSet, TurnStarted
 from windlass.stores import open_store
 from windlass.stores import postgres as module
 from windlass.stores.postgres import PostgresStore
@@ -266,7 +266,7 @@ async def test_those_who_come_first_at_the_same_time_make_one_schema(database):
 async def test_a_newer_schema_is_refused_and_not_touched(store, other, postgres, database):
     await store.append("s", [OPENED], 0)
     postgres.execute(database, "UPDATE windlass.format SET version = 99; DROP TABLE windlass.cursors")
-    with pytest.raises(StoreError, match=r"newer Windlass \(format 99, this one knows 1\).*Nothing was changed"):
+    with pytest.raises(StoreError, match=rf"newer Windlass .*knows {module.VERSION}\).*Nothing was changed"):
         await other.append("s", [ADDED], 1)
     assert postgres.execute(database, "SELECT version FROM windlass.format") == [(99,)]
     assert postgres.execute(database, "SELECT to_regclass('windlass.cursors')") == [(None,)]
@@ -274,25 +274,44 @@ async def test_a_newer_schema_is_refused_and_not_touched(store, other, postgres,
 
 async def test_an_older_schema_is_brought_up_step_by_step(store, other, monkeypatch, postgres, database):
     await store.append("s", [OPENED], 0)
-    monkeypatch.setattr(module, "VERSION", 3)
-    monkeypatch.setattr(
-        module,
-        "MIGRATIONS",
-        {1: b"ALTER TABLE sessions ADD COLUMN a TEXT DEFAULT 'x'", 2: b"ALTER TABLE sessions ADD COLUMN b TEXT"},
-    )
+    now = module.VERSION
+    monkeypatch.setattr(module, "VERSION", now + 2)
+    steps = [b"ALTER TABLE sessions ADD COLUMN a TEXT DEFAULT 'x'", b"ALTER TABLE sessions ADD COLUMN b TEXT"]
+    monkeypatch.setattr(module, "MIGRATIONS", {now: steps[0], now + 1: steps[1]})
     await other.append("s", [ADDED], 1)
     assert list(await other.read("s")) == [OPENED, ADDED]
-    assert postgres.execute(database, "SELECT version FROM windlass.format") == [(3,)]
+    assert postgres.execute(database, "SELECT version FROM windlass.format") == [(now + 2,)]
     assert postgres.execute(database, "SELECT a, b FROM windlass.sessions") == [("x", None)]
+
+
+async def test_a_schema_of_the_first_version_forgets_what_was_taken_from_inboxes(store, other, postgres, database):
+    await store.append("s", [OPENED], 0)
+    for key in ("taken", "waiting"):
+        await store.put("s", key, "steer", "text")
+    postgres.execute(database, "UPDATE windlass.inbox SET taken = true WHERE key = 'taken'")
+    postgres.execute(database, "UPDATE windlass.format SET version = 1")
+    assert [key for key, _, _ in await other.take("s", ())] == ["waiting"]
+    found = postgres.execute(database, "SELECT length(data) FROM windlass.inbox ORDER BY key")
+    assert found == [(0,), (6,)]
+    assert postgres.execute(database, "SELECT version FROM windlass.format") == [(module.VERSION,)]
+
+
+async def test_of_what_was_taken_from_an_inbox_only_the_key_is_kept(store, postgres, database):
+    await store.put("s", "k1", "answer", {"text": "hunter2"})
+    await store.append("s", [OPENED, InboxTaken("k1", "answer")], 0)
+    assert postgres.execute(database, "SELECT key, data FROM windlass.inbox") == [(b"k1", b"")]
+    assert not await store.put("s", "k1", "answer", "again")
 
 
 async def test_a_migration_that_fails_changes_nothing(store, other, monkeypatch, postgres, database):
     await store.append("s", [OPENED], 0)
-    monkeypatch.setattr(module, "VERSION", 3)
-    monkeypatch.setattr(module, "MIGRATIONS", {1: b"ALTER TABLE sessions ADD COLUMN a TEXT", 2: b"NO SQL AT ALL"})
+    now = module.VERSION
+    monkeypatch.setattr(module, "VERSION", now + 2)
+    steps = {now: b"ALTER TABLE sessions ADD COLUMN a TEXT", now + 1: b"NO SQL AT ALL"}
+    monkeypatch.setattr(module, "MIGRATIONS", steps)
     with pytest.raises(StoreError, match="syntax error"):
         await other.append("s", [ADDED], 1)
-    assert postgres.execute(database, "SELECT version FROM windlass.format") == [(1,)]
+    assert postgres.execute(database, "SELECT version FROM windlass.format") == [(now,)]
     monkeypatch.undo()
     await other.append("s", [ADDED], 1)
 

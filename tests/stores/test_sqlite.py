@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
-from windlass.records import MessageAdded, Record, Resumed, SessionOpened, SlotSet
+from windlass.records import Asked, InboxTaken, MessageAdded, Record, Resumed, SessionOpened, SlotSet
 from windlass.stores import open_store
 from windlass.stores import sqlite as module
 from windlass.stores.batches import lines_of, link_of, pack
@@ -386,12 +386,14 @@ async def test_a_file_of_the_first_version_learns_where_its_logs_end(file, store
     await store.close()
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("UPDATE sessions SET records = NULL, head = NULL WHERE status != 'erased'")
+    db.execute("INSERT INTO inbox VALUES ('s', 'k1', 1, 'answer', '\"hunter2\"', 1), ('s', 'k2', 2, 'steer', '7', 0)")
     db.execute("PRAGMA user_version = 1")
     db.close()
     older = SQLiteStore(file)
     assert (await older.verify("s")).records == 3
     assert [info.records for info in await older.find(search="s", status="open")] == [3]
     assert await older.find(status="erased") == erased
+    assert await older._read("SELECT length(data) FROM inbox ORDER BY key") == [(0,), (1,)]
     await older.append("s", [ADDED], 3)
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("DELETE FROM batches WHERE seq = 3")
@@ -429,6 +431,23 @@ async def test_a_file_of_another_application_is_refused_and_not_touched(file, st
     with pytest.raises(StoreError, match="of another application; name another file"):
         await store.append("s", [OPENED], 0)
     assert file.read_bytes() == before
+
+
+async def test_what_was_taken_from_the_inbox_or_erased_is_no_longer_in_the_file(file, store):
+    asked = Asked("c1", "ToolCalling", "May hunter2 be used?", ("approve",), "d", ("gate",))
+    await store.append("s", [OPENED, asked], 0)
+    await store.put("s", "k1", "answer", {"text": "hunter3"})
+    await store.append("s", [InboxTaken("k1", "answer")], 2)
+    assert not await store.put("s", "k1", "answer", "again")
+    await store.append("other", [OPENED], 0)
+    await store.close()
+    assert b"hunter3" not in file.read_bytes()
+    assert b"hunter2" in file.read_bytes()
+    again = SQLiteStore(file)
+    await again.erase("s")
+    await again.close()
+    assert b"hunter2" not in file.read_bytes()
+    assert [path.name for path in file.parent.iterdir()] == ["logs.db"]
 
 
 TAMPERING = {

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from windlass import Agent
 from windlass._text import shown
 from windlass.approvals import resolve
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.protocols import Store
 from windlass.records import Asked
 
+from .loading import agent_option
 from .stores import store_option, with_store
 
 
 @click.command()
 @store_option
+@agent_option("The agent that asks: its own store is used, and its secrets are masked in the answer.")
 @click.argument("session", required=False)
 @click.argument("question", required=False)
 @click.option("--reject", "message", help="Say no, with a message to the model.")
 @click.option("--edit", "arguments", help="Say yes to these arguments instead, a JSON object.")
 @click.option("--respond", "text", help="Do not run it: the model reads this text as the result.")
 @click.option("--by", help="Who answers.")
+@click.pass_context
 def approve(
+    ctx: click.Context,
     address: str,
+    agent: Agent[Any, Any] | None,
     session: str | None,
     question: str | None,
     message: str | None,
@@ -34,17 +42,24 @@ def approve(
 ) -> None:
     """Answer a question of a session; without one, list what is asked.
 
-    The answer is kept in the session's inbox and counts when the session is resumed, or at once if it is running.
+    The answer is kept in the session's inbox and counts when the session is resumed, or at once if it is running. What
+    the agent names as secrets is masked when it takes the answer; with --agent, before it is kept.
     """
+    if agent is not None and ctx.get_parameter_source("address") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--agent has a store of its own: leave out --store")
+    where = address if agent is None else agent.store
     if session is None or question is None:
-        _list(address, session)
+        _list(where, session)
         return
     answer = _answer(message, arguments, text, by)
 
     async def work(store: Store) -> None:
-        await resolve(store, session, question, answer)
+        if agent is None:
+            await resolve(store, session, question, answer)
+        else:
+            await agent.resolve(session, question, answer)
 
-    with_store(address, work)
+    with_store(where, work)
     click.echo(f"{type(answer).__name__.lower()}: kept for the next resume of {session}")
 
 
@@ -66,11 +81,11 @@ def _answer(message: str | None, arguments: str | None, text: str | None, by: st
     return Edit(edited, by=by)
 
 
-def _list(address: str, session: str | None) -> None:
+def _list(where: str | Store, session: str | None) -> None:
     async def work(store: Store) -> list[tuple[str, Asked]]:
         return list(await store.approvals(session))
 
-    found = with_store(address, work)
+    found = with_store(where, work)
     for name, asked in found:
         click.echo(f"{name}  {asked.id}  {shown(asked.question)}")
         if asked.call is not None:

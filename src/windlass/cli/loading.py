@@ -140,8 +140,13 @@ def agent_argument(command: F) -> F:
     return click.argument("agent", metavar="MODULE:AGENT", callback=_loaded)(command)
 
 
-def _loaded(ctx: click.Context, param: click.Parameter, value: str) -> Agent[Any, Any]:
+def agent_option(text: str) -> Callable[[F], F]:
+    """Give a command the option `--agent`, with a text of help: its user writes `module:agent`."""
+    return click.option("--agent", metavar="MODULE:AGENT", callback=_loaded, help=text)
+
+
+def _loaded(ctx: click.Context, param: click.Parameter, value: str | None) -> Agent[Any, Any] | None:
     try:
-        return load_agent(value)
+        return None if value is None else load_agent(value)
     except CannotLoad as error:
         raise click.BadParameter(str(error), ctx, param) from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
 
-from windlass import Agent
+from windlass import Agent, Result
 from windlass._text import shown
 from windlass.outcomes import Failed
 
@@ -22,7 +23,14 @@ def resume(agent: Agent[Any, Any], session: str) -> None:
 
     Answers are given before, with `windlass approve`. The agent must be made with the store that has the session.
     """
-    result = told(lambda: agent.resume_sync(session))
+
+    async def work() -> Result[Any]:
+        try:
+            return await agent.resume(session)
+        finally:
+            await agent.store.close()
+
+    result = told(lambda: asyncio.run(work()))
     if isinstance(result.outcome, Failed):
         raise click.ClickException(f"{session}: {result.outcome.error.type}: {result.outcome.error.message}")
     click.echo(result.text)

@@ -10,7 +10,7 @@ import click
 
 from windlass.errors import WindlassError
 from windlass.protocols import Store
-from windlass.stores import open_store
+from windlass.stores import MemoryStore, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -26,17 +26,17 @@ store_option = click.option(
 )
 
 
-def with_store(address: str, work: Callable[[Store], Awaitable[T]]) -> T:
+def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]]) -> T:
     """Open a store, do something with it and close it; what goes wrong is told without a traceback."""
 
     async def run() -> T:
-        store = open_store(address)
+        store = open_store(where)
         try:
             return await work(store)
         finally:
             await store.close()
 
-    if address == "memory:":
+    if where == "memory:" or isinstance(where, MemoryStore):
         raise click.UsageError("a store in memory has nothing to show; name a file with --store")
     return told(lambda: asyncio.run(run()))
 

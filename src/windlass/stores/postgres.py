@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 SCHEMA = b"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE sessions (
@@ -75,7 +75,7 @@ CREATE TABLE cursors (
 );
 CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
 """
-MIGRATIONS: dict[int, bytes] = {}
+MIGRATIONS: dict[int, bytes] = {1: b"UPDATE inbox SET data = '' WHERE taken"}
 """From a version to the SQL that makes it the next one."""
 
 _OPENERS = (SessionOpened, TurnStarted, Resumed)
@@ -579,7 +579,7 @@ def _apply(db: Connection, session: str, number: int, change: Change) -> None:
         )
     if change.taken:
         db.execute(
-            "UPDATE inbox SET taken = true WHERE session = %s AND key = ANY(%s)",
+            "UPDATE inbox SET taken = true, data = '' WHERE session = %s AND key = ANY(%s)",
             (session, [key_of(key) for key in change.taken]),
         )
 

@@ -72,6 +72,7 @@ MIGRATIONS: dict[int, str] = {
 UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHERE session = number), 0),
     head = coalesce((SELECT link FROM batches WHERE session = number ORDER BY seq DESC LIMIT 1), zeroblob(16))
     WHERE status != 'erased';
+UPDATE inbox SET data = x'' WHERE taken = 1;
 """,
 }
 """From a version to the SQL that makes it the next one."""
@@ -484,6 +485,7 @@ class SQLiteStore:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA synchronous = {self.synchronous}")
             db.execute("PRAGMA cache_size = -8000")
+            db.execute("PRAGMA secure_delete = ON")
             self._migrate(db)
         except BaseException:
             self._disconnect(db)
@@ -617,4 +619,4 @@ def _apply(db: sqlite3.Connection, session: str, number: int, change: Change) ->
             (number, key_of(asked.id), encode(asked)),
         )
     for key in change.taken:
-        db.execute("UPDATE inbox SET taken = 1 WHERE session = ? AND key = ?", (session, key_of(key)))
+        db.execute("UPDATE inbox SET taken = 1, data = x'' WHERE session = ? AND key = ?", (session, key_of(key)))
