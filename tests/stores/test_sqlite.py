@@ -139,11 +139,11 @@ def test_nothing_is_made_before_it_is_used(file):
 async def test_the_writer_is_as_careful_as_it_is_told(file, synchronous, pragma):
     store = SQLiteStore(file, synchronous=synchronous)
     asked = await store._write(lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS])
-    assert asked == [pragma, "wal"]
+    assert asked == [pragma, "wal", 1]
     await store.close()
 
 
-PRAGMAS = ("synchronous", "journal_mode")
+PRAGMAS = ("synchronous", "journal_mode", "secure_delete")
 
 
 def test_another_degree_of_care_is_refused(file):
