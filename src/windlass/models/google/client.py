@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from google import genai
+from google.auth.exceptions import GoogleAuthError
 
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
 
-from .encode import Encoder
-from .errors import translated
+from .encode import VENDOR
+from .settings import Encoder, merged
 from .streaming import Assembly
-from .wire import Exchange
+from .wire import Exchange, inside
 
-API_VERSION = "v1beta"  # thinking, JSON schemas and cached content are not in v1
+API_VERSION = "v1beta"  # thinking, JSON schemas and cached content are not in v1, which is the SDK's default
 
 
 class GoogleGemini:
-    """A Gemini model. `client` may be any `genai.Client`, one for Vertex AI too; without one the key is `api_key`, or
-    `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment.
+    """A Gemini model. `client` may be any `genai.Client`, one for Vertex AI too, and stays the caller's to close;
+    without one the key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment.
 
+    Settings are merged with those of each request, which win. What only Gemini knows goes under `extra`, in the words
+    of its JSON: `safetySettings`, `cachedContent`, `labels`, `generationConfig`, and in `tools` what runs at Google.
     One object serves any number of turns at once.
     """
 
@@ -30,53 +36,82 @@ class GoogleGemini:
         self,
         model: str,
         *,
-        client: Any = None,
+        client: genai.Client | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
         settings: Mapping[str, Any] = {},
         name: str | None = None,
     ) -> None:
-        self.model = model
-        self.name = name or f"google:{model}"
-        self.settings = dict(settings)
-        self.client = client if client is not None else _client(self.name, base_url, api_key)
+        self.name = name or f"{VENDOR}:{model}"
+        self._model = model
+        self._settings = merged(settings, {})
+        self._connection = _Connection(self.name, client, base_url, api_key)
         self._encoder = Encoder(model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Answer a request, or raise a `ModelError`."""
-        exchange = self._exchange(request)
-        try:
-            answer = await exchange.whole()
-        except Exception as error:
-            raise translated(error) from error
+        """Ask, and wait for the whole answer."""
         assembly = Assembly()
-        assembly.feed(answer)
+        assembly.feed(await self._exchange(request).whole())
         return assembly.reply()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Answer a request piece by piece; last of all comes the whole reply."""
-        exchange = self._exchange(request)
-        assembly = Assembly()
-        try:
-            await exchange.open()
-            async for chunk in exchange.chunks():
+        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
+        assembly = Assembly(streamed=True)
+        async with aclosing(self._exchange(request).chunks()) as chunks:
+            async for chunk in chunks:
                 for delta in assembly.feed(chunk):
                     yield delta
-        except Exception as error:
-            raise translated(error, streaming=True) from error
-        finally:
-            await exchange.close()
         yield assembly.reply()
 
+    async def aclose(self) -> None:
+        """Close the connections that this model has opened in the running event loop."""
+        await self._connection.close()
+
     def _exchange(self, request: ModelRequest) -> Exchange:
-        settings = {**self.settings, **request.settings}
-        return Exchange(self.client, self.model, self._encoder.body(request, settings), settings.get("timeout"))
+        settings = merged(self._settings, request.settings)
+        body = self._encoder.body(request, settings)
+        connection = self._connection
+        return Exchange(connection.client(), self._model, body, settings.get("timeout"), connection.version)
 
 
-def _client(name: str, base_url: str | None, api_key: str | None) -> Any:
-    options = genai.types.HttpOptions(base_url=base_url, api_version=API_VERSION)
-    try:
-        return genai.Client(api_key=api_key, http_options=options)
-    except ValueError as error:
-        text = f"model={name!r} has no key: set GEMINI_API_KEY, or pass api_key=… or client=…"
-        raise ConfigError(text) from error
+class _Connection:
+    """The client that was passed in, or one of our own for each event loop."""
+
+    def __init__(self, name: str, client: object, base_url: str | None, api_key: str | None) -> None:
+        if client is not None and not isinstance(client, genai.Client):
+            raise ConfigError(f"client of {name!r} is a {type(client).__name__}; pass a google.genai.Client")
+        self._given = client
+        self._name = name
+        self._base_url = base_url
+        self._api_key = api_key
+        self._own: WeakKeyDictionary[asyncio.AbstractEventLoop, genai.Client] = WeakKeyDictionary()
+        # Made at once, so that a missing key is found at once; the first event loop gets it.
+        first = client or self._made()
+        inside(first)
+        self._spare = first if client is None else None
+        self.version = API_VERSION if client is None else None
+
+    def client(self) -> genai.Client:
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        client = self._own.get(loop)
+        if client is None:
+            client = self._own[loop] = self._spare or self._made()
+            self._spare = None
+        return client
+
+    async def close(self) -> None:
+        client = self._own.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aio.aclose()
+            client.close()
+
+    def _made(self) -> genai.Client:
+        try:
+            return genai.Client(api_key=self._api_key, http_options=genai.types.HttpOptions(base_url=self._base_url))
+        except (ValueError, GoogleAuthError) as error:
+            text = (
+                f"model={self._name!r} has no key: set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
+            )
+            raise ConfigError(f"{text} ({error})") from error

@@ -7,78 +7,109 @@ one that came with an empty text stands for itself, and its `ThinkingPart` is `r
 from __future__ import annotations
 
 import json
-from base64 import b64decode
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed, ContentFiltered
-from windlass.messages import ImagePart, Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
+from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
 
-from .decode import finish_of, usage_of
+from .decode import FINISHES, MALFORMED, finish_of, image_of, usage_of
 from .encode import REMARKS, VENDOR
 from .errors import said_error
 
+# What Gemini does by itself: nobody here was asked.
 BY_VENDOR = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 UNMEDIATED = ("groundingMetadata", "urlContextMetadata")
+
+Json: TypeAlias = dict[str, Any]
 
 
 class Assembly:
     """One answer, as far as it has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, streamed: bool = False) -> None:
+        self._streamed = streamed
         self._parts: list[Part] = []
         self._pieces: list[str] = []
         self._open: type[TextPart] | type[ThinkingPart] | None = None
-        self._remarks: dict[str, Any] = {}
-        self._usage: dict[str, Any] = {}
+        self._remarks: Json = {}
+        self._usage: Json = {}
         self._finish: str | None = None
-        self._model: str | None = None
-        self._id: str | None = None
+        self._about: Json = {}
 
     def feed(self, chunk: Any) -> list[AnyDelta]:
         """Take the next chunk; the deltas are what it adds."""
-        if not isinstance(chunk, dict):
-            raise BadReply(f"Gemini answered with no JSON object: {str(chunk)[:200]!r}", retryable=True)
-        if "error" in chunk:
-            raise said_error(chunk["error"])
-        self._usage.update(chunk.get("usageMetadata") or {})
-        self._model = chunk.get("modelVersion") or self._model
-        self._id = chunk.get("responseId") or self._id
-        if reason := (chunk.get("promptFeedback") or {}).get("blockReason"):
-            raise ContentFiltered(f"Gemini refuses the prompt: {reason}", request_id=self._id)
-        deltas: list[AnyDelta] = []
-        for candidate in (chunk.get("candidates") or ())[:1]:
-            for part in (candidate.get("content") or {}).get("parts") or ():
-                self._part(part, deltas)
-            self._finish = candidate.get("finishReason") or self._finish
-            self._remarks.update({key: candidate[key] for key in REMARKS if candidate.get(key)})
-        return deltas
+        try:
+            return self._take(chunk)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadReply(f"the answer of Gemini is not as it should be: {error!r}", retryable=True) from error
 
     def reply(self) -> ModelReply:
-        """The whole reply; an answer without a finish has broken off."""
-        if self._finish is None:
+        """The whole reply; a stream without a finish has broken off."""
+        raw = self._finish
+        if raw is None and self._streamed:
             raise ConnectionFailed("the answer of Gemini broke off", retryable=True, request_id=self._id)
         self._close()
-        for key, value in self._remarks.items():
-            self._parts.append(OpaquePart(VENDOR, {key: value}, mediated=key not in UNMEDIATED))
-        message = Message("assistant", tuple(self._parts))
-        finish = finish_of(self._finish, calls=bool(message.tool_calls))
-        return ModelReply(message, usage_of(self._usage), finish, self._model, self._finish, self._id)
+        message = Message("assistant", (*self._parts, *self._said_besides()))
+        if raw in MALFORMED and not message.tool_calls:
+            text = f"Gemini could not read its model's answer: {self._about.get('finishMessage') or raw}"
+            raise BadReply(text, retryable=True, request_id=self._id)
+        if raw is None and not message.parts:
+            raise BadReply("Gemini answered nothing", retryable=True, request_id=self._id)
+        finish = finish_of(raw, calls=bool(message.tool_calls))
+        return ModelReply(message, usage_of(self._usage), finish, self._about.get("modelVersion"), raw, self._id)
 
-    def _part(self, part: dict[str, Any], deltas: list[AnyDelta]) -> None:
-        signature = part.get("thoughtSignature")
-        if "text" in part:
-            self._text(part["text"], bool(part.get("thought")), signature, deltas)
-        elif "functionCall" in part:
-            self._call(part["functionCall"], signature, deltas)
-        elif (image := _image(part)) is not None:
-            self._close(signature)
-            self._parts.append(image)
-        elif part:
-            self._close()
-            self._parts.append(OpaquePart(VENDOR, part, mediated=not any(key in part for key in BY_VENDOR)))
+    @property
+    def _id(self) -> str | None:
+        said: str | None = self._about.get("responseId")
+        return said
 
-    def _text(self, text: str, thought: bool, signature: str | None, deltas: list[AnyDelta]) -> None:
+    def _take(self, chunk: Json) -> list[AnyDelta]:
+        if type(chunk) is not dict:
+            raise TypeError(f"no JSON object: {str(chunk)[:200]}")
+        deltas: list[AnyDelta] = []
+        if candidates := chunk.get("candidates"):
+            self._candidate(candidates[0], deltas)
+        elif "error" in chunk:
+            raise said_error(chunk["error"])
+        if usage := chunk.get("usageMetadata"):
+            self._usage.update(usage)
+        for name in ("modelVersion", "responseId"):
+            if name in chunk:
+                self._about[name] = chunk[name]
+        feedback = chunk.get("promptFeedback")
+        if feedback and feedback.get("blockReason"):
+            said = ": ".join(filter(None, [feedback["blockReason"], feedback.get("blockReasonMessage")]))
+            raise ContentFiltered(f"Gemini refuses the prompt: {said}", request_id=self._id)
+        return deltas
+
+    def _candidate(self, candidate: Json, deltas: list[AnyDelta]) -> None:
+        for name, value in candidate.items():
+            if not value:
+                continue
+            if name == "content":
+                for part in value.get("parts") or ():
+                    self._part(part, deltas)
+            elif name == "finishReason":
+                self._finish = value
+            elif name in REMARKS:
+                self._remarks[name] = {**self._remarks.get(name, {}), **value}
+            elif name in ("finishMessage", "safetyRatings", "continuationToken"):
+                self._about[name] = value
+
+    def _part(self, part: Json, deltas: list[AnyDelta]) -> None:
+        for key in part:
+            if key in CODECS:
+                CODECS[key](self, part, part.get("thoughtSignature"), deltas)
+                return
+        if part:
+            self._keep(part)
+
+    def add_text(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
+        """Add a piece of text, of the answer or of a thought."""
+        text = part["text"]
+        thought = part.get("thought")
         kind = ThinkingPart if thought else TextPart
         if not text:
             if signature:
@@ -93,30 +124,55 @@ class Assembly:
         if signature:
             self._close(own=signature if thought else None)
 
-    def _call(self, call: dict[str, Any], signature: str | None, deltas: list[AnyDelta]) -> None:
+    def add_call(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
+        """Add a call, which comes whole."""
+        call = part["functionCall"]
+        if "partialArgs" in call or call.get("willContinue"):
+            raise ValueError("arguments in pieces are not understood; leave streamFunctionCallArguments out of `extra`")
         self._close(signature)
         arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
         deltas.append(ArgumentsDelta(arguments, len(self._parts), name=call["name"]))
         self._parts.append(ToolCallPart(call["name"], arguments, vendor_id=call.get("id")))
 
+    def add_file(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
+        """Add an image; any other file is kept as it is."""
+        image = image_of(part)
+        if image is None:
+            self._keep(part)
+        else:
+            self._close(signature)
+            self._parts.append(image)
+
+    def _keep(self, part: Json) -> None:
+        self._close()
+        self._parts.append(OpaquePart(VENDOR, part, mediated=not any(key in part for key in BY_VENDOR)))
+
     def _close(self, signature: str | None = None, *, own: str | None = None) -> None:
         """End the open part; `signature` is that of the part that follows, `own` that of this one."""
-        text = "".join(self._pieces)
-        if self._open is ThinkingPart:
-            self._parts.append(ThinkingPart(text, own, vendor=VENDOR))
-        elif self._open is TextPart:
-            self._parts.append(TextPart(text))
-        self._open = None
-        self._pieces = []
+        if self._open is not None:
+            text = "".join(self._pieces)
+            thought = self._open is ThinkingPart
+            self._parts.append(ThinkingPart(text, own, vendor=VENDOR) if thought else TextPart(text))
+            self._open = None
+            self._pieces = []
         if signature:
             self._parts.append(ThinkingPart("", signature, vendor=VENDOR))
 
+    def _said_besides(self) -> list[Part]:
+        """What was said about the answer, and not in it: where it was found, and why it ended before its time."""
+        besides = [(name in UNMEDIATED, {name: value}) for name, value in self._remarks.items()]
+        if self._finish in FINISHES:
+            why = {name: self._about[name] for name in ("finishMessage", "continuationToken") if name in self._about}
+            if FINISHES[self._finish] == "content_filter" and "safetyRatings" in self._about:
+                why["safetyRatings"] = self._about["safetyRatings"]
+            besides += [(False, {"finish": why})] if why else []
+        return [OpaquePart(VENDOR, data, mediated=not by_vendor) for by_vendor, data in besides]
 
-def _image(part: dict[str, Any]) -> ImagePart | None:
-    data = part.get("inlineData") or part.get("fileData") or {}
-    kind = data.get("mimeType", "")
-    if part.get("thought") or not kind.startswith("image/"):
-        return None
-    if "data" in data:
-        return ImagePart(b64decode(data["data"]), media_type=kind)
-    return ImagePart(url=data.get("fileUri"), media_type=kind)
+
+Codec: TypeAlias = Callable[[Assembly, Json, str | None, list[AnyDelta]], None]
+CODECS: dict[str, Codec] = {
+    "text": Assembly.add_text,
+    "functionCall": Assembly.add_call,
+    "inlineData": Assembly.add_file,
+    "fileData": Assembly.add_file,
+}

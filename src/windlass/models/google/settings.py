@@ -1,0 +1,134 @@
+"""The body of a request: the messages, the tools, and our settings in Gemini's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from windlass.errors import ConfigError
+from windlass.messages import ModelRequest, ToolSpec, thawed
+
+from .encode import Json, history
+
+KNOWN = (
+    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
+    "extra",
+)  # fmt: skip
+GENERATION = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_tokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "seed": "seed",
+}
+CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+
+
+def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model and those of a request, which win; `extra` is merged key by key."""
+    settings = {**own, **asked}
+    if unknown := [name for name in settings if name not in KNOWN]:
+        text = f"unknown settings {', '.join(unknown)}: known are {', '.join(KNOWN)}; what only the vendor knows goes"
+        raise ConfigError(f"{text} under 'extra'")
+    settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+class Encoder:
+    """Encodes the requests of one model. What it has encoded it keeps, so that a step costs what is new in it."""
+
+    def __init__(self, model: str) -> None:
+        plain = model.rpartition("/")[2]
+        self._newer = plain.startswith("gemini-") and not plain.startswith(("gemini-1", "gemini-2"))
+        self._history = history(newer=self._newer)
+        self._tools: tuple[tuple[ToolSpec, ...], list[Json]] = ((), [])
+        self._output: tuple[Mapping[str, Any] | None, Json] = (None, {})
+
+    def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Json:
+        """The whole request."""
+        body: Json = {"contents": self._history.encoded(request.messages)}
+        output = request.output
+        system = request.system
+        if output is not None and request.tools and not self._newer:
+            system, output = _asking_for(output, system), None
+        if system:
+            body["systemInstruction"] = {"parts": [{"text": system}], "role": "user"}
+        if request.tools:
+            body["tools"] = self._declared(request.tools)
+            if choice := settings.get("tool_choice"):
+                body["toolConfig"] = {"functionCallingConfig": _choice(choice)}
+        body["generationConfig"] = self._generation(settings, output)
+        extra = thawed(settings["extra"])
+        return _joined(body, extra) if extra else body
+
+    def _declared(self, specs: tuple[ToolSpec, ...]) -> list[Json]:
+        """The declarations of the tools, made anew when they change."""
+        if specs is not self._tools[0]:
+            self._tools = (specs, [{"functionDeclarations": [_declaration(spec) for spec in specs]}])
+        return self._tools[1]
+
+    def _generation(self, settings: Mapping[str, Any], output: Mapping[str, Any] | None) -> Json:
+        config: Json = {theirs: settings[ours] for ours, theirs in GENERATION.items() if ours in settings}
+        if "stopSequences" in config:
+            stop = config["stopSequences"]
+            config["stopSequences"] = [stop] if isinstance(stop, str) else list(stop)
+        if "reasoning" in settings:
+            config["thinkingConfig"] = _thinking(settings["reasoning"], newer=self._newer)
+        if output is not None:
+            if output is not self._output[0]:
+                self._output = (output, thawed(output))
+            config["responseMimeType"] = "application/json"
+            config["responseJsonSchema"] = self._output[1]
+        return config
+
+
+def _asking_for(output: Mapping[str, Any], system: str) -> str:
+    """Older models refuse a schema for the answer beside tools: they are asked for it in words."""
+    schema = json.dumps(thawed(output), ensure_ascii=False)
+    return f"{system}\n\nYour final answer is JSON that fits this schema, and nothing else:\n{schema}".lstrip()
+
+
+def _declaration(spec: ToolSpec) -> Json:
+    declared: Json = {"name": spec.name, "description": spec.description}
+    if spec.schema:
+        declared["parametersJsonSchema"] = thawed(spec.schema)
+    return declared
+
+
+def _choice(choice: Any) -> Json:
+    """A word for all tools, the name of one, or the names of some."""
+    if isinstance(choice, str):
+        mode = CHOICES.get(choice)
+        return {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [choice]}
+    return {"mode": "ANY", "allowedFunctionNames": list(choice)}
+
+
+def _thinking(reasoning: Any, *, newer: bool) -> Json:
+    """A word, yes or no, a number of tokens, or the vendor's own mapping."""
+    if isinstance(reasoning, Mapping):
+        return dict(reasoning)
+    if reasoning is True:
+        return {"includeThoughts": True}
+    if reasoning is False or reasoning == "none":
+        return {"thinkingLevel": "MINIMAL"} if newer else {"thinkingBudget": 0}
+    if not isinstance(reasoning, str):
+        return {"includeThoughts": True, "thinkingBudget": reasoning}
+    if newer:
+        return {"includeThoughts": True, "thinkingLevel": reasoning.upper()}
+    return {"includeThoughts": True, "thinkingBudget": BUDGETS.get(reasoning, -1)}
+
+
+def _joined(ours: Json, said: Json) -> Json:
+    """What we say and what the user says: mappings are joined, tools come behind ours, all else replaces."""
+    both = dict(ours)
+    for key, value in said.items():
+        present = ours.get(key)
+        if isinstance(present, dict) and isinstance(value, dict):
+            both[key] = _joined(present, value)
+        elif key == "tools" and present:
+            both[key] = present + value
+        else:
+            both[key] = value
+    return both
