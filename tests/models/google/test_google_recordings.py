@@ -1,92 +1,210 @@
-"""Every recording of Google's traffic, replayed through the adapter with streams cut at random places."""
+"""Recorded traffic, replayed at HTTP level: what comes out equals what an independent reader found in it."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import yaml
 
-from windlass import ModelReply, ModelRequest, user
-from windlass.errors import ModelNotFound
-from windlass.messages import Messages, ThinkingPart
-from windlass.models.google import GoogleGemini
+from windlass.errors import ModelError
+from windlass.messages import (
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
 
-httpx2 = pytest.importorskip("httpx2")
-genai = pytest.importorskip("google.genai")
-yaml = pytest.importorskip("yaml")
+from .serving import Pieces, Server, cut, heard
 
-WIRE = Path(os.environ.get("WINDLASS_WIRE", Path(__file__).parents[4] / "shared" / "wire"))
-if not WIRE.is_dir() and os.environ.get("WINDLASS_REQUIRE_WIRE"):
-    pytest.fail(f"the recordings are required and not at {WIRE}", pytrace=False)
-pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason="the recordings are not beside the project")
+WIRE = Path(__file__).parents[4] / "shared" / "wire"
+WIRE = WIRE if WIRE.is_dir() else Path(os.environ.get("WINDLASS_WIRE", WIRE))
+# What a file may hold besides: the user's own dealings with the vendor, which no model makes.
+OTHER_DEALINGS = ("/cachedContents", "oauth2.googleapis.com")
+FINISHES = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-def pairs() -> list[Any]:
+def recorded() -> list[Any]:
+    """One case for each pair of a request and its answer. A file nobody has told us what to expect of is an error."""
     if not WIRE.is_dir():
-        return []
-    expected = json.loads((WIRE / "EXPECTED.json").read_text())
-    found = []
-    for name, entry in expected.items():
-        if name.startswith("google/"):
-            recorded = yaml.safe_load((WIRE / name).read_text())["interactions"]
-            for number, (pair, facts) in enumerate(zip(recorded, entry["facts"], strict=True)):
-                if "enerateContent" in pair["request"]["uri"]:
-                    found.append(pytest.param(pair, facts, id=f"{name}-{number}"))
-    return found
+        if os.environ.get("WINDLASS_REQUIRE_WIRE"):
+            raise FileNotFoundError(f"the recordings are required and not at {WIRE}")
+        return [pytest.param(None, marks=pytest.mark.skip(reason="no recordings beside the repository"))]
+    expected = json.loads((WIRE / "EXPECTED.json").read_text(encoding="utf-8"))
+    cases = []
+    for path in sorted((WIRE / "google").iterdir()):
+        pairs = yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]
+        for at, (pair, facts) in enumerate(zip(pairs, expected[f"google/{path.name}"]["facts"], strict=True), 1):
+            uri = pair["request"]["uri"]
+            if any(place in uri for place in OTHER_DEALINGS):
+                continue
+            assert "enerateContent" in uri, f"{path.name} holds {uri}, of which this test knows nothing"
+            cases.append(pytest.param((pair, facts), id=f"{path.stem}-{at}"))
+    assert cases, f"no recordings in {WIRE / 'google'}"
+    return cases
 
 
-class Cut(httpx2.AsyncByteStream):
-    def __init__(self, data: bytes, seed: int) -> None:
-        self.data, self.random = data, random.Random(seed)
-
-    async def __aiter__(self):
-        place = 0
-        while place < len(self.data):
-            size = self.random.randint(1, 40)
-            yield self.data[place : place + size]
-            place += size
+def served(response: dict[str, Any], seed: int) -> httpx2.Response:
+    """The recorded response, cut at random offsets."""
+    skipped = ("content-length", "content-encoding", "transfer-encoding")
+    headers = [(name, value) for name, values in response["headers"].items() if name not in skipped for value in values]
+    whole = "parsed_body" in response
+    body = json.dumps(response["parsed_body"]) if whole else response["body"]["string"]
+    return httpx2.Response(response["status"]["code"], headers=headers, stream=Pieces(cut(body.encode(), seed)))
 
 
-def model_for(pair: dict[str, Any], seen: list[Any]) -> GoogleGemini:
-    def answer(request: Any) -> Any:
-        seen.append((str(request.url), json.loads(request.content)))
-        response = pair["response"]
-        if "parsed_body" in response:
-            return httpx2.Response(response["status"]["code"], json=response["parsed_body"])
-        return httpx2.Response(200, stream=Cut(response["body"]["string"].encode(), len(seen)))
-
-    http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
-    options = genai.types.HttpOptions(httpx_async_client=http, api_version="v1beta")
-    name = pair["request"]["uri"].split("/models/")[1].split(":")[0]
-    return GoogleGemini(name, client=genai.Client(api_key="none", http_options=options))
+def model_of(pair: dict[str, Any]) -> str:
+    return str(pair["request"]["uri"].split("/models/")[1].split(":")[0])
 
 
-@pytest.mark.parametrize(("pair", "facts"), pairs())
-async def test_a_recording_is_read_as_it_was_meant(pair: dict[str, Any], facts: dict[str, Any]) -> None:
-    seen: list[Any] = []
-    model = model_for(pair, seen)
-    request = ModelRequest("", Messages([user("Hello")]))
-    if facts["status"] == 404:
-        with pytest.raises(ModelNotFound) as caught:
-            await model.reply(request)
-        assert (caught.value.status, str(caught.value)) == (404, facts["error"]["message"])
+async def replayed(server: Server, pair: dict[str, Any], stream: bool) -> ModelReply:
+    request = request_of(pair["request"]["parsed_body"])
+    model = server.model(model_of(pair))
+    return (await heard(model, request))[1] if stream else await model.reply(request)
+
+
+@pytest.mark.parametrize("case", recorded())
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_recording_decodes_to_what_is_expected_of_it(case: Any, seed: int) -> None:
+    pair, facts = case
+    server = Server(served(pair["response"], seed))
+    if facts.get("error"):
+        with pytest.raises(ModelError) as caught:
+            await replayed(server, pair, facts["stream"])
+        assert (caught.value.status, str(caught.value)) == (facts["status"], facts["error"]["message"])
         return
-    pieces = [piece async for piece in model.stream(request)] if facts["stream"] else [await model.reply(request)]
-    assert seen[0][0] == pair["request"]["uri"]
-    reply = pieces[-1]
-    assert isinstance(reply, ModelReply)
-    thinking = [part for part in reply.message.parts if isinstance(part, ThinkingPart)]
+    reply = await replayed(server, pair, facts["stream"])
+    thinking = [part for part in reply.message.parts if type(part) is ThinkingPart]
     assert reply.text == facts.get("text", "")
     assert "".join(part.text for part in thinking) == facts.get("thinking", "")
     assert any(part.signature for part in thinking) == facts.get("signature", False)
     calls = [[call.name, json.loads(call.json)] for call in reply.tool_calls]
     assert calls == [[name, json.loads(arguments)] for name, arguments in facts.get("tools", [])]
     assert (reply.raw_finish, reply.model) == (facts["finish"], facts["model"])
-    usage = facts["usage"]
-    assert reply.usage.total == usage["totalTokenCount"]
-    assert reply.usage.cached == usage.get("cachedContentTokenCount", 0)
-    assert reply.usage.reasoning == usage.get("thoughtsTokenCount", 0)
+    assert reply.finish == ("tool_calls" if calls else FINISHES[facts["finish"]])
+    assert_usage(reply, facts["usage"])
+
+
+def assert_usage(reply: ModelReply, told: dict[str, Any]) -> None:
+    usage = reply.usage
+    assert usage.input == told["promptTokenCount"] + told.get("toolUsePromptTokenCount", 0)
+    assert usage.output == told.get("candidatesTokenCount", 0) + told.get("thoughtsTokenCount", 0)
+    assert usage.cached == told.get("cachedContentTokenCount", 0)
+    assert usage.reasoning == told.get("thoughtsTokenCount", 0)
+    assert (usage.total, usage.requests) == (told["totalTokenCount"], 1)
+
+
+# ------------------------------------------------------------ what was asked
+
+SETTINGS = {
+    "temperature": "temperature",
+    "topP": "top_p",
+    "maxOutputTokens": "max_tokens",
+    "stopSequences": "stop",
+    "seed": "seed",
+    "thinkingConfig": "reasoning",
+}
+OURS = ("contents", "systemInstruction", "tools", "generationConfig", "toolConfig")
+
+
+def request_of(body: dict[str, Any]) -> ModelRequest:
+    """A recorded request as ours. What our settings have no name for is passed through."""
+    system = "".join(part["text"] for part in body.get("systemInstruction", {}).get("parts", ()))
+    config = dict(body.get("generationConfig", {}))
+    output = config.pop("responseJsonSchema", None)
+    if output:
+        assert config.pop("responseMimeType") == "application/json"
+    settings: dict[str, Any] = {SETTINGS[name]: config.pop(name) for name in list(config) if name in SETTINGS}
+    extra = {name: value for name, value in body.items() if name not in OURS}
+    extra |= {"generationConfig": config} if config else {}
+    specs: list[ToolSpec] = []
+    for tool in body.get("tools", ()):
+        if "functionDeclarations" in tool:
+            specs += [spec_of(declared) for declared in tool["functionDeclarations"]]
+        else:
+            extra.setdefault("tools", []).append(tool)
+    if chosen := body.get("toolConfig", {}).get("functionCallingConfig"):
+        words = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+        settings["tool_choice"] = chosen.get("allowedFunctionNames") or words[chosen["mode"]]
+    messages = Messages([message_of(content) for content in body["contents"]])
+    return ModelRequest(system, messages, tuple(specs), "", settings | {"extra": extra}, output)
+
+
+def spec_of(declared: dict[str, Any]) -> ToolSpec:
+    schema = declared.get("parameters_json_schema") or declared.get("parameters") or {}
+    return ToolSpec(declared["name"], declared.get("description", ""), schema)
+
+
+def message_of(content: dict[str, Any]) -> Message:
+    parts: list[Part] = []
+    for part in content["parts"]:
+        if "functionCall" in part:
+            call = part["functionCall"]
+            if "thoughtSignature" in part:
+                parts.append(ThinkingPart("", part["thoughtSignature"], vendor="google"))
+            parts.append(ToolCallPart(call["name"], json.dumps(call["args"]), vendor_id=call["id"]))
+        elif "functionResponse" in part:
+            said = part["functionResponse"]
+            parts.append(ToolResultPart(said["id"], said["name"], (TextPart(said["response"]["return_value"]),)))
+        else:
+            parts.append(TextPart(part["text"]) if set(part) == {"text"} else OpaquePart("google", part))
+    tool = any(type(part) is ToolResultPart for part in parts)
+    return Message("tool" if tool else "assistant" if content["role"] == "model" else "user", tuple(parts))
+
+
+def essence(body: dict[str, Any]) -> dict[str, Any]:
+    """What matters of a request: not the ways in which the same may be written."""
+    told = json.loads(json.dumps(body))
+    for content in told["contents"]:
+        for part in content["parts"]:
+            if "functionResponse" in part:
+                part["functionResponse"]["response"] = list(part["functionResponse"]["response"].values())
+    for tool in told.get("tools", ()):
+        for declared in tool.get("functionDeclarations", ()):
+            kinds = ("parametersJsonSchema", "parameters_json_schema", "parameters")
+            schema = next((declared.pop(kind) for kind in kinds if kind in declared), {})
+            declared["parameters"] = json.loads(json.dumps(schema).lower())
+    return dict(told)
+
+
+@pytest.mark.parametrize("case", recorded())
+async def test_a_request_says_what_the_recorded_one_said(case: Any) -> None:
+    pair, facts = case
+    server = Server(served(pair["response"], 0))
+    if facts.get("error"):
+        with pytest.raises(ModelError):
+            await replayed(server, pair, facts["stream"])
+    else:
+        await replayed(server, pair, facts["stream"])
+    assert str(server.requests[0].url) == pair["request"]["uri"]
+    assert essence(server.asked[0]) == essence(pair["request"]["parsed_body"])
+
+
+async def test_a_turn_is_continued_as_the_recorded_one_was() -> None:
+    """What the model said in one pair is sent back as the next pair has it: with its ids, and signed."""
+    path = WIRE / "google" / "test_native_output_with_function_tools_stream.yaml"
+    if not path.is_file():
+        pytest.skip("no recordings beside the repository")
+    first, second = yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]
+    said = await replayed(Server(served(first["response"], 0)), first, stream=True)
+    theirs = second["request"]["parsed_body"]["contents"]
+    answered = message_of(theirs[2])
+    asked = ModelRequest("", Messages([message_of(theirs[0]), said.message, answered]))
+    server = Server(served(second["response"], 0))
+    await heard(server.model(model_of(second)), asked)
+    ours = server.asked[0]["contents"]
+    # They write the signature in the other of the two alphabets of base64.
+    signed = ours[1]["parts"][0]
+    signed["thoughtSignature"] = signed["thoughtSignature"].replace("+", "-").replace("/", "_")
+    assert essence(server.asked[0])["contents"] == essence({"contents": theirs})["contents"]

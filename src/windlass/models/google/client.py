@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
+import httpx2
 from google import genai
 from google.auth.exceptions import GoogleAuthError
 
@@ -84,34 +84,44 @@ class _Connection:
         self._name = name
         self._base_url = base_url
         self._api_key = api_key
-        self._own: WeakKeyDictionary[asyncio.AbstractEventLoop, genai.Client] = WeakKeyDictionary()
+        self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
         # Made at once, so that a missing key is found at once; the first event loop gets it.
-        first = client or self._made()
-        inside(first)
-        self._spare = first if client is None else None
+        self._spare = self._made() if client is None else None
         self.version = API_VERSION if client is None else None
+        inside(self._spare.client if self._spare else client)
 
     def client(self) -> genai.Client:
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
-        client = self._own.get(loop)
-        if client is None:
-            client = self._own[loop] = self._spare or self._made()
+        own = self._own.get(loop)
+        if own is None:
+            self._own = {loop: own for loop, own in self._own.items() if not loop.is_closed()}
+            own = self._own[loop] = self._spare or self._made()
             self._spare = None
-        return client
+        return own.client
 
     async def close(self) -> None:
-        client = self._own.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aio.aclose()
-            client.close()
+        own = self._own.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            await own.http.aclose()
+            own.client.close()
 
-    def _made(self) -> genai.Client:
+    def _made(self) -> _Own:
+        # An HTTP client of the SDK's own closes itself in whatever loop runs when it is collected, and complains.
+        http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
+        options = genai.types.HttpOptions(base_url=self._base_url, httpx_async_client=http)
         try:
-            return genai.Client(api_key=self._api_key, http_options=genai.types.HttpOptions(base_url=self._base_url))
+            return _Own(genai.Client(api_key=self._api_key, http_options=options), http)
         except (ValueError, GoogleAuthError) as error:
             text = (
                 f"model={self._name!r} has no key: set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
             )
             raise ConfigError(f"{text} ({error})") from error
+
+
+class _Own(NamedTuple):
+    """A client of ours and the connections below it."""
+
+    client: genai.Client
+    http: httpx2.AsyncClient

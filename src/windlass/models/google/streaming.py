@@ -116,6 +116,8 @@ class Assembly:
                 self._close()
                 self._parts.append(ThinkingPart("", signature, redacted=True, vendor=VENDOR))
             return
+        if type(text) is not str:
+            raise TypeError(f"no text: {text!r}")
         if signature or kind is not self._open:
             self._close(None if thought else signature)
         deltas.append((ThinkingDelta if thought else TextDelta)(text, len(self._parts)))
@@ -162,7 +164,9 @@ class Assembly:
         """What was said about the answer, and not in it: where it was found, and why it ended before its time."""
         besides = [(name in UNMEDIATED, {name: value}) for name, value in self._remarks.items()]
         if self._finish in FINISHES:
-            why = {name: self._about[name] for name in ("finishMessage", "continuationToken") if name in self._about}
+            why: Json = {
+                name: self._about[name] for name in ("finishMessage", "continuationToken") if name in self._about
+            }
             if FINISHES[self._finish] == "content_filter" and "safetyRatings" in self._about:
                 why["safetyRatings"] = self._about["safetyRatings"]
             besides += [(False, {"finish": why})] if why else []

@@ -27,7 +27,7 @@ NO_RETRY = HttpRetryOptions(attempts=1)
 USED = ("_build_request", "_async_request", "vertexai")
 
 
-def inside(client: genai.Client) -> Any:
+def inside(client: object) -> Any:
     """The client within a client, if it is as this module knows it."""
     inner = getattr(client, "_api_client", None)
     if missing := [name for name in USED if not hasattr(inner, name)]:
