@@ -133,7 +133,10 @@ class Socket:
             listening.add_done_callback(lambda _: self.gone.set())
             await self.then(self)
             listening.cancel()
+        except asyncio.IncompleteReadError:
+            pass
         finally:
+            self.gone.set()
             writer.close()
 
 

@@ -255,11 +255,12 @@ async def test_a_server_that_dribbles_runs_out_of_time(streaming: bool) -> None:
             await asyncio.sleep(0.005)
 
     async with listening(dribble) as (socket, address):
-        model = own(address, timeout=0.05)
+        model = own(address, timeout=0.2)
         with pytest.raises(ModelTimeout) as caught:
             await (heard(model, asking()) if streaming else model.reply(asking()))
         assert caught.value.retryable
-        await socket.gone.wait()
+        if socket.asked:
+            await socket.gone.wait()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
