@@ -460,17 +460,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.
 
         It goes on like any other, from where it was cut: by `run`, or by `resume` if a turn is open there. What was
-        asked and not done by then is asked again. The other session does not notice. Where a sub-agent is at work it
-        cannot be cut: that one's session cannot serve two.
+        asked and not done by then is asked again. Sub-agents that are at work there are forked with it, each as far as
+        it came without an answer or a cancel that the fork does not have. The other sessions do not notice.
         """
-        from .transfer import forked
+        from .transfer import fork_session
 
-        records = await self._store.read(session)
-        if not records:
-            raise _unknown(session)
         name = to or new_id()
-        log = forked(records, session, name, len(records) if at is None else at, self._given["clock"].now())
-        await self._store.append(name, log, 0)
+        await fork_session(self._store, session, name, at, self._given["clock"].now())
         return name
 
     async def compact(self, session: str, *, instructions: str = "") -> tuple[Compacted, ...]:

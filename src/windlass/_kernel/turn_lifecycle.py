@@ -228,6 +228,8 @@ class TurnLifecycle(Struct):
             return
         for record in (*taken, *checked):
             segment.record(record)
+        if turn.cancel is not None:  # a fork may have been cut right there
+            segment.conclude(Cancelled(turn.cancel))
         await segment.commit()
         if turn.concluded is not None:  # and whoever concluded it died before the step was closed
             await abandon(segment, "the turn had ended")
