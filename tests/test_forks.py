@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from windlass import (
     Ask,
     Cancelled,
     Completed,
+    Deny,
+    MessageAdding,
     ModelCalling,
     ModelReplying,
     Reject,
@@ -24,6 +26,7 @@ from windlass import (
     Slot,
     State,
     TextDelta,
+    ToolCall,
     ToolCalling,
     Turn,
     TurnEnding,
@@ -75,8 +78,9 @@ class Open:
         return getattr(self._store, name)
 
 
-async def exported(store: Store) -> dict[str, list[str]]:
-    return {name: await export_session(store, name) for name in await store.sessions()}
+async def exported(store: Store, names: Iterable[str] | None = None) -> dict[str, list[str]]:
+    """Sessions byte by byte, with their chains; all of them if none are named."""
+    return {name: await export_session(store, name) for name in names or await store.sessions()}
 
 
 async def lived(play: Any, world: World) -> Life:
@@ -110,7 +114,7 @@ async def forked_everywhere(play: Any, given: Store, folder: Path, exact: bool =
         sent = [note.process for note in journal.notes() if note.what == "effect" and note.name.startswith("send")]
         if called + sent.count(1) > sent.count(0):
             found.append(f"{called} were sent, {sent.count(1)} again, {sent.count(0)} in the original")
-        after = await exported(store)
+        after = await exported(store, before)
         found += [f"{name} is not what it was" for name, lines in before.items() if after[name] != lines]
         wrong += [f"forked at {at}, {type(records[at - 1]).__name__}: {what}" for what in found]
     return wrong
@@ -223,7 +227,7 @@ async def test_whatever_is_asked_a_fork_asks_for_itself_and_comes_to_its_end(sto
         assert [message.role for message in state.messages] == [message.role for message in whole.messages], where
         assert state.usage == whole.usage, where
         assert "Error" not in repr(state.messages), where
-        assert before.items() <= (await exported(store)).items(), where
+        assert before == await exported(store, before), where
     assert set(shop.paid) & {"s/1/1" + "/1/1" * depth} == {shop.paid[0]}
 
 
@@ -246,9 +250,54 @@ async def test_what_a_sub_agent_did_before_the_cut_is_not_done_again(store: Stor
     for at in range(answered, len(await store.read("s")) + 1):
         shop.paid.clear()
         fork = await shop.agent.fork("s", at=at)
+        assert (await shop.agent.state(fork)).waiting == ()
         result = await shop.agent.resume(fork) if not (await shop.agent.state(fork)).over else None
         assert result is None or (result.outcome, result.text) == (Completed(), "done")
         assert shop.paid == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_an_answer_that_a_sub_agent_has_not_acted_on_does_not_travel(store: Store, depth: int):
+    """As after a crash: the answer is in the logs above, and maybe in its own, but the call was not made."""
+    whole = Shop(MemoryStore(), depth)
+    await whole.finish("s")
+    names = ["s" + "/1/1" * level for level in range(depth + 1)]
+    logs = {name: await whole.store.read(name) for name in names}
+    waited, called = await whole.at(names[-1], Suspended), await whole.at(names[-1], ToolCalled)
+    for number, count in enumerate(range(waited, called)):
+        shop = Shop(store, depth)
+        renamed = {name: name.replace("s", f"s{number}", 1) for name in names}
+        for name in names[:-1]:
+            await store.append(renamed[name], _moved(logs[name][: await whole.at(name, Answered)], renamed), 0)
+        await store.append(renamed[names[-1]], _moved(logs[names[-1]][:count], renamed), 0)
+        fork = await shop.agent.fork(f"s{number}")
+        (asked,) = (await shop.agent.state(fork)).waiting
+        assert [again.id for again in (await shop.agent.resume(fork)).waiting_for] == [asked.id]
+        assert shop.paid == []
+        assert (await shop.agent.resume(fork, answers={asked.id: Reject("no")})).outcome == Completed()
+        assert shop.paid == []
+        assert (await shop.agent.resume(f"s{number}")).outcome == Completed()
+        assert len(shop.paid) == 1
+
+
+def _moved(records: Any, names: dict[str, str]) -> list[Record]:
+    """The records with the sessions of sub-agents under other ids."""
+    return [
+        record.replace(session=names[record.session]) if isinstance(record, Delegated | Charged) else record
+        for record in records
+    ]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_sub_agent_that_waited_waits_in_the_fork(store: Store, depth: int):
+    shop = Shop(store, depth)
+    await shop.finish("s")
+    fork = await shop.agent.fork("s", at=await shop.at("s", Suspended))
+    for level in range(depth + 1):
+        name = fork + "/1/1" * level
+        state = fold(name, await store.read(name))
+        assert isinstance(state.outcome, Suspended)
+        assert state.outcome.waiting_for == state.waiting != ()
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -305,7 +354,7 @@ async def test_an_unsafe_call_of_a_sub_agent_is_in_doubt_in_a_fork(store: Store,
     lowest = fork + "/1/1" * depth
     (returned,) = [record for record in await store.read(lowest) if isinstance(record, ToolReturned)]
     assert (returned.call, returned.result.status) == ("s" + "/1/1" * (depth + 1), "interrupted")
-    assert before.items() <= (await exported(store)).items()
+    assert before == await exported(store, before)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -389,24 +438,29 @@ async def test_an_answer_that_a_sub_agent_heard_while_it_worked_does_not_travel_
 # ---------------------------------------------------------------- what belongs together
 
 
-async def test_what_a_call_wrote_is_in_a_fork_once(store: Store):
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_what_a_call_wrote_is_in_a_fork_once(store: Store, guarded: bool):
     seen = Slot("seen", list[int], merge=lambda old, new: old + new)
 
     @tool(effect="idempotent")
     async def note(turn: Turn) -> str:
         """Note something."""
         turn.add("noted")
+        turn.add("secret")
         turn.set(seen, [1])
         return "yes"
 
     agent = Agent(FunctionModel(_once(calls("note"))), tools=[note], store=store)
     agent.slot(seen)
+    if guarded:
+        agent.gate(MessageAdding)(lambda event: Deny("never") if event.message.text == "secret" else None)
     await agent.run("go", session="s")
     records = await store.read("s")
     held = next(at for at, record in enumerate(records, 1) if isinstance(record, MessageHeld))
     for at in range(held - 2, len(records)):
         result = await agent.resume(await agent.fork("s", at=at))
-        assert [message.text for message in result.messages].count("noted") == 1, f"forked at {at}"
+        texts = [message.text for message in result.messages]
+        assert (texts.count("noted"), texts.count("secret")) == (1, not guarded), f"forked at {at}"
         assert result.state.slots["seen"] == [1], f"forked at {at}"
 
 
@@ -461,8 +515,32 @@ async def test_a_fork_of_a_fork_takes_the_sub_agents_along(store: Store):
     await shop.agent.fork("s", to="t")
     await shop.agent.fork("t", to="u")
     for name in ("u", "t", "s"):
-        assert [asked.id for asked in (await shop.agent.state(name)).waiting] == [f"{name}/1/1/1/1/t1"]
+        state = await shop.agent.state(name)
+        assert isinstance(state.outcome, Suspended)
+        assert [asked.id for asked in state.waiting] == [f"{name}/1/1/1/1/t1"]
+        assert state.outcome.waiting_for == state.waiting
         assert (await shop.finish(name)).outcome == Completed()
+
+
+async def test_the_second_attempt_at_a_task_is_forked_with_the_first(store: Store):
+    shop = Shop(store)
+
+    @shop.agent.wrap(ToolCall)
+    async def twice(call: Any, call_next: Any) -> Any:
+        await call_next(call)
+        return await call_next(call)
+
+    assert (await shop.finish("s")).outcome == Completed()
+    assert shop.paid == ["s/1/1/1/1", "s/1/1.2/1/1"]
+    before = await exported(store)
+    started: set[tuple[str, ...]] = set()
+    for at, record in enumerate(await store.read("s"), 1):
+        fork = await shop.agent.fork("s", at=at, to="fork" + "+" * at)
+        started.add(tuple([name.lstrip("fork+") for name in await store.sessions() if name.startswith(f"{fork}/")]))
+        state = await shop.finish(fork)
+        assert (state.outcome, unpaired(state.messages)) == (Completed(), []), f"forked at {at}, {record!r}"
+        assert before == await exported(store, before)
+    assert started == {(), ("/1/1",), ("/1/1.2", "/1/1")}
 
 
 async def test_erasing_a_fork_leaves_the_original_and_its_sub_agents(store: Store):

@@ -225,12 +225,13 @@ def _new_id(name: str, levels: Sequence[_Copy]) -> str:
 
 
 async def _refuse_taken(store: Store, names: Sequence[str]) -> None:
+    """Raise unless a fork and those below it can have these ids."""
     for name in names:
         if await store.read(name):
             raise SessionConflict(f"session {name!r} is there already; fork to another id", session=name)
-    erased = {info.session for info in await store.find(search=names[0], status="erased")}
-    for name in names:
-        if name in erased:
+    if len(names) > 1:  # else the store refuses before anything is written
+        erased = {info.session for info in await store.find(search=names[0], status="erased")}
+        for name in [name for name in names if name in erased]:
             raise SessionConflict(f"session {name!r} was erased; fork to another id", session=name)
 
 
@@ -278,6 +279,8 @@ def _untorn(records: list[Record]) -> list[Record]:
             held.append(record)
         elif isinstance(record, HeldReleased):
             del held[: record.count]
+        elif isinstance(record, TurnStarted):
+            held.clear()
         elif isinstance(record, ToolCalled):
             calls[record.call] = f"{record.name} ({record.call})"
         elif isinstance(record, ToolReturned):
@@ -289,6 +292,7 @@ def _untorn(records: list[Record]) -> list[Record]:
 
 
 def _torn(last: Record, writers: Container[str], let_in: Sequence[tuple[Message, str]]) -> bool:
+    """Whether the last record is one of those; `writers` are the calls without a result, as what they wrote has them."""
     match last:
         case HookDecided(event="MessageAdding"):
             return bool(let_in)
@@ -319,7 +323,8 @@ def _by_itself(records: Sequence[Record], above: Sequence[Record], started: Dele
     What that log was charged for had happened by then, whoever answered.
     """
     answers = Counter([record.id for record in above if isinstance(record, Answered)])
-    charges = [record.usage.requests for record in above if isinstance(record, Charged) and _is_of(record, started)]
+    charges = [record for record in above if isinstance(record, Charged) and record.session == started.session]
+    charged = sum([record.usage.requests for record in charges])
     fold = Fold(started.session)
     for number, record in enumerate(records):
         spent = fold.turn.usage.requests if fold.turn is not None else 0
@@ -327,16 +332,12 @@ def _by_itself(records: Sequence[Record], above: Sequence[Record], started: Dele
             return number
         if isinstance(record, Answered):
             answers[record.id] -= 1
-            if answers[record.id] < 0 and spent >= sum(charges):
+            if answers[record.id] < 0 and spent >= charged:
                 while isinstance(records[number - 1], Resumed | InboxTaken):
                     number -= 1
                 return number
         fold.add(record)
     return len(records)
-
-
-def _is_of(charged: Charged, started: Delegated) -> bool:
-    return charged.session == started.session
 
 
 def _agreeing(records: Sequence[Record], below: Sequence[_Copy]) -> list[Record]:
