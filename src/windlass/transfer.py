@@ -292,7 +292,7 @@ def _untorn(records: list[Record]) -> list[Record]:
 
 
 def _torn(last: Record, writers: Container[str], let_in: Sequence[tuple[Message, str]]) -> bool:
-    """Whether the last record is one of those; `writers` are the calls without a result, as what they wrote has them."""
+    """Whether the last record is one of those. `writers` are calls without a result, as what they wrote has them."""
     match last:
         case HookDecided(event="MessageAdding"):
             return bool(let_in)
