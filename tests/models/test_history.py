@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.messages import Message, TextPart, ToolCallPart, ToolResultPart
+from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResultPart
 from windlass.models.history import History, Wire, by_role
 
 
@@ -75,3 +75,18 @@ def test_any_conversations_after_one_another_are_sent_as_if_they_were_the_first(
     sent = [(kept.encoded(messages), messages) for messages in conversations]
     for wire, messages in sent:
         assert wire == Counting(merged=merged).history.encoded(messages)
+
+
+steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(0, 9)), max_size=8)
+
+
+@given(steps=steps, merged=st.booleans())
+def test_views_of_a_list_that_grows_are_sent_as_if_they_were_the_first(steps, merged):
+    """Each step sees more of the list or less, with a message of its own behind it or one replaced."""
+    kept, items = Counting(merged=merged).history, [text("hello")]
+    for grow, tail, replaced in steps:
+        items += [call(f"c{len(items)}"), result(f"c{len(items)}")][:grow]
+        view = Messages.sharing(items if grow else items[: len(items) // 2])
+        overlay = {replaced: text("instead")} if replaced is not None and replaced < len(items) // 2 else None
+        view = Messages(view, overlay=overlay, tail=(text("now"),) * tail)
+        assert kept.encoded(view) == Counting(merged=merged).history.encoded(list(view))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from windlass.messages import Message, ToolCallPart, ToolResultPart
+from windlass.messages import Message, Messages, ToolCallPart, ToolResultPart
 
 Wire: TypeAlias = dict[str, Any]
 WireId: TypeAlias = Callable[[str, str | None], str]
@@ -32,8 +32,8 @@ class History:
 
     def encoded(self, messages: Iterable[Message], before: Iterable[Wire] = ()) -> list[Wire]:
         """What comes before, and the messages as the vendor wants them."""
-        current = list(messages)
-        if not current:
+        current = messages if type(messages) is Messages else list(messages)
+        if not len(current):
             return list(before)
         key = id(current[0])
         # Taken out while in use: another thread with the same first message starts afresh.
@@ -66,17 +66,31 @@ class _Conversation:
         self._kept: list[_Kept] = []
         self._row: list[Wire] = []
         self._ids: dict[str, str] = {}
+        self._list: list[Message] | None = None
+        self._settled = 0
 
-    def encoded(self, current: list[Message]) -> list[Wire]:
+    def encoded(self, messages: Sequence[Message]) -> list[Wire]:
         """The conversation, which is still ours: whoever asks makes a copy."""
-        known = len(self._messages)
-        if current[:known] != self._messages:
-            pairs = zip([*current, None], self._messages, strict=False)
+        start, current = self._unsettled(messages)
+        before = self._messages[start:]
+        known = len(before)
+        if current[:known] != before:
+            pairs = zip([*current, None], before, strict=False)
             known = next(at for at, (new, old) in enumerate(pairs) if new is not old)
-        dropped = {id(kept.message): kept for kept in self._drop(known)}
+        dropped = {id(kept.message): kept for kept in self._drop(start + known)}
         for message in current[known:]:
             self._add(message, dropped.get(id(message)))
         return self._row
+
+    def _unsettled(self, messages: Sequence[Message]) -> tuple[int, list[Message]]:
+        """How many messages are surely those of before, as views of one list that only grows, and those after them."""
+        if type(messages) is not Messages or messages.overlay:
+            self._list, self._settled = None, 0
+            return 0, list(messages)
+        items, length, tail = messages.shared
+        start = min(self._settled, length) if items is self._list else 0
+        self._list, self._settled = items, length
+        return start, [*items[start:length], *tail]
 
     def _drop(self, known: int) -> list[_Kept]:
         """Forget all from a message on; what that was can be used again."""
