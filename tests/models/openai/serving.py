@@ -45,11 +45,11 @@ class Server:
         self.asked: list[Any] = []
         self.requests: list[httpx2.Request] = []
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
-        self.client = AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http)
+        self.client = AsyncOpenAI(api_key="k", base_url="https://api.openai.com/v1", http_client=http)
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
-        self.asked.append(json.loads(request.content))
+        self.asked.append(json.loads(request.content or b"null"))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

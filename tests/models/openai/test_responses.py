@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import BadReply, ConnectionFailed, ModelError, RateLimited, ServerError
+from windlass.errors import ConnectionFailed, ModelError, RateLimited, ServerError
 from windlass.messages import (
     ImagePart,
     Message,
@@ -169,13 +169,6 @@ async def test_a_refusal_is_text_with_a_finish_of_its_own() -> None:
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
     reply = await OpenAIResponses("m", client=Server(answer(item)).client).reply(asking())
     assert (reply.text, reply.finish) == ("No.", "refusal")
-
-
-@pytest.mark.parametrize("status", ["queued", "in_progress"])
-async def test_a_reply_in_the_background_is_not_supported_and_says_so(status: str) -> None:
-    with pytest.raises(BadReply, match=f"resp_1 is {status}: it runs in the background") as caught:
-        await OpenAIResponses("m", client=Server(answer(status=status)).client).reply(asking())
-    assert not caught.value.retryable
 
 
 def streamed() -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from urllib.parse import urlsplit
 
 from windlass.messages import Value, digest
 
@@ -11,7 +13,8 @@ class Dialect(Value, frozen=True):
     """What one vendor calls things.
 
     `key` is the environment variable of its key (none: it needs no key), `thinking` the field of a message that holds
-    reasoning, `limit` the one that limits the reply, `call_ids` what it takes as the id of a call.
+    reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
+    `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema.
     """
 
     vendor: str
@@ -20,8 +23,15 @@ class Dialect(Value, frozen=True):
     thinking: str = "reasoning_content"
     limit: str = "max_tokens"
     seed: str = "seed"
+    effort: str = "reasoning_effort"
     asks_for_usage: bool = True
+    strict_tools: bool = False
     call_ids: str = r".{1,256}"
+
+    @property
+    def name(self) -> str:
+        """What stands before the model in its name."""
+        return "openai" if self.vendor == COMPATIBLE.vendor else self.vendor
 
     def wire_id(self, call: str, vendor_id: str | None) -> str:
         """The id of a call on the wire: the vendor's own, or one made from ours where that is missing or not valid."""
@@ -31,14 +41,28 @@ class Dialect(Value, frozen=True):
         return made[:9] if self.vendor == "mistral" else f"call_{made[:24]}"
 
 
-OPENAI = Dialect("openai", None, "OPENAI_API_KEY", limit="max_completion_tokens", call_ids=r"[\w.:-]{1,40}")
-RESPONSES = Dialect("openai-responses", None, "OPENAI_API_KEY", limit="max_output_tokens", call_ids=r"[\w.:-]{1,64}")
-COMPATIBLE = Dialect("openai")
+OPENAI = Dialect(
+    "openai",
+    None,
+    "OPENAI_API_KEY",
+    limit="max_completion_tokens",
+    strict_tools=True,
+    call_ids=r"[\w.:-]{1,40}",
+)
+RESPONSES = Dialect(
+    "openai-responses",
+    None,
+    "OPENAI_API_KEY",
+    limit="max_output_tokens",
+    strict_tools=True,
+    call_ids=r"[\w.:-]{1,64}",
+)
+COMPATIBLE = Dialect("openai-compatible")
 
 DIALECTS = {
     dialect.vendor: dialect
     for dialect in (
-        Dialect("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "reasoning"),
+        Dialect("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "reasoning", effort="reasoning"),
         Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
         Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
         Dialect(
@@ -53,3 +77,31 @@ DIALECTS = {
         Dialect("ollama", "http://localhost:11434/v1", thinking="reasoning"),
     )
 }
+_OPENAIS_HOSTS = re.compile(r"(.+\.)?(openai\.com|azure\.com|azure\.us|azure\.cn)")
+_OPENAIS_MODELS = re.compile(r"(openai/)?(gpt-(?!oss)|o\d|chatgpt|ft:)")
+_BY_PLACE = {urlsplit(dialect.base_url or "").netloc: dialect for dialect in DIALECTS.values()}
+
+
+def chat_dialect(address: str | None, model: str) -> Dialect:
+    """The dialect of the server at an address; none is OpenAI's own.
+
+    A server that nobody knows may want no key. It may stand before OpenAI, whose models want the new name of the limit.
+    """
+    place = urlsplit(address or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com")
+    if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
+        return OPENAI
+    if place.netloc in _BY_PLACE:
+        return _BY_PLACE[place.netloc]
+    return COMPATIBLE.replace(
+        key=_spare_key(), limit=OPENAI.limit if _OPENAIS_MODELS.match(model) else COMPATIBLE.limit
+    )
+
+
+def responses_dialect(address: str | None) -> Dialect:
+    """The dialect of Responses, which differs by the key only."""
+    return RESPONSES if address is None else RESPONSES.replace(key=_spare_key())
+
+
+def _spare_key() -> str | None:
+    """A server of one's own may want no key: the variable counts only where it is set."""
+    return OPENAI.key if os.environ.get(OPENAI.key or "") else None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from json import JSONDecodeError
 from typing import Any
 
 import httpx2
@@ -30,6 +31,8 @@ from windlass.errors import (
 _BY_CODE: dict[str, tuple[type[ModelError], bool]] = {
     "insufficient_quota": (QuotaExceeded, False),
     "billing_hard_limit_reached": (QuotaExceeded, False),
+    "billing_not_active": (QuotaExceeded, False),
+    "insufficient_balance": (QuotaExceeded, False),
     "context_length_exceeded": (ContextOverflow, False),
     "exceed_context_size_error": (ContextOverflow, False),
     "content_filter": (ContentFiltered, False),
@@ -61,6 +64,7 @@ _BY_STATUS: dict[int, tuple[type[ModelError], bool]] = {
     409: (ServerError, True),
     413: (ContextOverflow, False),
     429: (RateLimited, True),
+    498: (Overloaded, True),
     503: (Overloaded, True),
     504: (ModelTimeout, True),
     529: (Overloaded, True),
@@ -71,7 +75,7 @@ _TOO_LONG = ("maximum context length", "context window", "context size", "contex
 
 
 @contextmanager
-def translated(*, streaming: bool = False) -> Generator[None, None, None]:
+def translated() -> Generator[None, None, None]:
     """Raise errors of the SDK as errors of ours."""
     try:
         yield
@@ -86,14 +90,12 @@ def translated(*, streaming: bool = False) -> Generator[None, None, None]:
         raise said(error.body, error.message) from error
     except openai.OpenAIError as error:
         raise AuthFailed(str(error)) from error
-    except httpx2.TimeoutException as error:
+    except (httpx2.TimeoutException, TimeoutError) as error:
         raise ModelTimeout("the model did not answer in time", retryable=True) from error
     except httpx2.HTTPError as error:
         raise ConnectionFailed(f"the connection failed: {error}", retryable=True) from error
-    except (ValueError, UnicodeError) as error:
-        if streaming:
-            raise ConnectionFailed(f"the answer broke off: {error}", retryable=True) from error
-        raise BadReply(f"the answer is no JSON: {error}", retryable=True) from error
+    except (JSONDecodeError, UnicodeError) as error:
+        raise ConnectionFailed(f"the answer broke off: {error}", retryable=True) from error
 
 
 @contextmanager
@@ -107,9 +109,11 @@ def understood() -> Generator[None, None, None]:
 
 def said(body: object, message: str = "", **facts: Any) -> ModelError:
     """The error that a body tells of."""
-    told: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+    told: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
     code, kind = told.get("code"), told.get("type")
     text = _text(told) or message or str(body)
+    if _flagged(told):
+        code = "content_filter"
     status = facts.pop("status", None) or _status(told)
     error, retryable = _kind(status, (str(code), str(kind)), text)
     return error(text, retryable=retryable, status=status, **facts)
@@ -117,10 +121,23 @@ def said(body: object, message: str = "", **facts: Any) -> ModelError:
 
 def _of_status(error: openai.APIStatusError) -> ModelError:
     headers = error.response.headers
-    request_id = error.request_id or headers.get("request-id") or headers.get("cf-ray")
-    return said(
-        error.body, error.message, status=error.status_code, retry_after=retry_after(headers), request_id=request_id
-    )
+    facts = {"retry_after": retry_after(headers), "request_id": request_id_of(headers)}
+    ours = said(error.body, error.message, status=error.status_code, **facts)
+    if (advice := headers.get("x-should-retry")) in ("true", "false"):
+        ours.retryable = advice == "true"
+    return ours
+
+
+def request_id_of(headers: Mapping[str, str]) -> str | None:
+    """By what the vendor finds a request again."""
+    names = ("x-request-id", "request-id", "apim-request-id", "x-generation-id", "cf-ray")
+    return next((headers[name] for name in names if headers.get(name)), None)
+
+
+def _flagged(told: Mapping[str, Any]) -> bool:
+    """Whether a router tells of content that somebody flagged."""
+    metadata = told.get("metadata")
+    return isinstance(metadata, Mapping) and "flagged_input" in metadata
 
 
 def _text(told: Mapping[str, Any]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from windlass.errors import ConfigError
+from windlass.messages import ToolSpec, thawed
+from windlass.models.history import Wire
 
 KNOWN = (
     "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
@@ -23,32 +26,91 @@ def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
+_ADDED = ("tools", "include")
+_MIXED = ("text", "reasoning", "stream_options")
+
+
+def with_extra(body: Wire, extra: Mapping[str, Any]) -> Wire:
+    """The body with what only the vendor knows, which wins; its own tools come to ours, and do not replace them."""
+    told: Wire = thawed(extra)
+    for name in _ADDED:
+        if name in told and name in body:
+            told[name] = [*body[name], *[item for item in told[name] if item not in body[name]]]
+    for name in _MIXED:
+        if isinstance(told.get(name), Mapping) and name in body:
+            told[name] = {**body[name], **told[name]}
+    return {**body, **told}
+
+
 def effort(reasoning: object) -> dict[str, Any]:
-    """The setting `reasoning`, a word for the effort or the vendor's own mapping, as a mapping."""
+    """The setting `reasoning` as a mapping: a word for the effort, yes or no, or the vendor's own mapping."""
     if isinstance(reasoning, Mapping):
         return dict(reasoning)
-    return {"effort": reasoning} if isinstance(reasoning, str) else {}
+    if reasoning is None or reasoning is True:
+        return {}
+    if reasoning is False:
+        return {"effort": "none"}
+    if isinstance(reasoning, str):
+        return {"effort": reasoning}
+    raise ConfigError(f"reasoning={reasoning!r}: this vendor takes a word for the effort ('low', 'high' …)")
 
 
-_COUNTED = {"properties", "required", "additionalProperties", "type"}
-_LOOSE = {"default", "oneOf", "allOf", "not", "if", "then", "else", "patternProperties", "dependentRequired"}
+class Tools:
+    """Tools as the vendor wants them, encoded again only when they change."""
+
+    def __init__(self, encode: Callable[[Wire], Wire], *, strictly: bool) -> None:
+        self._encode = encode
+        self._strictly = strictly
+        self._known: tuple[ToolSpec, ...] = ()
+        self._wire: list[Wire] = []
+
+    def encoded(self, tools: tuple[ToolSpec, ...]) -> list[Wire]:
+        """The tools; those whose arguments the vendor can promise to be right are strict."""
+        if tools is not self._known:
+            self._wire = [self._encode(self._function(tool)) for tool in tools]
+            self._known = tools
+        return self._wire
+
+    def _function(self, tool: ToolSpec) -> Wire:
+        function = {"name": tool.name, "description": tool.description, "parameters": thawed(tool.schema)}
+        return {**function, "strict": True} if self._strictly and strict(tool.schema) else function
 
 
-def strict(schema: object) -> bool:
-    """Whether a vendor that wants closed objects with nothing optional can promise to keep to a schema."""
-    if isinstance(schema, list | tuple):
-        return all(strict(item) for item in schema)
+_SCHEMAS = ("properties", "$defs")
+_PLAIN = (
+    "type", "title", "description", "enum", "const", "required", "additionalProperties", "$ref", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems",
+)  # fmt: skip
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
+
+
+def strict(schema: Mapping[str, Any]) -> bool:
+    """Whether the vendor can promise to keep to a schema: it wants closed objects with nothing optional."""
+    return schema.get("type") == "object" and "anyOf" not in schema and _keepable(schema)
+
+
+def _keepable(schema: object) -> bool:
     if not isinstance(schema, Mapping):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
+        return False
+    if "object" in _types(schema) or "properties" in schema:
         properties = schema.get("properties", {})
         if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties):
             return False
-        if not all(strict(item) for item in properties.values()):
-            return False
-    rest = {key: value for key, value in schema.items() if key not in _COUNTED}
-    return not (_LOOSE & rest.keys()) and all(
-        all(strict(item) for item in value.values()) if key == "$defs" else strict(value)
-        for key, value in rest.items()
-        if key not in ("enum", "const", "examples")
-    )
+    return all(_keyword(name, value) for name, value in schema.items())
+
+
+def _types(schema: Mapping[str, Any]) -> Iterable[str]:
+    kind = schema.get("type", ())
+    return (kind,) if isinstance(kind, str) else kind
+
+
+def _keyword(name: str, value: Any) -> bool:
+    if name in _SCHEMAS:
+        return all(map(_keepable, value.values()))
+    if name == "anyOf":
+        return all(map(_keepable, value))
+    if name == "items":
+        return _keepable(value)
+    if name == "pattern":
+        return re.search(r"\(\?[=!<]", value) is None
+    return value in _FORMATS if name == "format" else name in _PLAIN

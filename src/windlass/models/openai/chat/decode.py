@@ -21,8 +21,10 @@ FINISHES = {
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
-KEPT = {"audio": True, "reasoning_details": True, "annotations": False, "executed_tools": False}
-"""Fields that are kept as they are, and whether what they tell of was in our hands."""
+UNDERSTOOD = frozenset(["role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"])
+"""The fields of a message that we understand; all others are kept as they are."""
+_VENDOR_RUN = ("annotations", "executed_tools")
+_OF_A_CALL = frozenset(["index", "id", "type", "function"])
 
 
 def decode(body: object, vendor: str) -> ModelReply:
@@ -38,7 +40,7 @@ def decode(body: object, vendor: str) -> ModelReply:
     if choice.get("error"):
         raise said(choice["error"])
     message = choice.get("message") or {}
-    parts = tuple(_parts(message, vendor))
+    parts = tuple(_parts(message, vendor, choice.get("logprobs")))
     return reply(body, parts, choice.get("finish_reason"), bool(message.get("refusal")))
 
 
@@ -53,17 +55,20 @@ def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, ref
     return ModelReply(message, usage(body.get("usage")), finish, body.get("model"), raw, body.get("id"))
 
 
-def _parts(message: Mapping[str, Any], vendor: str) -> Iterator[Part]:
+def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterator[Part]:
     if thinking := thinking_of(message):
         yield ThinkingPart(thinking, vendor=vendor)
     for kind, data in content_of(message.get("content")):
         yield _content(kind, data, vendor)
     if message.get("refusal"):
         yield TextPart(message["refusal"])
+    fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | {"logprobs": logprobs}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         yield ToolCallPart(function.get("name") or "", arguments_of(function), vendor_id=call.get("id") or None)
-    yield from kept({name: message[name] for name in KEPT if message.get(name)}, vendor)
+        if more := more_of(call):
+            fields["calls"] = {**fields.get("calls", {}), call.get("id") or "": more}
+    yield from kept(fields, vendor)
 
 
 def _content(kind: str, data: Any, vendor: str) -> Part:
@@ -106,11 +111,19 @@ def arguments_of(function: Mapping[str, Any]) -> str:
     return json.dumps(arguments)
 
 
+def more_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call has that we do not understand, such as a signature that its vendor wants to have back."""
+    return {name: value for name, value in call.items() if value and name not in _OF_A_CALL}
+
+
 def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
     """What is kept as it is: that which is only ours to carry, and the traces of what the vendor did itself."""
-    for mediated in (True, False):
-        if data := {name: value for name, value in fields.items() if KEPT[name] is mediated}:
-            yield OpaquePart(vendor, data, mediated)
+    told = {name: value for name, value in fields.items() if value}
+    ran = {name: told.pop(name) for name in _VENDOR_RUN if name in told}
+    if told:
+        yield OpaquePart(vendor, told)
+    if ran:
+        yield OpaquePart(vendor, ran, mediated=False)
 
 
 def usage(told: Mapping[str, Any] | None) -> Usage:
@@ -121,7 +134,7 @@ def usage(told: Mapping[str, Any] | None) -> Usage:
     return Usage(
         told.get("prompt_tokens") or 0,
         told.get("completion_tokens") or 0,
-        inputs.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or 0,
+        inputs.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or told.get("cached_tokens") or 0,
         inputs.get("cache_write_tokens") or 0,
         outputs.get("reasoning_tokens") or 0,
     )

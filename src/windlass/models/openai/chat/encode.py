@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from windlass.errors import ConfigError
 from windlass.messages import (
     ImagePart,
     Message,
@@ -20,10 +21,7 @@ from windlass.messages import (
 )
 from windlass.models.history import History, Wire
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.settings import effort, strict
-
-SENT_BACK = ("audio", "reasoning_details")
-"""Fields of a reply's message, beside those we understand, that its vendor wants to have back."""
+from windlass.models.openai.settings import Tools, effort, strict, with_extra
 
 
 class ChatEncoder:
@@ -33,20 +31,22 @@ class ChatEncoder:
         self._model = model
         self._dialect = dialect
         self._history = History(self._message, dialect.wire_id)
+        self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
         system = [{"role": "system", "content": request.system}] if request.system else []
         body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages, system)}
         if request.tools:
-            body["tools"] = [{"type": "function", "function": _tool(tool)} for tool in request.tools]
+            body["tools"] = self._tools.encoded(request.tools)
         if request.output is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": schema_format(request.output)}
         if streaming:
             body["stream"] = True
             if self._dialect.asks_for_usage:
                 body["stream_options"] = {"include_usage": True}
-        return {**body, **self._settings(settings, bool(request.tools)), **thawed(settings["extra"])}
+        tools = bool(request.tools or settings["extra"].get("tools"))
+        return with_extra({**body, **self._settings(settings, tools)}, settings["extra"])
 
     def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
         names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
@@ -55,12 +55,16 @@ class ChatEncoder:
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:
-            choice = settings["tool_choice"]
-            named = choice not in ("auto", "required", "none")
-            wire["tool_choice"] = {"type": "function", "function": {"name": choice}} if named else choice
-        if asked := effort(settings.get("reasoning")):
-            wire["reasoning_effort"] = asked["effort"]
-        return wire
+            wire["tool_choice"] = _choice(settings["tool_choice"])
+        return wire | self._reasoning(settings)
+
+    def _reasoning(self, settings: Mapping[str, Any]) -> Wire:
+        asked = effort(settings.get("reasoning"))
+        if asked and self._dialect.effort == "reasoning":
+            return {"reasoning": asked}
+        if asked and "effort" not in asked:
+            raise ConfigError(f"reasoning={asked!r} says no effort, and {self._dialect.vendor} takes nothing else here")
+        return {self._dialect.effort: asked["effort"]} if asked else {}
 
     def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
         if message.role == "assistant":
@@ -88,8 +92,8 @@ class ChatEncoder:
             elif type(part) is ThinkingPart:
                 self._think(part, wire, content)
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
-                wire.update({name: thawed(part.data[name]) for name in SENT_BACK if name in part.data})
-            elif (item := self._content(part)) is not None:
+                _return(part.data, wire)
+            elif type(part) is not ImagePart and (item := self._content(part)) is not None:
                 content.append(item)
         if content or "tool_calls" not in wire:
             wire["content"] = _plain(content)
@@ -150,5 +154,21 @@ def _pictures(part: ToolResultPart) -> list[Wire]:
     return [{"type": "text", "text": f"From {part.name}:"}, *images] if images else []
 
 
-def _tool(tool: Any) -> Wire:
-    return {"name": tool.name, "description": tool.description, "parameters": thawed(tool.schema)}
+def _return(data: Mapping[str, Any], wire: Wire) -> None:
+    """Give back to the vendor what it wants of the fields that only it understands; they come after the calls."""
+    if "audio" in data:
+        wire["audio"] = {"id": data["audio"].get("id")}
+    if "reasoning_details" in data:
+        wire["reasoning_details"] = thawed(data["reasoning_details"])
+    for call in wire.get("tool_calls", ()) if "calls" in data else ():
+        call.update(thawed(data["calls"].get(call["id"], {})))
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, Mapping):
+        return thawed(choice)
+    return choice if choice in ("auto", "required", "none") else {"type": "function", "function": {"name": choice}}
+
+
+def _tool(function: Wire) -> Wire:
+    return {"type": "function", "function": function}

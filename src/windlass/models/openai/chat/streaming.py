@@ -10,13 +10,13 @@ from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.models.openai.errors import said
 
-from .decode import KEPT, arguments_of, content_of, kept, reply, thinking_of
+from .decode import UNDERSTOOD, arguments_of, content_of, kept, more_of, reply, thinking_of
 
 
 class _Growing:
     """A part that is still being said."""
 
-    __slots__ = ("kind", "name", "part", "pieces", "vendor_id")
+    __slots__ = ("kind", "more", "name", "part", "pieces", "vendor_id")
 
     def __init__(self, kind: str, part: int, name: str = "", vendor_id: str | None = None) -> None:
         self.kind = kind
@@ -24,6 +24,7 @@ class _Growing:
         self.name = name
         self.vendor_id = vendor_id
         self.pieces: list[Any] = []
+        self.more: dict[str, Any] = {}
 
 
 class ChatStream:
@@ -38,6 +39,16 @@ class ChatStream:
         self._about: dict[str, Any] = {}
         self._finish: str | None = None
         self._refused = False
+        self._done = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing: the server said that it is done, or all that comes last has come."""
+        return self._finish is not None and (self._done or "usage" in self._about)
+
+    def end(self) -> None:
+        """The server says that it is done."""
+        self._done = True
 
     def feed(self, chunk: Mapping[str, Any]) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
@@ -48,10 +59,14 @@ class ChatStream:
         if not choices:
             return
         choice = choices[0]
+        if choice.get("index"):
+            return
         if choice.get("error"):
             raise said(choice["error"])
         if delta := choice.get("delta"):
             yield from self._delta(delta)
+        if choice.get("logprobs"):
+            self._keep("logprobs", choice["logprobs"])
         if choice.get("finish_reason"):
             self._finish = choice["finish_reason"]
         if choice.get("usage"):
@@ -71,8 +86,8 @@ class ChatStream:
             yield self._say("text", refusal)
         for piece in delta.get("tool_calls") or ():
             yield from self._call(piece)
-        for name in KEPT:
-            if name in delta:
+        for name in delta:
+            if name not in UNDERSTOOD:
                 self._keep(name, delta[name])
 
     def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _Growing:
@@ -90,6 +105,7 @@ class ChatStream:
     def _call(self, piece: Mapping[str, Any]) -> Iterator[AnyDelta]:
         function = piece.get("function") or {}
         growing = self._calling(piece.get("index"), piece.get("id") or None, function.get("name") or "")
+        growing.more.update(more_of(piece))
         if text := arguments_of(function):
             growing.pieces.append(text)
             yield ArgumentsDelta(text, growing.part, name=growing.name)
@@ -105,16 +121,16 @@ class ChatStream:
         return growing
 
     def _keep(self, name: str, value: Any) -> None:
-        if isinstance(value, list):
-            self._kept[name] = _joined(self._kept.get(name, []), value)
-        elif isinstance(value, Mapping):
-            self._kept[name] = {**self._kept.get(name, {}), **value}
+        if value:
+            before = self._kept.get(name)
+            self._kept[name] = value if before is None or isinstance(value, str) else _grown(before, value)
 
     def reply(self) -> ModelReply:
         """The whole reply, if the stream came to its end."""
-        if self._finish is None:
+        if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
-        parts = (*map(self._part, self._parts), *kept(self._kept, self._vendor))
+        calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
+        parts = (*map(self._part, self._parts), *kept({**self._kept, "calls": calls}, self._vendor))
         return reply(self._about, parts, self._finish, self._refused)
 
     def _part(self, growing: _Growing) -> Part:
@@ -126,17 +142,31 @@ class ChatStream:
         return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
 
 
+def _grown(before: Any, piece: Any) -> Any:
+    """A value that only the vendor understands, and the next piece of it: texts and lists are joined."""
+    if isinstance(before, str) and isinstance(piece, str):
+        return before + piece
+    if isinstance(before, list) and isinstance(piece, list):
+        return _joined(before, piece)
+    if isinstance(before, Mapping) and isinstance(piece, Mapping):
+        return {**before, **{name: _grown_field(name, before.get(name), value) for name, value in piece.items()}}
+    return before if piece is None else piece
+
+
+def _grown_field(name: str, before: Any, piece: Any) -> Any:
+    return piece if before is None or name in ("id", "type", "index") else _grown(before, piece)
+
+
 def _joined(before: list[Any], pieces: list[Any]) -> list[Any]:
     """A list of details, to which pieces of the same index and type are joined."""
     details = list(before)
     for piece in pieces:
-        last = details[-1] if details else None
-        same = last is not None and all(last.get(name) == piece.get(name) for name in ("index", "type"))
-        if last is None or not same or piece.get("index") is None:
+        if details and isinstance(piece, Mapping) and piece.get("index") is not None and _same(details[-1], piece):
+            details[-1] = _grown(details[-1], piece)
+        else:
             details.append(piece)
-            continue
-        texts = {
-            name: (last.get(name) or "") + (piece.get(name) or "") for name in ("text", "summary") if name in piece
-        }
-        details[-1] = {**last, **{name: value for name, value in piece.items() if value is not None}, **texts}
     return details
+
+
+def _same(last: Any, piece: Mapping[str, Any]) -> bool:
+    return isinstance(last, Mapping) and all(last.get(name) == piece.get(name) for name in ("index", "type"))

@@ -22,7 +22,7 @@ def decode(body: object) -> ModelReply:
     if body.get("error"):
         raise said(body["error"])
     if status in ("queued", "in_progress"):
-        raise BadReply(f"response {body.get('id')} is {status}: it runs in the background, which is not supported")
+        raise BadReply(f"response {body.get('id')} is {status}, and nobody can say when it will be there")
     if status in ("failed", "cancelled"):
         raise ServerError(f"response {body.get('id')} {status}", retryable=True)
     if "output" not in body:
@@ -42,7 +42,8 @@ def _finish(body: Mapping[str, Any], items: list[Any], message: Message) -> str:
 
 
 def _contents(item: Mapping[str, Any]) -> list[Any]:
-    return (item.get("content") or []) if item.get("type") == "message" else []
+    content = item.get("content") if item.get("type") == "message" else None
+    return [{"type": "output_text", "text": content}] if isinstance(content, str) else content or []
 
 
 def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
@@ -50,8 +51,7 @@ def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
     kind = item.get("type") or ""
     if kind == "message":
         yield from map(_content, _contents(item))
-        if item.get("phase"):
-            yield OpaquePart(VENDOR, {"phase": item["phase"]})
+        yield from about(item)
     elif kind == "reasoning":
         yield ThinkingPart(thought(item), item.get("encrypted_content"), vendor=VENDOR)
     elif kind == "function_call":
@@ -60,9 +60,22 @@ def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
         yield OpaquePart(VENDOR, item, mediated=mediated(kind))
 
 
+def about(item: Mapping[str, Any]) -> Iterator[OpaquePart]:
+    """What a message tells beside its text. Annotations are the traces of what the vendor has looked up by itself."""
+    told = {"phase": item.get("phase"), "logprobs": _all(item, "logprobs")}
+    if any(told.values()):
+        yield OpaquePart(VENDOR, {name: value for name, value in told.items() if value})
+    if annotations := _all(item, "annotations"):
+        yield OpaquePart(VENDOR, {"annotations": annotations}, mediated=False)
+
+
+def _all(item: Mapping[str, Any], name: str) -> list[Any]:
+    return [told for content in _contents(item) for told in content.get(name) or ()]
+
+
 def mediated(kind: str) -> bool:
     """Whether an item tells of nothing that the vendor has run by itself."""
-    return kind in _CLIENT_RUN or not ("_call" in kind or kind.startswith("mcp_"))
+    return kind in _CLIENT_RUN or not ("_call" in kind or kind.startswith(("mcp_", "tool_search")))
 
 
 def thought(item: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from windlass.errors import ConfigError
 from windlass.messages import (
     ImagePart,
     Message,
@@ -21,9 +22,9 @@ from windlass.messages import (
 from windlass.models.history import History, Wire
 from windlass.models.openai.chat.encode import image_url, schema_format
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.settings import effort
+from windlass.models.openai.settings import Tools, effort, with_extra
 
-_REASONING_MODELS = re.compile(r"(o\d|gpt-[5-9](?!.*-chat))")
+_REASONING_MODELS = re.compile(r"(?:^|[/:])(o\d|codex-|gpt-oss|gpt-[5-9](?!.*-chat))")
 
 
 class ResponsesEncoder:
@@ -33,19 +34,29 @@ class ResponsesEncoder:
         self._model = model
         self._dialect = dialect
         self._history = History(self._message, dialect.wire_id)
+        self._tools = Tools(_tool, strictly=dialect.strict_tools)
+
+    def checked(self, settings: Mapping[str, Any]) -> None:
+        """Refuse what Responses cannot do and nobody should believe that it did."""
+        if settings.get("stop"):
+            raise ConfigError("Responses has no stop sequences: leave `stop` out, or ask the model by openai-chat:…")
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
+        self.checked(settings)
         body: Wire = {"model": self._model, "input": self._history.encoded(request.messages), "store": False}
         if request.system:
             body["instructions"] = request.system
         if request.tools:
-            body["tools"] = [_tool(tool) for tool in request.tools]
+            body["tools"] = self._tools.encoded(request.tools)
         if request.output is not None:
             body["text"] = {"format": {"type": "json_schema", **schema_format(request.output)}}
         if streaming:
             body["stream"] = True
-        return {**body, **self._settings(settings, bool(request.tools)), **thawed(settings["extra"])}
+        extra = settings["extra"]
+        if extra.get("background"):
+            del body["store"]
+        return with_extra({**body, **self._settings(settings, bool(request.tools or extra.get("tools")))}, extra)
 
     def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
         names = {"max_tokens": "max_output_tokens"}
@@ -54,14 +65,11 @@ class ResponsesEncoder:
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:
-            choice = settings["tool_choice"]
-            wire["tool_choice"] = (
-                choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
-            )
+            wire["tool_choice"] = _choice(settings["tool_choice"])
         asked = effort(settings.get("reasoning"))
         if asked:
             wire["reasoning"] = asked
-        if asked or _REASONING_MODELS.match(self._model):
+        if asked or _REASONING_MODELS.search(self._model):
             wire["include"] = ["reasoning.encrypted_content"]
         return wire
 
@@ -70,24 +78,30 @@ class ResponsesEncoder:
             return self._assistant(message)
         results = [part for part in message.parts if type(part) is ToolResultPart]
         wire: list[Wire] = [
-            {"type": "function_call_output", "call_id": id_of(part), "output": _output(part)} for part in results
+            {"type": "function_call_output", "call_id": id_of(part), "output": self._output(part)} for part in results
         ]
-        if content := [item for part in message.parts if (item := self._content(part)) is not None]:
+        told = [item for part in message.parts if (item := self._content(part)) is not None]
+        wire += [item for item in told if not item["type"].startswith("input_")]
+        if content := [item for item in told if item["type"].startswith("input_")]:
             wire.append({"role": "user", "content": _plain(content)})
         return wire
 
+    def _output(self, part: ToolResultPart) -> str | list[Wire]:
+        if all(type(item) is TextPart for item in part.content):
+            return part.text
+        return [told for item in part.content if (told := self._content(item)) is not None]
+
     def _content(self, part: Part) -> Wire | None:
         if type(part) is OpaquePart:
-            return thawed(part.data) if part.vendor == self._dialect.vendor else None
+            return thawed(part.data) if part.vendor == self._dialect.vendor and "type" in part.data else None
         codec = _CONTENT.get(type(part))
         return codec(part) if codec else None
 
     def _assistant(self, message: Message) -> list[Wire]:
         items: list[Wire] = []
         for part in message.parts:
-            if type(part) is OpaquePart and part.vendor == self._dialect.vendor and "phase" in part.data:
-                if items and items[-1].get("role") == "assistant":
-                    items[-1]["phase"] = part.data["phase"]
+            if type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
+                _set_phase(items, part.data)
             elif (item := self._item(part)) is not None:
                 items.append(item)
         return items
@@ -127,19 +141,20 @@ def _plain(content: list[Wire]) -> str | list[Wire]:
     return content[0]["text"] if len(content) == 1 and content[0]["type"] == "input_text" else content
 
 
-def _output(part: ToolResultPart) -> str | list[Wire]:
-    if all(type(item) is not ImagePart for item in part.content):
-        return part.text
-    return [_CONTENT[type(item)](item) for item in part.content if type(item) in _CONTENT]
+def _set_phase(items: list[Wire], about: Mapping[str, Any]) -> None:
+    """Say of the texts before it which phase they belong to; the vendor wants nothing else that it told about them."""
+    for item in reversed(items if "phase" in about else ()):
+        if item.get("role") != "assistant" or "phase" in item:
+            break
+        item["phase"] = about["phase"]
 
 
-def _tool(tool: Any) -> Wire:
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, Mapping):
+        return thawed(choice)
+    return choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
+
+
+def _tool(function: Wire) -> Wire:
     # What is not said to be loose is taken as strict, which not every schema can be.
-    parameters = thawed(tool.schema)
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": parameters,
-        "strict": False,
-    }
+    return {"type": "function", "strict": False, **function}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply
 from windlass.models.openai.errors import said
 
-from .decode import decode
+from .decode import about, decode
 
-Event = Mapping[str, Any]
+Event: TypeAlias = Mapping[str, Any]
+Key: TypeAlias = int | str | None
 
 
 class ResponseStream:
@@ -23,11 +24,19 @@ class ResponseStream:
 
     def __init__(self) -> None:
         self._next = 0
-        self._places: dict[tuple[int, int], int] = {}
-        self._names: dict[int, str] = {}
-        self._summaries: dict[int, int] = {}
-        self._items: dict[int, Any] = {}
+        self._places: dict[tuple[Key, int], int] = {}
+        self._names: dict[Key, str] = {}
+        self._summaries: dict[Key, int] = {}
+        self._items: dict[Key, Any] = {}
         self._whole: dict[str, Any] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole has been told."""
+        return self._whole is not None
+
+    def end(self) -> None:
+        """The server says that it is done, which here it need not."""
 
     def feed(self, event: Event) -> Iterator[AnyDelta]:
         """The deltas of an event."""
@@ -39,10 +48,10 @@ class ResponseStream:
         if self._whole is None:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
-            self._whole["output"] = [self._items[at] for at in sorted(self._items)]
+            self._whole["output"] = list(self._items.values())
         return decode(self._whole)
 
-    def _place(self, item: int, content: int) -> int:
+    def _place(self, item: Key, content: int) -> int:
         place = self._places.get((item, content))
         if place is None:
             place = self._places[item, content] = self._next
@@ -50,33 +59,34 @@ class ResponseStream:
         return place
 
     def _added(self, event: Event) -> Iterator[AnyDelta]:
-        item = event["item"]
-        self._names[event["output_index"]] = item.get("name") or ""
+        item, key = event["item"], _key(event)
+        self._names[key] = item.get("name") or ""
         if item.get("type") != "message":
-            self._place(event["output_index"], 0)
+            self._place(key, 0)
         return iter(())
 
     def _content_added(self, event: Event) -> Iterator[AnyDelta]:
-        self._place(event["output_index"], event["content_index"])
+        self._place(_key(event), event.get("content_index") or 0)
         return iter(())
 
     def _done(self, event: Event) -> Iterator[AnyDelta]:
-        item = event["item"]
-        self._items[event["output_index"]] = item
-        if item.get("type") == "message" and item.get("phase"):
-            self._place(event["output_index"], -1)
+        item, key = event["item"], _key(event)
+        self._items[key] = item
+        if item.get("type") == "message":
+            for at, _ in enumerate(about(item), 1):
+                self._place(key, -at)
         return iter(())
 
     def _text(self, event: Event) -> Iterator[AnyDelta]:
-        yield TextDelta(event["delta"], self._place(event["output_index"], event["content_index"]))
+        yield TextDelta(event["delta"], self._place(_key(event), event.get("content_index") or 0))
 
     def _summary(self, event: Event) -> Iterator[AnyDelta]:
-        yield from self._thinking(event["output_index"], event.get("summary_index") or 0, event["delta"])
+        yield from self._thinking(_key(event), event.get("summary_index") or 0, event["delta"])
 
     def _reasoning(self, event: Event) -> Iterator[AnyDelta]:
-        yield from self._thinking(event["output_index"], event.get("content_index") or 0, event["delta"])
+        yield from self._thinking(_key(event), event.get("content_index") or 0, event["delta"])
 
-    def _thinking(self, item: int, piece: int, text: str) -> Iterator[AnyDelta]:
+    def _thinking(self, item: Key, piece: int, text: str) -> Iterator[AnyDelta]:
         """Pieces of reasoning are parted by an empty line, as they are in the whole."""
         place = self._place(item, 0)
         gaps = piece - self._summaries.get(item, 0)
@@ -84,7 +94,7 @@ class ResponseStream:
         yield ThinkingDelta("\n\n" * max(0, gaps) + text, place)
 
     def _arguments(self, event: Event) -> Iterator[AnyDelta]:
-        item = event["output_index"]
+        item = _key(event)
         yield ArgumentsDelta(event["delta"], self._place(item, 0), name=self._names.get(item, ""))
 
     def _ended(self, event: Event) -> Iterator[AnyDelta]:
@@ -93,7 +103,7 @@ class ResponseStream:
 
     def _failed(self, event: Event) -> Iterator[AnyDelta]:
         response = event.get("response") or {}
-        raise said(response.get("error") or event)
+        raise said(response.get("error") or event.get("error") or event, "the response failed")
 
     _events: ClassVar[dict[str, Callable[[Any, Event], Iterator[AnyDelta]]]] = {
         "response.output_item.added": _added,
@@ -109,3 +119,9 @@ class ResponseStream:
         "response.failed": _failed,
         "error": _failed,
     }
+
+
+def _key(event: Event) -> Key:
+    """The item that an event belongs to: its place in the output, or its id where a server gives no places."""
+    at = event.get("output_index")
+    return at if at is not None else event.get("item_id") or (event.get("item") or {}).get("id")
