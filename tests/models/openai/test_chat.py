@@ -9,9 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from openai import AsyncAzureOpenAI, AzureOpenAI, OpenAI
 
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import AuthFailed, BadReply, ConfigError, ConnectionFailed
+from windlass.errors import AuthFailed, BadReply, ConfigError, ConnectionFailed, ServerError
 from windlass.messages import (
     ImagePart,
     Message,
@@ -28,8 +29,9 @@ from windlass.messages import (
     user,
 )
 from windlass.models import open_model
-from windlass.models.openai import OpenAIChat
-from windlass.models.openai.dialects import COMPATIBLE, DIALECTS
+from windlass.models.openai import OpenAIChat, OpenAIResponses
+from windlass.models.openai.dialects import COMPATIBLE, DIALECTS, chat_dialect
+from windlass.models.openai.settings import strict
 
 from .serving import Pieces, Server, asking, events, heard
 
@@ -419,9 +421,196 @@ async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch
         await model.aclose()
 
 
-def test_a_client_that_cannot_wait_is_refused() -> None:
-    with pytest.raises(ConfigError, match="pass an AsyncOpenAI"):
-        OpenAIChat("gpt-x", client=object())  # type: ignore[arg-type]
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses])
+def test_a_client_that_cannot_wait_is_refused(adapter: Any) -> None:
+    with pytest.raises(ConfigError, match="client is a object; pass an AsyncOpenAI"):
+        adapter("gpt-x", client=object())
+    with OpenAI(api_key="k") as plain, pytest.raises(ConfigError, match="not asynchronous: pass an AsyncOpenAI"):
+        adapter("gpt-x", client=plain)
+    azure = AzureOpenAI(api_key="k", api_version="1", azure_endpoint="https://me.openai.azure.com")
+    with azure, pytest.raises(ConfigError, match="AzureOpenAI; this one is not asynchronous: pass an AsyncAzureOpenAI"):
+        adapter("gpt-x", client=azure)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "path"),
+    [(OpenAIChat, "/openai/deployments/gpt-x/chat/completions"), (OpenAIResponses, "/openai/responses")],
+)
+async def test_a_client_for_azure_works_by_being_passed_in_and_does_not_retry(adapter: Any, path: str) -> None:
+    asked: list[httpx2.Request] = []
+
+    def busy(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request)
+        return httpx2.Response(500, json={"error": {"message": "m"}})
+
+    client = AsyncAzureOpenAI(
+        api_key="k",
+        api_version="2026-01-01",
+        azure_endpoint="https://me.openai.azure.com",
+        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(busy)),
+    )
+    model = adapter("gpt-x", client=client, settings={"max_tokens": 5})
+    for attempt in (model.reply(asking()), heard(model, asking())):
+        with pytest.raises(ServerError):
+            await attempt
+    assert [(request.url.path, request.url.params["api-version"]) for request in asked] == [(path, "2026-01-01")] * 2
+    assert asked[0].headers["api-key"] == "k"
+    limit = {OpenAIChat: "max_completion_tokens", OpenAIResponses: "max_output_tokens"}[adapter]
+    assert json.loads(asked[0].content)[limit] == 5
+    assert client.max_retries != 0
+
+
+ADDRESSES = [
+    (None, "gpt-x", "openai", "max_completion_tokens"),
+    ("https://api.openai.com/v1", "gpt-x", "openai", "max_completion_tokens"),
+    ("https://eu.api.openai.com/v1", "gpt-x", "openai", "max_completion_tokens"),
+    ("https://me.openai.azure.com/openai", "mine", "openai", "max_completion_tokens"),
+    ("https://api.mistral.ai/v1/", "m", "mistral", "max_tokens"),
+    ("https://api.deepseek.com/beta", "m", "deepseek", "max_tokens"),
+    ("https://openrouter.ai/api/v1", "openai/gpt-5", "openrouter", "max_tokens"),
+    ("http://localhost:11434/v1", "llama3", "ollama", "max_tokens"),
+    ("http://localhost:8000/v1", "llama3", "openai-compatible", "max_tokens"),
+    ("http://localhost:8000/v1", "openai/gpt-oss-20b", "openai-compatible", "max_tokens"),
+    ("https://gateway.example/v1", "o3-mini", "openai-compatible", "max_completion_tokens"),
+    ("https://notopenai.com/v1", "m", "openai-compatible", "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("address", "model", "vendor", "limit"), ADDRESSES)
+def test_a_server_is_known_by_its_address(address: str | None, model: str, vendor: str, limit: str) -> None:
+    dialect = chat_dialect(address, model)
+    assert (dialect.vendor, dialect.limit) == (vendor, limit)
+
+
+async def test_the_dialect_of_a_client_that_is_passed_in_is_that_of_its_address() -> None:
+    server = Server(answer(content="ok"))
+    client = server.client.with_options(base_url="https://api.mistral.ai/v1")
+    model = OpenAIChat("m", client=client, settings={"seed": 1})
+    await model.reply(asking())
+    assert server.asked[0]["random_seed"] == 1
+    assert model.name == "mistral:m"
+
+
+def test_another_address_in_the_environment_is_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
+    assert chat_dialect(None, "llama3").vendor == "openai-compatible"
+
+
+async def test_what_only_the_vendor_knows_comes_to_what_we_say() -> None:
+    search = {"type": "web_search"}
+    body = await sent(asking(tools=(TOOL,)), extra={"tools": [search], "service_tier": "flex"}, tool_choice=search)
+    assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+    assert (body["tool_choice"], body["service_tier"]) == (search, "flex")
+    alone = await sent(asking(), extra={"tools": [search]}, tool_choice="required")
+    assert (alone["tools"], alone["tool_choice"]) == ([search], "required")
+    server = Server(events(chunk("stop")))
+    model = OpenAIChat(
+        "m", client=server.client, settings={"extra": {"stream_options": {"include_obfuscation": False}}}
+    )
+    await heard(model, asking())
+    assert server.asked[0]["stream_options"] == {"include_usage": True, "include_obfuscation": False}
+
+
+REASONING = [
+    (None, "low", {"reasoning_effort": "low"}),
+    (None, {"effort": "low", "summary": "auto"}, {"reasoning_effort": "low"}),
+    (None, False, {"reasoning_effort": "none"}),
+    (None, True, {}),
+    (DIALECTS["openrouter"], {"max_tokens": 9}, {"reasoning": {"max_tokens": 9}}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "reasoning", "told"), REASONING)
+async def test_reasoning_is_asked_for_in_the_words_of_the_vendor(dialect: Any, reasoning: Any, told: Any) -> None:
+    body = await sent(asking(), dialect, reasoning=reasoning)
+    del body["messages"], body["model"]
+    assert body == told
+
+
+@pytest.mark.parametrize("reasoning", [2000, {"summary": "auto"}])
+async def test_reasoning_that_the_vendor_cannot_be_asked_for_is_refused(reasoning: Any) -> None:
+    with pytest.raises(ConfigError, match="reasoning="):
+        await sent(asking(), reasoning=reasoning)
+
+
+CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+async def test_arguments_are_promised_by_those_who_can_where_the_schema_allows_it() -> None:
+    tools = (ToolSpec("open", "", {"type": "object"}), ToolSpec("closed", "", CLOSED))
+    told = (await sent(asking(tools=tools)))["tools"]
+    assert [tool["function"].get("strict") for tool in told] == [None, True]
+    elsewhere = (await sent(asking(tools=tools), COMPATIBLE))["tools"]
+    assert [tool["function"].get("strict") for tool in elsewhere] == [None, None]
+
+
+FIELDS: list[tuple[Any, bool]] = [
+    ({"type": ["string", "null"], "description": "x", "enum": ["a", None]}, True),
+    ({"type": "string", "format": "date", "pattern": "^a+$"}, True),
+    ({"type": "string", "format": "uri"}, False),
+    ({"type": "string", "pattern": "(?=a)b"}, False),
+    ({"type": "string", "default": "x"}, False),
+    ({"type": "array", "items": CLOSED, "maxItems": 3}, True),
+    ({"type": "array", "items": {"type": "object"}}, False),
+    ({"anyOf": [{"type": "null"}, CLOSED]}, True),
+    ({"allOf": [CLOSED]}, False),
+    ({"$ref": "#/$defs/X"}, True),
+    ({"type": ["object", "null"], "properties": {}}, False),
+    (True, False),
+]
+
+
+@pytest.mark.parametrize(("field", "kept"), FIELDS)
+def test_a_schema_is_strict_if_the_vendor_can_keep_to_all_of_it(field: Any, kept: bool) -> None:
+    schema = {**CLOSED, "properties": {"a": field}}
+    assert strict(schema) is kept
+    assert strict({"type": "object", **schema, "$defs": {"X": {"type": "object"}}}) is False
+    assert strict({"anyOf": [schema]}) is False
+
+
+async def test_an_image_that_another_model_made_is_left_out() -> None:
+    assert await wire(Message("assistant", (TextPart("Here"), ImagePart(b"x")))) == [
+        {"role": "assistant", "content": "Here"}
+    ]
+
+
+async def test_fields_that_nobody_knows_are_kept_and_a_call_gets_its_own_back() -> None:
+    signature = {"google": {"thought_signature": "s"}}
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}, "extra_content": signature}
+    audio = {"id": "a1", "data": "AA", "transcript": "Hi"}
+    logprobs = {"content": [{"token": "a"}, {"token": "b"}]}
+    whole = answer("tool_calls", tool_calls=[call], audio=audio, images=[1])
+    whole["choices"][0]["logprobs"] = logprobs
+    first, second = chunk(images=[1], audio={"id": "a1", "data": "A"}), chunk(audio={"data": "A", "transcript": "Hi"})
+    for at, piece_of_it in enumerate((first, second)):
+        piece_of_it["choices"][0]["logprobs"] = {"content": [logprobs["content"][at]]}
+    server = Server(whole, answer(), events(chunk(tool_calls=[{"index": 0, **call}]), first, second, chunk("stop")))
+    model = OpenAIChat("m", client=server.client)
+    reply = await model.reply(asking())
+    kept = reply.message.parts[1]
+    told = {"audio": audio, "images": [1], "logprobs": logprobs, "calls": {"c": {"extra_content": signature}}}
+    assert kept == OpaquePart("openai", told)
+    await model.reply(ModelRequest("", Messages([user("Hello"), reply.message])))
+    assert server.asked[1]["messages"][1] == {"role": "assistant", "tool_calls": [call], "audio": {"id": "a1"}}
+    _, streamed = await heard(model, asking())
+    assert streamed.message.parts[1] == kept
+
+
+async def test_of_several_answers_the_first_is_heard() -> None:
+    other = chunk(content="Other")
+    other["choices"][0]["index"] = 1
+    server = Server(events(chunk(content="Hi"), other, chunk("stop")))
+    assert (await heard(OpenAIChat("m", client=server.client), asking()))[1].text == "Hi"
+
+
+async def test_a_stream_is_whole_when_the_server_is_done_or_has_said_what_it_cost() -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 1}}
+    lost = httpx2.RemoteProtocolError("peer closed")
+    for whole in (events(chunk("stop")), events(chunk("stop"), usage, done=False)):
+        model = OpenAIChat("m", client=Server(Pieces([whole], lost)).client)
+        assert (await heard(model, asking()))[1].finish == "stop"
+    with pytest.raises(ConnectionFailed):
+        await heard(OpenAIChat("m", client=Server(events(chunk("stop"), done=False)).client), asking())
 
 
 async def test_the_body_is_json_that_can_be_sent_twice() -> None:

@@ -39,11 +39,18 @@ STATUSES: list[tuple[int, dict[str, Any], type[ModelError], bool]] = [
     (404, {"message": "x", "code": "model_not_found"}, ModelNotFound, False),
     (408, {"message": "x"}, ModelTimeout, True),
     (422, {"message": "x"}, BadRequest, False),
+    (403, {"message": "x", "metadata": {"reasons": ["hate"], "flagged_input": "y"}}, ContentFiltered, False),
+    (409, {"message": "x"}, ServerError, True),
+    (413, {"message": "x"}, ContextOverflow, False),
     (429, {"message": "x", "type": "tokens"}, RateLimited, True),
+    (429, {"message": "x", "code": "billing_not_active"}, QuotaExceeded, False),
+    (498, {"message": "x"}, Overloaded, True),
     (429, {"message": "x", "code": "insufficient_quota"}, QuotaExceeded, False),
     (500, {"message": "x", "type": "invalid_request_error"}, ServerError, True),
     (502, {"message": "x"}, ServerError, True),
     (503, {"message": "x"}, Overloaded, True),
+    (504, {"message": "x"}, ModelTimeout, True),
+    (520, {"message": "x"}, ServerError, True),
     (529, {"message": "x"}, Overloaded, True),
 ]
 
@@ -71,6 +78,9 @@ WAITS = [
     ({"retry-after": "Mon, 16 Nov 2026 00:00:30 GMT", "date": "Mon, 16 Nov 2026 00:00:00 GMT"}, 30.0),
     ({"retry-after": "Mon, 16 Nov 2020 00:00:30 GMT"}, 0.0),
     ({"retry-after": "soon"}, None),
+    ({"retry-after": "inf"}, None),
+    ({"retry-after": "-3"}, 0.0),
+    ({}, None),
 ]
 
 
@@ -80,6 +90,56 @@ async def test_a_server_says_in_many_ways_how_long_to_wait(headers: dict[str, st
     with pytest.raises(RateLimited) as caught:
         await OpenAIChat("gpt-x", client=server.client).reply(asking())
     assert caught.value.retry_after == seconds
+
+
+async def test_a_server_may_say_itself_whether_to_try_again() -> None:
+    for advice, kind, retryable in (("false", 429, False), ("true", 400, True)):
+        server = Server(httpx2.Response(kind, json={"error": {"message": "m"}}, headers={"x-should-retry": advice}))
+        with pytest.raises(ModelError) as caught:
+            await OpenAIChat("gpt-x", client=server.client).reply(asking())
+        assert caught.value.retryable is retryable
+
+
+BODIES = [
+    (httpx2.Response(404, json={"error": "model 'x' not found"}), ModelNotFound, "^model 'x' not found$"),
+    (httpx2.Response(404, json={"detail": "Not Found"}), ModelNotFound, "^Not Found$"),
+    (httpx2.Response(422, json={"detail": [{"msg": "field required"}]}), BadRequest, "field required"),
+    (httpx2.Response(400, json={"object": "error", "message": "bad", "code": 400}), BadRequest, "^bad$"),
+    (httpx2.Response(502, text="<html>Bad gateway</html>"), ServerError, "Bad gateway"),
+    (httpx2.Response(500, content=b""), ServerError, "500"),
+    (httpx2.Response(400, json=["odd"]), BadRequest, "odd"),
+]
+
+
+@pytest.mark.parametrize(("response", "kind", "message"), BODIES)
+async def test_the_message_is_found_wherever_a_server_puts_it(
+    response: httpx2.Response, kind: type[ModelError], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        await OpenAIChat("gpt-x", client=Server(response).client).reply(asking())
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses])
+async def test_json_instead_of_a_stream_is_what_it_says(adapter: Any) -> None:
+    flat = httpx2.Response(200, json={"error": {"message": "m", "code": 429}}, headers={"x-request-id": "req_1"})
+    with pytest.raises(RateLimited, match="m") as caught:
+        await heard(adapter("gpt-x", client=Server(flat).client), asking())
+    assert caught.value.request_id == "req_1"
+    with pytest.raises(BadReply, match="one piece of JSON"):
+        await heard(adapter("gpt-x", client=Server({"id": "x"}).client), asking())
+
+
+async def test_an_error_inside_a_stream_says_which_request_it_was() -> None:
+    headers = {"content-type": "text/event-stream", "x-request-id": "req_1"}
+    for adapter, event in (
+        (OpenAIChat, {"error": {"message": "m"}}),
+        (OpenAIResponses, {"type": "response.failed", "response": {"error": {"message": "m"}}}),
+    ):
+        response = httpx2.Response(200, headers=headers, content=events(event))
+        with pytest.raises(ModelError, match="m") as caught:
+            await heard(adapter("gpt-x", client=Server(response).client), asking())
+        assert caught.value.request_id == "req_1"
 
 
 NETWORK = [

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import ConnectionFailed, ModelError, RateLimited, ServerError
+from windlass.errors import (
+    ConfigError,
+    ConnectionFailed,
+    ModelError,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+)
 from windlass.messages import (
     ImagePart,
     Message,
@@ -123,6 +133,23 @@ async def test_all_that_a_reply_has_goes_back_unharmed() -> None:
     ]
 
 
+async def test_reasoning_of_several_pieces_goes_back_in_as_many() -> None:
+    pieces = [{"type": "summary_text", "text": text} for text in ("Hm", "Oh")]
+    bare = {"type": "reasoning", "summary": [], "encrypted_content": "gBBB"}
+    unsealed = {"type": "reasoning", "summary": pieces}
+    server = Server(answer({**REASONING, "summary": pieces}, bare, unsealed, text("So")), answer(text("ok")))
+    model = OpenAIResponses("gpt-5", client=server.client)
+    reply = await model.reply(asking())
+    assert reply.message.parts[:3] == (
+        ThinkingPart("Hm", vendor=VENDOR),
+        ThinkingPart("Oh", "gAAA", vendor=VENDOR),
+        ThinkingPart("", "gBBB", vendor=VENDOR),
+    )
+    await model.reply(ModelRequest("", Messages([reply.message])))
+    sealed = {"type": "reasoning", "summary": pieces, "encrypted_content": "gAAA"}
+    assert server.asked[1]["input"] == [sealed, bare, {"role": "assistant", "content": "So"}]
+
+
 async def test_what_came_from_others_is_left_out() -> None:
     parts = (ThinkingPart("Hm", "sig", vendor="anthropic"), OpaquePart("google", {"x": 1}), TextPart("Yes"))
     body = await sent(ModelRequest("", Messages([Message("assistant", parts)])))
@@ -169,6 +196,175 @@ async def test_a_refusal_is_text_with_a_finish_of_its_own() -> None:
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
     reply = await OpenAIResponses("m", client=Server(answer(item)).client).reply(asking())
     assert (reply.text, reply.finish) == ("No.", "refusal")
+
+
+VENDOR_RUN: list[tuple[dict[str, Any], bool]] = [
+    (SEARCH, False),
+    ({"type": "file_search_call", "id": "fs_1", "queries": ["x"], "results": None, "status": "completed"}, False),
+    ({"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": "c", "outputs": None}, False),
+    ({"type": "image_generation_call", "id": "ig_1", "result": "AAAA", "status": "completed"}, False),
+    ({"type": "mcp_list_tools", "id": "ml_1", "server_label": "s", "tools": [{"name": "t"}]}, False),
+    ({"type": "mcp_call", "id": "mc_1", "server_label": "s", "name": "t", "arguments": "{}", "output": "o"}, False),
+    ({"type": "tool_search_call", "id": "ts_1", "arguments": {}}, False),
+    ({"type": "computer_call", "id": "cc_1", "call_id": "call_9", "action": {"type": "click"}}, True),
+    ({"type": "compaction", "id": "cp_1", "encrypted_content": "gAAA"}, True),
+    ({"type": "of_tomorrow", "anything": [{"x": None}]}, True),
+]
+
+
+@pytest.mark.parametrize(("item", "mediated"), VENDOR_RUN)
+async def test_what_the_vendor_did_itself_is_marked_and_comes_back_unharmed(item: Any, mediated: bool) -> None:
+    told = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": item["type"]}},
+        {"type": f"response.{item['type']}.in_progress", "output_index": 0},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": "So"},
+        {"type": "response.completed", "response": answer(item, text("So"))},
+    ]
+    server = Server(answer(item, text("So")), events(*told, done=False), answer(text("ok")))
+    model = OpenAIResponses("gpt-4o", client=server.client)
+    whole, (_, streamed) = await model.reply(asking()), await heard(model, asking())
+    for reply in (whole, streamed):
+        assert reply.message.parts == (OpaquePart(VENDOR, item, mediated), TextPart("So"))
+    await model.reply(ModelRequest("", Messages([user("Hi"), whole.message])))
+    assert server.asked[-1]["input"][1] == item
+
+
+async def test_citations_and_the_like_are_kept_and_not_sent_back() -> None:
+    said = text("So", phase="final_answer")
+    said["content"][0] |= {"annotations": [{"type": "url_citation", "url": "u"}], "logprobs": [{"token": "So"}]}
+    told = [
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "So"},
+        {"type": "response.output_item.done", "output_index": 0, "item": said},
+        {"type": "response.output_item.added", "output_index": 1, "item": {"type": "function_call", "name": "add"}},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": CALL["arguments"]},
+        {"type": "response.completed", "response": answer(said, CALL)},
+    ]
+    server = Server(events(*told, done=False), answer(text("ok")))
+    model = OpenAIResponses("gpt-4o", client=server.client)
+    _, reply = await heard(model, asking())
+    assert reply.message.parts[:3] == (
+        TextPart("So"),
+        OpaquePart(VENDOR, {"phase": "final_answer", "logprobs": [{"token": "So"}]}),
+        OpaquePart(VENDOR, {"annotations": [{"type": "url_citation", "url": "u"}]}, mediated=False),
+    )
+    await model.reply(ModelRequest("", Messages([reply.message])))
+    assert server.asked[1]["input"][0] == {"role": "assistant", "content": "So", "phase": "final_answer"}
+
+
+async def test_what_a_caller_adds_for_the_vendor_goes_where_it_belongs() -> None:
+    approval = {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True}
+    file = {"type": "input_file", "file_id": "f"}
+    messages = [
+        Message("user", (OpaquePart(VENDOR, approval), TextPart("Go on"), OpaquePart(VENDOR, file))),
+        Message("assistant", (ToolCallPart("see", "{}", "s/1/0", "call_1"),)),
+        Message("tool", (ToolResultPart("s/1/0", "see", (TextPart("Here"), OpaquePart(VENDOR, file))),)),
+    ]
+    told = (await sent(ModelRequest("", Messages(messages))))["input"]
+    assert told[0] == approval
+    assert told[1] == {"role": "user", "content": [{"type": "input_text", "text": "Go on"}, file]}
+    assert told[3]["output"] == [{"type": "input_text", "text": "Here"}, file]
+
+
+async def test_what_only_the_vendor_knows_comes_to_what_we_say() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
+    extra = {
+        "tools": [{"type": "web_search"}], "include": ["web_search_call.action.sources"], "text": {"verbosity": "low"},
+        "reasoning": {"summary": "auto"},
+    }  # fmt: skip
+    body = await sent(asking(tools=(TOOL,), output=schema), "gpt-5", extra=extra, reasoning="low")
+    assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+    assert body["include"] == ["reasoning.encrypted_content", "web_search_call.action.sources"]
+    assert (body["text"]["verbosity"], body["text"]["format"]["strict"]) == ("low", True)
+    assert body["reasoning"] == {"effort": "low", "summary": "auto"}
+
+
+async def test_stop_sequences_are_refused_for_there_are_none() -> None:
+    with pytest.raises(ConfigError, match="no stop sequences"):
+        OpenAIResponses("gpt-5", settings={"stop": ["x"]})
+    with pytest.raises(ConfigError, match="no stop sequences"):
+        await sent(asking(settings={"stop": ["x"]}))
+
+
+BACKGROUND = {"extra": {"background": True}}
+
+
+async def test_a_reply_in_the_background_is_asked_for_until_it_is_there() -> None:
+    busy = httpx2.Response(503, json={"error": {"message": "busy"}})
+    server = Server(answer(status="queued"), busy, busy, answer(status="in_progress"), busy, answer(text("Done")))
+    model = OpenAIResponses("gpt-5", client=server.client, settings=BACKGROUND, poll_every=0)
+    assert (await model.reply(asking())).text == "Done"
+    others = server.requests[1:]
+    assert (server.asked[0]["background"], "store" in server.asked[0]) == (True, False)
+    assert {(request.method, request.url.path) for request in others} == {("GET", "/v1/responses/resp_1")}
+    assert others[0].url.params["include[]"] == "reasoning.encrypted_content"
+
+
+async def test_a_reply_in_the_background_may_fail() -> None:
+    busy = [httpx2.Response(503, json={"error": {"message": "busy"}}) for _ in range(3)]
+    gone = httpx2.Response(404, json={"error": {"message": "gone"}})
+    failed = answer(status="failed", error={"code": "server_error", "message": "m"})
+    for answers, kind in ((busy, Overloaded), ([gone], ModelNotFound), ([failed], ServerError)):
+        server = Server(answer(status="queued"), *answers)
+        with pytest.raises(kind):
+            await OpenAIResponses("m", client=server.client, settings=BACKGROUND, poll_every=0).reply(asking())
+        assert not server.answers
+
+
+async def test_who_does_not_wait_for_a_reply_in_the_background_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = asyncio.Event()
+
+    async def forever(seconds: float) -> None:
+        asleep.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("windlass.models.openai.responses.background.sleep", forever)
+    server = Server(answer(status="queued"), answer(status="cancelled"))
+    waiting = asyncio.create_task(OpenAIResponses("m", client=server.client, settings=BACKGROUND).reply(asking()))
+    await asleep.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert [request.url.path for request in server.requests] == ["/v1/responses", "/v1/responses/resp_1/cancel"]
+
+
+async def test_items_are_told_apart_by_their_ids_where_a_server_gives_no_places() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "content": [{"type": "reasoning_text", "text": "Hm"}]}
+    said = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hi"}]}
+    call = {**CALL, "id": "fc_1"}
+    told = [
+        {"type": "response.output_item.added", "item": {"type": "reasoning", "id": "rs_1"}},
+        {"type": "response.reasoning_text.delta", "item_id": "rs_1", "delta": "Hm"},
+        {"type": "response.output_item.added", "item": {"type": "message", "id": "msg_1"}},
+        {"type": "response.content_part.added", "item_id": "msg_1"},
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"},
+        {"type": "response.output_item.added", "item": {**call, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "delta": '{"a":1}'},
+        {"type": "response.completed", "response": answer(thought, said, call)},
+    ]
+    deltas, _ = await heard(OpenAIResponses("m", client=Server(events(*told)).client), asking())
+    assert deltas == [ThinkingDelta("Hm", 0), TextDelta("Hi", 1), ArgumentsDelta('{"a":1}', 2, name="add")]
+
+
+async def test_reasoning_that_is_shown_comes_before_its_summary() -> None:
+    thought = {
+        "type": "reasoning",
+        "content": [{"type": "reasoning_text", "text": "Hm"}],
+        "summary": [{"type": "summary_text", "text": "Oh"}],
+    }
+    told = [
+        {"type": "response.reasoning_text.delta", "output_index": 0, "content_index": 0, "delta": "Hm"},
+        {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": "O"},
+        {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": "h"},
+        {"type": "response.completed", "response": answer(thought)},
+    ]
+    _, reply = await heard(OpenAIResponses("m", client=Server(events(*told)).client), asking())
+    assert reply.message.parts == (ThinkingPart("Hm", vendor=VENDOR), ThinkingPart("Oh", vendor=VENDOR))
+
+
+async def test_a_content_that_is_plain_text_is_text() -> None:
+    server = Server(answer({"type": "message", "content": "Hi"}, {"type": "message", "content": None}))
+    assert (await OpenAIResponses("m", client=server.client).reply(asking())).message.parts == (TextPart("Hi"),)
 
 
 def streamed() -> list[dict[str, Any]]:
@@ -220,12 +416,12 @@ async def test_the_pieces_of_a_stream_have_the_places_of_the_whole(bare: bool) -
     deltas, reply = await heard(OpenAIResponses("m", client=Server(events(*told, done=False)).client), asking())
     assert deltas == [
         ThinkingDelta("Hm", 0),
-        ThinkingDelta("\n\nOh", 0),
-        TextDelta("Sö", 2),
-        TextDelta("me", 2),
-        TextDelta("!", 3),
-        ArgumentsDelta('{"a"', 5, name="add"),
-        ArgumentsDelta(":1}", 5, name="add"),
+        ThinkingDelta("Oh", 1),
+        TextDelta("Sö", 3),
+        TextDelta("me", 3),
+        TextDelta("!", 4),
+        ArgumentsDelta('{"a"', 6, name="add"),
+        ArgumentsDelta(":1}", 6, name="add"),
     ]
     assert reply.text == "Söme!"
     assert reply.tool_calls == (ToolCallPart("add", '{"a":1}', vendor_id="call_1"),)

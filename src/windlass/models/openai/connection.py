@@ -18,6 +18,8 @@ from windlass.messages import ModelReply
 from .dialects import Dialect
 from .errors import request_id_of, said, translated, understood
 
+_END = object()
+
 
 class Hearing(Protocol):
     """Takes the events of a stream and makes deltas and a whole of them."""
@@ -102,7 +104,7 @@ class Connection:
         async with stream:
             try:
                 await _refuse_other_than_events(stream.response)
-                while (event := await _next(stream, seconds, hearing)) is not None:
+                while (event := await _next(stream, seconds, hearing)) is not _END:
                     with understood():
                         deltas = list(hearing.feed(event))
                     for delta in deltas:
@@ -142,14 +144,14 @@ def _seconds(client: AsyncOpenAI, timeout: Any) -> float | None:
 
 
 async def _next(stream: AsyncStream[object], seconds: float | None, hearing: Hearing) -> object:
-    """The next event; none at the end, which a break is too if nothing is missing."""
+    """The next event, or the end, which a break is too if nothing is missing."""
     try:
         with translated():
             async with asyncio.timeout(seconds):
-                return await anext(stream, None)
+                return await anext(stream, _END)
     except (ConnectionFailed, ModelTimeout):
         if hearing.complete:
-            return None
+            return _END
         raise
 
 

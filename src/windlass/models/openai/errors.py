@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -183,9 +184,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def _number(value: str | None) -> float | None:
     try:
-        return max(0.0, float(value)) if value else None
+        number = float(value) if value else math.nan
     except ValueError:
         return None
+    return max(0.0, number) if math.isfinite(number) else None
 
 
 def _moment(value: str) -> float | None:

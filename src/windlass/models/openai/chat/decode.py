@@ -63,12 +63,13 @@ def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterato
     if message.get("refusal"):
         yield TextPart(message["refusal"])
     fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | {"logprobs": logprobs}
+    calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         yield ToolCallPart(function.get("name") or "", arguments_of(function), vendor_id=call.get("id") or None)
         if more := more_of(call):
-            fields["calls"] = {**fields.get("calls", {}), call.get("id") or "": more}
-    yield from kept(fields, vendor)
+            calls[call.get("id") or ""] = more
+    yield from kept({**fields, "calls": calls}, vendor)
 
 
 def _content(kind: str, data: Any, vendor: str) -> Part:

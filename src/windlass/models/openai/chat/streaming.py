@@ -50,12 +50,12 @@ class ChatStream:
         """The server says that it is done."""
         self._done = True
 
-    def feed(self, chunk: Mapping[str, Any]) -> Iterator[AnyDelta]:
+    def feed(self, event: Mapping[str, Any]) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
         for name in ("id", "model", "usage"):
-            if chunk.get(name):
-                self._about[name] = chunk[name]
-        choices = chunk.get("choices")
+            if event.get(name):
+                self._about[name] = event[name]
+        choices = event.get("choices")
         if not choices:
             return
         choice = choices[0]

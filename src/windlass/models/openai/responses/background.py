@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import CancelledError, sleep
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,14 +23,14 @@ async def finished(answer: Any, connection: Connection, include: Any, every: flo
     failures = 0
     try:
         while _in_the_making(answer):
-            await asyncio.sleep(every)
+            await sleep(every)
             try:
                 answer, failures = await connection.get(path, params, timeout), 0
             except ModelError as error:
                 failures += 1
                 if not error.retryable or failures == FAILURES:
                     raise
-    except asyncio.CancelledError:
+    except CancelledError:
         with suppress(ModelError):
             await connection.post(f"{path}/cancel", {}, timeout)
         raise

@@ -53,7 +53,9 @@ def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
         yield from map(_content, _contents(item))
         yield from about(item)
     elif kind == "reasoning":
-        yield ThinkingPart(thought(item), item.get("encrypted_content"), vendor=VENDOR)
+        *first, last = thoughts(item)
+        yield from [ThinkingPart(text, vendor=VENDOR) for text in first]
+        yield ThinkingPart(last, item.get("encrypted_content"), vendor=VENDOR)
     elif kind == "function_call":
         yield ToolCallPart(item.get("name") or "", item.get("arguments") or "", vendor_id=item.get("call_id"))
     else:
@@ -78,10 +80,10 @@ def mediated(kind: str) -> bool:
     return kind in _CLIENT_RUN or not ("_call" in kind or kind.startswith(("mcp_", "tool_search")))
 
 
-def thought(item: Mapping[str, Any]) -> str:
-    """The summary of a piece of reasoning, or the reasoning itself where a server shows it."""
-    said = item.get("summary") or item.get("content") or ()
-    return "\n\n".join(piece.get("text") or "" for piece in said)
+def thoughts(item: Mapping[str, Any]) -> list[str]:
+    """The pieces of reasoning: the reasoning itself, where a server shows it, and the summaries of it."""
+    pieces = [*(item.get("content") or ()), *(item.get("summary") or ())]
+    return [piece.get("text") or "" for piece in pieces] or [""]
 
 
 def _content(content: Mapping[str, Any]) -> Part:

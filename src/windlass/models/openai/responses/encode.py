@@ -99,11 +99,18 @@ class ResponsesEncoder:
 
     def _assistant(self, message: Message) -> list[Wire]:
         items: list[Wire] = []
+        thoughts: list[str] = []
         for part in message.parts:
-            if type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
+            if type(part) is ThinkingPart and part.vendor == self._dialect.vendor:
+                thoughts.append(part.text)
+                if part.signature is None:
+                    continue
+                items.append(_reasoning(thoughts, part.signature))
+            elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
                 _set_phase(items, part.data)
             elif (item := self._item(part)) is not None:
                 items.append(item)
+            thoughts = []
         return items
 
     def _item(self, part: Part) -> Wire | None:
@@ -112,18 +119,15 @@ class ResponsesEncoder:
         if type(part) is ToolCallPart:
             call_id = self._dialect.wire_id(part.id, part.vendor_id)
             return {"type": "function_call", "call_id": call_id, "name": part.name, "arguments": part.json or "{}"}
-        if type(part) is ThinkingPart:
-            return self._reasoning(part)
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
             return dict(thawed(part.data))
         return None
 
-    def _reasoning(self, part: ThinkingPart) -> Wire | None:
-        """Reasoning can be sent back only in its encrypted form: the server keeps nothing."""
-        if part.vendor != self._dialect.vendor or part.signature is None:
-            return None
-        summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-        return {"type": "reasoning", "summary": summary, "encrypted_content": part.signature}
+
+def _reasoning(thoughts: list[str], signature: str) -> Wire:
+    """Reasoning can be sent back only in its encrypted form, which comes with the last piece: the server keeps none."""
+    summary = [{"type": "summary_text", "text": text} for text in thoughts if text]
+    return {"type": "reasoning", "summary": summary, "encrypted_content": signature}
 
 
 def _text(part: TextPart) -> Wire:

@@ -10,7 +10,7 @@ from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply
 from windlass.models.openai.errors import said
 
-from .decode import about, decode
+from .decode import about, decode, thoughts
 
 Event: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = int | str | None
@@ -26,7 +26,7 @@ class ResponseStream:
         self._next = 0
         self._places: dict[tuple[Key, int], int] = {}
         self._names: dict[Key, str] = {}
-        self._summaries: dict[Key, int] = {}
+        self._shown: dict[Key, int] = {}
         self._items: dict[Key, Any] = {}
         self._whole: dict[str, Any] | None = None
 
@@ -75,23 +75,23 @@ class ResponseStream:
         if item.get("type") == "message":
             for at, _ in enumerate(about(item), 1):
                 self._place(key, -at)
+        elif item.get("type") == "reasoning":
+            for at, _ in enumerate(thoughts(item)):
+                self._place(key, at)
         return iter(())
 
     def _text(self, event: Event) -> Iterator[AnyDelta]:
         yield TextDelta(event["delta"], self._place(_key(event), event.get("content_index") or 0))
 
     def _summary(self, event: Event) -> Iterator[AnyDelta]:
-        yield from self._thinking(_key(event), event.get("summary_index") or 0, event["delta"])
+        key = _key(event)
+        piece = self._shown.get(key, 0) + (event.get("summary_index") or 0)
+        yield ThinkingDelta(event["delta"], self._place(key, piece))
 
     def _reasoning(self, event: Event) -> Iterator[AnyDelta]:
-        yield from self._thinking(_key(event), event.get("content_index") or 0, event["delta"])
-
-    def _thinking(self, item: Key, piece: int, text: str) -> Iterator[AnyDelta]:
-        """Pieces of reasoning are parted by an empty line, as they are in the whole."""
-        place = self._place(item, 0)
-        gaps = piece - self._summaries.get(item, 0)
-        self._summaries[item] = piece
-        yield ThinkingDelta("\n\n" * max(0, gaps) + text, place)
+        key, piece = _key(event), event.get("content_index") or 0
+        self._shown[key] = piece + 1
+        yield ThinkingDelta(event["delta"], self._place(key, piece))
 
     def _arguments(self, event: Event) -> Iterator[AnyDelta]:
         item = _key(event)
