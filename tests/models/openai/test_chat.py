@@ -197,6 +197,34 @@ async def test_what_only_the_vendor_understands_comes_back_unharmed() -> None:
     assert await wire(reply.message) == [{"role": "assistant", "content": ""}]
 
 
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+async def test_a_reply_thinks_before_it_speaks(field: str) -> None:
+    server = Server(answer(content="Yes", **{field: "Hm"}))
+    reply = await OpenAIChat("m", client=server.client, dialect=DIALECTS["groq"]).reply(asking())
+    assert reply.message.parts == (ThinkingPart("Hm", vendor="groq"), TextPart("Yes"))
+
+
+async def test_content_in_a_list_is_heard_piece_by_piece() -> None:
+    thinking = [{"type": "thinking", "thinking": thought} for thought in ([{"type": "text", "text": "H"}], "m", None)]
+    reference = {"type": "reference", "reference_ids": [1]}
+    said = {"type": "text", "text": "Yes"}
+    server = Server(
+        events(*[chunk(content=[item]) for item in [*thinking, reference, said]], chunk("stop")),
+        answer(content=[{"type": "thinking", "thinking": "Hm"}, reference, said, {"type": "text"}]),
+    )
+    model = OpenAIChat("m", client=server.client, dialect=DIALECTS["mistral"])
+    parts = (ThinkingPart("Hm", vendor="mistral"), OpaquePart("mistral", reference), TextPart("Yes"))
+    assert (await heard(model, asking()))[1].message.parts == parts
+    assert (await model.reply(asking())).message.parts == (*parts, TextPart(""))
+
+
+async def test_usage_may_come_with_the_choice() -> None:
+    last = chunk("stop")
+    last["choices"][0]["usage"] = {"prompt_tokens": 3, "completion_tokens": 1, "cached_tokens": 2}
+    _, reply = await heard(OpenAIChat("m", client=Server(events(last)).client), asking())
+    assert reply.usage == Usage(3, 1, 2)
+
+
 async def test_a_reply_says_what_was_spent_and_who_spoke() -> None:
     usage = {
         "prompt_tokens": 10,

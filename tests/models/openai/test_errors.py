@@ -184,6 +184,31 @@ async def test_an_error_inside_an_answer_is_an_error() -> None:
         await OpenAIChat("gpt-x", client=server.client).reply(asking())
 
 
+async def test_an_error_inside_a_choice_is_an_error() -> None:
+    choice = {"message": {"content": "I wa"}, "finish_reason": "error", "error": {"message": "lost", "code": 502}}
+    with pytest.raises(ServerError, match="lost"):
+        await OpenAIChat("gpt-x", client=Server({"choices": [choice]}).client).reply(asking())
+
+
+RESPONSES: list[tuple[Any, type[ModelError], bool]] = [
+    ([1], BadReply, True),
+    ({"id": "r", "status": "completed"}, BadReply, True),
+    ({"status": "queued"}, BadReply, False),
+    ({"id": "r", "status": "failed", "error": {"code": "rate_limit_exceeded", "message": "m"}}, RateLimited, True),
+    ({"id": "r", "status": "failed", "error": {"code": "invalid_prompt", "message": "m"}}, BadRequest, False),
+    ({"id": "r", "status": "failed"}, ServerError, True),
+    ({"id": "r", "status": "cancelled"}, ServerError, True),
+    ({"id": "r", "output": ["odd"]}, BadReply, True),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "retryable"), RESPONSES)
+async def test_a_response_without_an_answer_is_an_error(body: Any, kind: type[ModelError], retryable: bool) -> None:
+    with pytest.raises(ModelError) as caught:
+        await OpenAIResponses("gpt-x", client=Server(body).client).reply(asking())
+    assert (type(caught.value), caught.value.retryable) == (kind, retryable)
+
+
 async def test_an_answer_that_is_no_json_is_a_bad_reply() -> None:
     server = Server(httpx2.Response(200, content=b'{"id": ', headers={"content-type": "application/json"}))
     with pytest.raises(BadReply, match="no JSON"):

@@ -244,6 +244,11 @@ def output_of(body: dict[str, Any]) -> Any:
     return told.get("json_schema", told)["schema"] if told.get("type") == "json_schema" else None
 
 
+def strictness_of(body: dict[str, Any]) -> bool:
+    told = body.get("response_format") or body["text"]["format"]
+    return bool(told.get("json_schema", told).get("strict"))
+
+
 def message_of(item: dict[str, Any], vendor: str) -> Message:
     kind = item.get("type", item.get("role"))
     if kind in ("tool", "function_call_output"):
@@ -305,7 +310,7 @@ def asking(body: dict[str, Any]) -> dict[str, Any]:
         if not told.get(name):
             told.pop(name, None)
     if output_of(body) is not None:
-        told |= {"response_format": None, "text": None, "output": output_of(body)}
+        told |= {"response_format": None, "text": None, "output": (output_of(body), strictness_of(body))}
     return told
 
 

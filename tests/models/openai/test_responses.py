@@ -279,6 +279,22 @@ async def test_what_only_the_vendor_knows_comes_to_what_we_say() -> None:
     assert body["reasoning"] == {"effort": "low", "summary": "auto"}
 
 
+async def test_tools_may_be_called_one_by_one_and_chosen_in_the_words_of_the_vendor() -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}
+    body = await sent(asking(tools=(TOOL,)), parallel_tool_calls=False, tool_choice=choice)
+    assert (body["parallel_tool_calls"], body["tool_choice"]) == (False, choice)
+
+
+async def test_content_that_nobody_knows_is_kept() -> None:
+    content = {"type": "output_hologram", "data": "x"}
+    server = Server(answer({"type": "message", "content": [content]}), answer(text("ok")))
+    model = OpenAIResponses("m", client=server.client)
+    reply = await model.reply(asking())
+    assert reply.message.parts == (OpaquePart(VENDOR, content),)
+    await model.reply(ModelRequest("", Messages([reply.message])))
+    assert server.asked[1]["input"] == [{"role": "assistant", "content": [content]}]
+
+
 async def test_stop_sequences_are_refused_for_there_are_none() -> None:
     with pytest.raises(ConfigError, match="no stop sequences"):
         OpenAIResponses("gpt-5", settings={"stop": ["x"]})

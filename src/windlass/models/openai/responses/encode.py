@@ -120,7 +120,8 @@ class ResponsesEncoder:
             call_id = self._dialect.wire_id(part.id, part.vendor_id)
             return {"type": "function_call", "call_id": call_id, "name": part.name, "arguments": part.json or "{}"}
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
-            return dict(thawed(part.data))
+            data: Wire = thawed(part.data)
+            return {"role": "assistant", "content": [data]} if data["type"].startswith("output_") else data
         return None
 
 
