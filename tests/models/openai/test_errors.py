@@ -179,9 +179,12 @@ async def test_an_error_inside_a_stream_is_an_error(event: dict[str, Any], kind:
 
 
 async def test_an_error_inside_an_answer_is_an_error() -> None:
-    server = Server({"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": "busy"}}})
-    with pytest.raises(Overloaded, match="Provider returned error: busy"):
-        await OpenAIChat("gpt-x", client=server.client).reply(asking())
+    error = {"message": "Provider returned error", "code": 503, "metadata": {"raw": "busy"}}
+    for adapter in (OpenAIChat, OpenAIResponses):
+        server = Server(httpx2.Response(200, json={"error": error}, headers={"x-request-id": "req_1"}))
+        with pytest.raises(Overloaded, match="Provider returned error: busy") as caught:
+            await adapter("gpt-x", client=server.client).reply(asking())
+        assert (caught.value.status, caught.value.request_id) == (503, "req_1")
 
 
 async def test_an_error_inside_a_choice_is_an_error() -> None:

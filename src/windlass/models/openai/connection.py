@@ -88,7 +88,7 @@ class Connection:
         with translated():
             async with asyncio.timeout(_seconds(client, timeout)):
                 response = await getattr(client, method)(path, cast_to=httpx2.Response, options=options, **body)
-        return _json(response)
+        return _told(response)
 
     async def hear(
         self, path: str, body: dict[str, Any], hearing: Hearing, timeout: Any = None
@@ -160,15 +160,18 @@ async def _refuse_other_than_events(response: httpx2.Response) -> None:
     if "application/json" in (response.headers.get("content-type") or ""):
         with translated():
             await response.aread()
-        body = _json(response)
-        if isinstance(body, dict) and body.get("error"):
-            raise said(cast("object", body["error"]))
+        _told(response)
         raise BadReply("a stream was asked for, and the answer is one piece of JSON")
 
 
-def _json(response: httpx2.Response) -> Any:
+def _told(response: httpx2.Response) -> Any:
+    """What the JSON of an answer says, unless that is nothing but an error."""
+    request_id = request_id_of(response.headers)
     try:
-        return response.json()
+        body = response.json()
     except ValueError as error:
         text = f"the answer is no JSON: {response.text[:200]!r}"
-        raise BadReply(text, retryable=True, request_id=request_id_of(response.headers)) from error
+        raise BadReply(text, retryable=True, request_id=request_id) from error
+    if isinstance(body, dict) and body.get("error") and not body.keys() & {"choices", "output", "status"}:
+        raise said(cast("object", body["error"]), request_id=request_id)
+    return body
