@@ -9,7 +9,8 @@ from typing import Any
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 
-from .encode import FIELDS, VENDOR
+from .encode import CONTAINER, FIELDS, VENDOR
+from .errors import told_error
 
 Block = Mapping[str, Any]
 
@@ -24,38 +25,50 @@ FINISHES = {
 }
 
 
-def decode_reply(message: Any) -> ModelReply:
-    """The reply that a message of the SDK is."""
-    if getattr(message, "type", None) != "message":
-        raise BadReply(f"expected a message, got {str(message)[:200]!r}")
-    parts = [part for block in message.content or () for part in decode_block(block.to_dict())]
-    return make_reply(parts, message, message.stop_reason, message.stop_details, usage_numbers(message.usage))
+def decode_reply(answer: Any) -> ModelReply:
+    """The reply that an answer of the vendor's is."""
+    if isinstance(answer, Mapping) and answer.get("type") == "error":
+        raise told_error(answer)
+    if not isinstance(answer, Mapping) or answer.get("type", "message") != "message" or "content" not in answer:
+        raise BadReply(f"expected a message, got {str(answer)[:200]!r}")
+    parts = [part for block in answer["content"] or () for part in decode_block(block)]
+    return make_reply(parts, answer, answer, usage_numbers(answer.get("usage")))
 
 
-def make_reply(
-    parts: Iterable[Part], message: Any, stop: str | None, details: Any, usage: Mapping[str, int]
-) -> ModelReply:
-    """A reply of its parts; `message` says who gave it."""
-    parts = tuple(parts)
+def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapping[str, int]) -> ModelReply:
+    """A reply of its parts; `message` says who gave it and `ending` why it ends."""
+    parts = list(parts)
+    stop = ending.get("stop_reason")
     finish = FINISHES.get(stop or "", "other")
-    if finish == "refusal" and not any(type(part) is TextPart for part in parts):
-        explanation = getattr(details, "explanation", None)
-        parts += (TextPart(explanation),) if explanation else ()
+    if finish == "stop" and any(type(part) is ToolCallPart for part in parts):
+        finish = "tool_calls"
+    if (explanation := refusal(ending)) and not any(type(part) is TextPart for part in parts):
+        parts.append(TextPart(explanation))
+    if (container := ending.get(CONTAINER) or message.get(CONTAINER)) is not None:
+        parts.append(OpaquePart(VENDOR, {CONTAINER: container}))
     return ModelReply(
-        Message("assistant", parts),
+        Message("assistant", tuple(parts)),
         decode_usage(usage),
         finish,
-        model=message.model,
+        model=message.get("model"),
         raw_finish=stop,
-        response_id=message.id,
+        response_id=message.get("id"),
     )
 
 
-def usage_numbers(usage: Any) -> dict[str, int]:
-    """The numbers that a usage of the SDK has; those it does not have are not zero but unknown."""
+def refusal(ending: Block) -> str | None:
+    """Why the vendor refuses, if it does and says why."""
+    if ending.get("stop_reason") != "refusal":
+        return None
+    return (ending.get("stop_details") or {}).get("explanation")
+
+
+def usage_numbers(usage: Block | None) -> dict[str, int]:
+    """The numbers that a usage has; those it does not have are not zero but unknown."""
+    usage = usage or {}
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    numbers = {name: getattr(usage, name, None) for name in names}
-    numbers["thinking_tokens"] = getattr(getattr(usage, "output_tokens_details", None), "thinking_tokens", None)
+    numbers = {name: usage.get(name) for name in names}
+    numbers["thinking_tokens"] = (usage.get("output_tokens_details") or {}).get("thinking_tokens")
     return {name: number for name, number in numbers.items() if number is not None}
 
 
@@ -77,7 +90,7 @@ def decode_block(block: Block, written: str | None = None) -> list[Part]:
     kind = str(block.get("type"))
     if kind in CODECS:
         return CODECS[kind](block, written)
-    executed = kind.endswith(("tool_use", "tool_result"))
+    executed = kind.endswith(("tool_use", "tool_result")) or kind == "container_upload"
     return [OpaquePart(VENDOR, dict(block), mediated=not executed)]
 
 
@@ -95,10 +108,11 @@ def _redacted(block: Block, written: str | None) -> list[Part]:
 
 
 def _call(block: Block, written: str | None) -> list[Part]:
-    text = written or json.dumps(block.get("input") or {}, ensure_ascii=False, separators=(",", ":"))
+    given = {} if block.get("input") is None else block["input"]
+    text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
     call = ToolCallPart(block.get("name") or "", text, vendor_id=block.get("id"))
-    rest = _rest(block, "id", "name", "input")
-    return [call] if rest and rest[0].data == {FIELDS: {"caller": {"type": "direct"}}} else [call, *rest]
+    direct = block.get("caller") == {"type": "direct"}
+    return [call, *_rest(block, "id", "name", "input", *(("caller",) if direct else ()))]
 
 
 def _rest(block: Block, *known: str) -> list[OpaquePart]:
@@ -114,4 +128,13 @@ CODECS: dict[str, Callable[[Block, str | None], list[Part]]] = {
     "tool_use": _call,
 }
 
-__all__ = ["CODECS", "FINISHES", "decode_block", "decode_reply", "decode_usage", "make_reply", "usage_numbers"]
+__all__ = [
+    "CODECS",
+    "FINISHES",
+    "decode_block",
+    "decode_reply",
+    "decode_usage",
+    "make_reply",
+    "refusal",
+    "usage_numbers",
+]

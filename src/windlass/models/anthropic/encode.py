@@ -1,21 +1,18 @@
-"""Our messages as Anthropic wants them. What has been encoded is kept, so that a step costs only what it adds."""
+"""Our messages as Anthropic wants them."""
 
 from __future__ import annotations
 
 import json
 import re
 from base64 import b64encode
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from windlass.messages import (
     ImagePart,
     Message,
-    Messages,
     OpaquePart,
     Part,
     TextPart,
@@ -24,183 +21,87 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
+from windlass.models.history import Encode, History, Wire
 
 VENDOR = "anthropic"
 FIELDS = "fields"
-"""The key of an opaque part that holds what the block before it has and our part has no place for."""
+"""The only key of an opaque part that holds what the block before it has and our part has no place for."""
+CONTAINER = "container"
+"""The only key of an opaque part that says where the vendor ran code, so that it may go on there."""
 
-Block = dict[str, Any]
-Calls = dict[str, str]  # our id of a call: its id on the wire
+IdOf = Callable[[ToolResultPart], str]
 
 _OWN_ID = re.compile(r"toolu_[a-zA-Z0-9_-]{1,80}")
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_TRANSCRIPTS = 64
-_MESSAGES = 2048
 
 
-class Encoded(NamedTuple):
-    """The messages of a request; `turn` is where the last one of the user stands, `settled` the last that will stay."""
-
-    messages: list[Block]
-    turn: int
-    settled: int
+def history(encode: Encode) -> History:
+    """What keeps the messages of this vendor; `encode` is `encode_message`, or wraps it."""
+    return History(encode, wire_id, join)
 
 
-class Encoder:
-    """Encodes the messages of requests, and remembers what it made of those it has seen."""
-
-    def __init__(self) -> None:
-        self._transcripts: OrderedDict[int, _Transcript] = OrderedDict()
-        self._seen: OrderedDict[int, tuple[Message, tuple[str, ...], list[Block]]] = OrderedDict()
-        self._lock = Lock()
-
-    def encode(self, messages: Messages) -> Encoded:
-        """The messages, those of one role merged."""
-        with self._lock:
-            items, length, tail = messages.shared
-            transcript = self._transcript(items, length)
-            wire = transcript.wire[:]
-            changed: set[int] = set()
-            for index in sorted(messages.overlay or ()):
-                place = transcript.place(index)
-                again = None if place < 0 else self._again(messages, transcript, place)
-                if again is None:
-                    return self._afresh(messages)
-                wire[place] = again
-                changed.add(place)
-            turn = transcript.turn
-            for message in tail:
-                added = _append(wire, message, self._blocks(message, transcript.calls))
-                changed.add(len(wire) - 1)
-                turn = len(wire) - 1 if added and message.role == "user" else turn
-            settled = len(wire) - 1
-            while settled in changed:
-                settled -= 1
-            return Encoded(wire, turn, settled)
-
-    def _transcript(self, items: list[Message], length: int) -> _Transcript:
-        """What is known of a list, brought up to a length; of a shorter view nothing is."""
-        transcript = self._transcripts.get(id(items))
-        if transcript is None or len(transcript.seen) > length:
-            transcript = _Transcript(items)
-        if len(items) == length:
-            self._transcripts[id(items)] = transcript
-            self._transcripts.move_to_end(id(items))
-            if len(self._transcripts) > _TRANSCRIPTS:
-                self._transcripts.popitem(last=False)
-        for index in range(len(transcript.seen), length):
-            transcript.add(items[index], self._blocks(items[index], transcript.calls))
-        return transcript
-
-    def _again(self, messages: Messages, transcript: _Transcript, place: int) -> Block | None:
-        """One message of the wire with what the overlay says; None if it does not stay one message."""
-        start, end = transcript.span(place)
-        again: list[Block] = []
-        for index in range(start, end):
-            _append(again, messages[index], self._blocks(messages[index], transcript.calls))
-        return again[0] if len(again) == 1 and again[0]["role"] == transcript.wire[place]["role"] else None
-
-    def _afresh(self, messages: Messages) -> Encoded:
-        transcript = _Transcript([])
-        for message in messages:
-            transcript.add(message, self._blocks(message, transcript.calls))
-        return Encoded(transcript.wire, transcript.turn, transcript.turn - 1)
-
-    def _blocks(self, message: Message, calls: Calls) -> list[Block]:
-        """The blocks of a message, made once."""
-        ids = tuple([_result_id(part, calls) for part in message.parts if type(part) is ToolResultPart])
-        calls.update({part.id: wire_id(part) for part in message.parts if type(part) is ToolCallPart})
-        known = self._seen.get(id(message))
-        if known is not None and known[0] is message and known[1] == ids:
-            return known[2]
-        blocks = _encode_parts(message.parts, calls)
-        self._seen[id(message)] = (message, ids, blocks)
-        if len(self._seen) > _MESSAGES:
-            self._seen.popitem(last=False)
-        return blocks
+def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
+    """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's."""
+    if message.role != "assistant":
+        return _said("user", _encode_parts(message.parts, id_of))
+    images = [part for part in message.parts if type(part) is ImagePart]
+    blocks = _encode_parts([part for part in message.parts if type(part) is not ImagePart], id_of)
+    shown = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
+    return [*_said("assistant", blocks), *_said("user", shown)]
 
 
-class _Transcript:
-    """A list of messages that only grows, and what it is on the wire as far as it has been seen."""
-
-    def __init__(self, items: list[Message]) -> None:
-        self.items = items
-        self.seen: list[Message] = []
-        self.wire: list[Block] = []
-        self.starts: list[int] = []
-        self.calls: Calls = {}
-        self.turn = -1
-
-    def add(self, message: Message, blocks: list[Block]) -> None:
-        """Take the next message."""
-        if _append(self.wire, message, blocks):
-            if len(self.starts) < len(self.wire):
-                self.starts.append(len(self.seen))
-            if message.role == "user":
-                self.turn = len(self.wire) - 1
-        self.seen.append(message)
-
-    def place(self, index: int) -> int:
-        """Where on the wire a message is; -1 if it is before all that is there."""
-        return bisect_right(self.starts, index) - 1
-
-    def span(self, place: int) -> tuple[int, int]:
-        """The messages that are one on the wire."""
-        return self.starts[place], self.starts[place + 1] if place + 1 < len(self.starts) else len(self.seen)
+def _said(role: str, blocks: list[Wire]) -> list[Wire]:
+    return [{"role": role, "content": blocks}] if blocks else []
 
 
-def _append(wire: list[Block], message: Message, blocks: list[Block]) -> bool:
-    """Add a message, to the one before it if that has the same role; an empty one is left out."""
-    if not blocks:
-        return False
-    role = "assistant" if message.role == "assistant" else "user"
-    if not wire or wire[-1]["role"] != role:
-        wire.append({"role": role, "content": blocks})
-        return True
-    content = wire[-1]["content"] + blocks
-    if role == "user":  # results come first, or the vendor misses them
-        content.sort(key=lambda block: block["type"] != "tool_result")
-    wire[-1] = {"role": role, "content": content}
-    return True
-
-
-def wire_id(call: ToolCallPart) -> str:
-    """The vendor's id of a call; for a call of somebody else's one that is always the same."""
-    given = call.vendor_id or ""
-    if _OWN_ID.fullmatch(given) or (not call.id and _VALID_ID.fullmatch(given)):
-        return given
-    return _made_id(call.id or given or call.name)
-
-
-def _made_id(text: str) -> str:
-    return "toolu_" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-
-
-def _result_id(result: ToolResultPart, calls: Calls) -> str:
-    return calls.get(result.call_id) or _made_id(result.call_id)
-
-
-def _encode_parts(parts: Iterable[Part], calls: Calls) -> list[Block]:
-    blocks: list[Block] = []
-    dropped = True
-    for part in parts:
-        if type(part) is OpaquePart and part.vendor == VENDOR and FIELDS in part.data:
-            if not dropped:
-                blocks[-1].update(thawed(part.data[FIELDS]))
+def join(row: list[Wire], wire: list[Wire]) -> None:
+    """Add messages to those before; roles alternate, and results come first in a message, or the vendor misses them."""
+    for one in wire:
+        if not row or row[-1]["role"] != one["role"]:
+            row.append(one)
             continue
-        block = CODECS[type(part)](part, calls)
-        dropped = block is None
+        content = [*row[-1]["content"], *one["content"]]
+        if one["role"] == "user":
+            content.sort(key=lambda block: block.get("type") != "tool_result")
+        row[-1] = {"role": one["role"], "content": content}
+
+
+def wire_id(ours: str, theirs: str | None) -> str:
+    """The vendor's id of a call; for a call of somebody else's one that is always the same."""
+    given = theirs or ""
+    if _OWN_ID.fullmatch(given) or (not ours and _VALID_ID.fullmatch(given)):
+        return given
+    return "toolu_" + blake2b((ours or given).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def riding(part: Part, key: str) -> Any:
+    """What rides under a key with the vendor's blocks in a part of its own, which is no block; None if it is not one."""
+    if type(part) is not OpaquePart or part.vendor != VENDOR or not isinstance(part.data, Mapping):
+        return None
+    return part.data.get(key) if len(part.data) == 1 else None
+
+
+def _encode_parts(parts: Iterable[Part], id_of: IdOf) -> list[Wire]:
+    blocks: list[Wire] = []
+    sent = False
+    for part in parts:
+        if (fields := riding(part, FIELDS)) is not None:
+            if sent:
+                blocks[-1].update(thawed(fields))
+            continue
+        block = CODECS[type(part)](part, id_of)
+        sent = block is not None
         if block is not None:
             blocks.append(block)
     return blocks
 
 
-def _text(part: TextPart, calls: Calls) -> Block | None:
+def _text(part: TextPart, id_of: IdOf) -> Wire | None:
     """The vendor refuses text of blanks only."""
     return {"type": "text", "text": part.text} if part.text.strip() else None
 
 
-def _thinking(part: ThinkingPart, calls: Calls) -> Block | None:
+def _thinking(part: ThinkingPart, id_of: IdOf) -> Wire | None:
     """Only what the vendor has signed may go back to it."""
     if part.vendor != VENDOR or not part.signature:
         return None
@@ -209,19 +110,25 @@ def _thinking(part: ThinkingPart, calls: Calls) -> Block | None:
     return {"type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
-def _image(part: ImagePart, calls: Calls) -> Block | None:
+def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
     if part.data is not None:
-        source = {"type": "base64", "media_type": part.media_type, "data": b64encode(part.data).decode()}
-    elif part.url is not None and part.url.startswith("data:") and ";base64," in part.url:
-        media_type, _, data = part.url.removeprefix("data:").partition(";base64,")
-        source = {"type": "base64", "media_type": media_type, "data": data}
-    else:
-        source = {"type": "url", "url": part.url or ""}
-    return {"type": "image", "source": source}
+        return _image_of(part.media_type, b64encode(part.data).decode())
+    url = part.url or ""
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, _, data = url.removeprefix("data:").partition(",")
+    if not kind.endswith(";base64"):
+        data = b64encode(unquote_to_bytes(data)).decode()
+    return _image_of(kind.partition(";")[0] or part.media_type, data)
 
 
-def _call(part: ToolCallPart, calls: Calls) -> Block | None:
-    return {"type": "tool_use", "id": wire_id(part), "name": part.name, "input": arguments(part.json)}
+def _image_of(media_type: str, data: str) -> Wire:
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+
+
+def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
+    id = wire_id(part.id, part.vendor_id)
+    return {"type": "tool_use", "id": id, "name": part.name, "input": arguments(part.json)}
 
 
 def arguments(text: str) -> dict[str, Any]:
@@ -233,20 +140,25 @@ def arguments(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"INVALID_JSON": text}
 
 
-def _result(part: ToolResultPart, calls: Calls) -> Block | None:
-    block: Block = {"type": "tool_result", "tool_use_id": _result_id(part, calls)}
-    if content := _encode_parts(part.content, calls):
+def _result(part: ToolResultPart, id_of: IdOf) -> Wire | None:
+    """The vendor takes nothing but text as the content of an error."""
+    block: Wire = {"type": "tool_result", "tool_use_id": id_of(part)}
+    content = _encode_parts(part.content, id_of)
+    if content:
         block["content"] = content
-    if part.status not in ("ok", "answered", "responded"):
+    failed = part.status not in ("ok", "answered", "responded")
+    if failed and all(item["type"] == "text" for item in content):
         block["is_error"] = True
     return block
 
 
-def _opaque(part: OpaquePart, calls: Calls) -> Block | None:
-    return thawed(part.data) if part.vendor == VENDOR and isinstance(part.data, Mapping) else None
+def _opaque(part: OpaquePart, id_of: IdOf) -> Wire | None:
+    """A block of the vendor's own, which has a type."""
+    own = part.vendor == VENDOR and isinstance(part.data, Mapping) and "type" in part.data
+    return thawed(part.data) if own else None
 
 
-CODECS: dict[type, Callable[[Any, Calls], Block | None]] = {
+CODECS: dict[type, Callable[[Any, IdOf], Wire | None]] = {
     TextPart: _text,
     ThinkingPart: _thinking,
     ImagePart: _image,
@@ -255,4 +167,4 @@ CODECS: dict[type, Callable[[Any, Calls], Block | None]] = {
     OpaquePart: _opaque,
 }
 
-__all__ = ["CODECS", "Encoded", "Encoder", "FIELDS", "VENDOR", "arguments", "wire_id"]
+__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "arguments", "encode_message", "history", "riding", "wire_id"]

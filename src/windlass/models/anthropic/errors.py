@@ -6,7 +6,11 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from json import JSONDecodeError
 from typing import Any
+
+import anthropic
+import httpx2
 
 from windlass.errors import (
     AuthFailed,
@@ -34,6 +38,10 @@ KINDS: dict[str, type[ModelError]] = {
     "rate_limit_error": RateLimited,
     "request_too_large": ContextOverflow,
     "timeout_error": ModelTimeout,
+    # What Bedrock says inside a stream:
+    "modelTimeoutException": ModelTimeout,
+    "serviceUnavailableException": Overloaded,
+    "throttlingException": RateLimited,
 }
 STATUSES: dict[int, type[ModelError]] = {
     401: AuthFailed,
@@ -48,17 +56,24 @@ STATUSES: dict[int, type[ModelError]] = {
     504: ModelTimeout,
     529: Overloaded,
 }
+CODES: dict[str, type[ModelError]] = {
+    "enforced_spend_limit_reached": QuotaExceeded,
+    "request_body_too_large_after_decoding": ContextOverflow,
+}
+"""What the details of an error say more precisely than its type."""
 PHRASES: dict[str, type[ModelError]] = {
     "prompt is too long": ContextOverflow,
+    "input is too long": ContextOverflow,
     "exceed context limit": ContextOverflow,
     "context window": ContextOverflow,
     "credit balance is too low": QuotaExceeded,
     "usage limits": QuotaExceeded,
     "content filtering policy": ContentFiltered,
 }
-"""What an `invalid_request_error` says when it means something else."""
+"""What an error about the request says when it means something else."""
 
 RETRYABLE = (RateLimited, Overloaded, ServerError, ConnectionFailed, ModelTimeout)
+_ABOUT_REQUESTS = ("invalid_request_error", "validationException")
 
 
 @contextmanager
@@ -73,22 +88,26 @@ def translating() -> Generator[None]:
         raise ours from error
 
 
+@contextmanager
+def understood() -> Generator[None]:
+    """What has not the shape that it should have leaves as a bad reply."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise BadReply(f"the answer cannot be understood: {error!r}") from error
+
+
 def translated(error: Exception) -> ModelError | None:
     """Our error for one of the SDK's; None for one that is none."""
-    import anthropic
-    import httpx2
-
     if isinstance(error, anthropic.APIStatusError):
-        return _refused(error)
-    if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException):
+        return told_error(error.body, error.status_code, error.response.headers, error.message)
+    if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException) or type(error) is TimeoutError:
         return ModelTimeout(str(error) or "the model did not answer in time", retryable=True)
     if isinstance(error, anthropic.APIConnectionError | httpx2.HTTPError | httpx2.StreamError):
         return ConnectionFailed(_reason(error), retryable=True)
-    if isinstance(error, anthropic.APIResponseValidationError):
-        return BadReply(str(error), status=error.status_code)
     if isinstance(error, anthropic.CredentialsError) or "resolve authentication method" in str(error):
-        return AuthFailed(str(error))
-    if isinstance(error, UnicodeDecodeError) or type(error).__name__ == "JSONDecodeError":
+        return AuthFailed(f"no key for anthropic: set ANTHROPIC_API_KEY, or pass api_key=… ({error})")
+    if isinstance(error, UnicodeDecodeError | JSONDecodeError):
         return ConnectionFailed(f"the answer is garbled: {error}", retryable=True)
     return None
 
@@ -99,31 +118,28 @@ def _reason(error: Exception) -> str:
     return f"{text} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else text
 
 
-def _refused(error: Any) -> ModelError:
-    """Our error for an answer of the vendor's that is an error, be it inside a stream that began well."""
-    status: int = error.status_code
-    said = _said(error.body)
-    message = str(said.get("message") or error.message)
-    kind = _kind(str(said.get("type") or ""), status, message)
-    headers = error.response.headers
-    body = error.body if isinstance(error.body, Mapping) else {}
+def told_error(
+    body: Any, status: int = 200, headers: Mapping[str, str] = {}, otherwise: str = "the vendor reports an error"
+) -> ModelError:
+    """Our error for one that the vendor tells, be it inside a stream that began well."""
+    told = body if isinstance(body, Mapping) else {}
+    said = told["error"] if isinstance(told.get("error"), Mapping) else told
+    message = str(said.get("message") or otherwise)
+    code = said["details"].get("error_code") if isinstance(said.get("details"), Mapping) else None
+    kind = CODES.get(str(code)) or _kind(str(said.get("type") or ""), status, message)
+    ids = (headers.get(name) for name in ("request-id", "x-request-id", "x-amzn-requestid"))
     return kind(
         message,
         retryable=issubclass(kind, RETRYABLE) and kind is not QuotaExceeded,
         retry_after=retry_after(headers),
         status=status,
-        request_id=headers.get("request-id") or body.get("request_id"),
+        request_id=next((id for id in ids if id), None) or told.get("request_id"),
     )
-
-
-def _said(body: Any) -> Mapping[str, Any]:
-    said = body.get("error") if isinstance(body, Mapping) else None
-    return said if isinstance(said, Mapping) else {}
 
 
 def _kind(named: str, status: int, message: str) -> type[ModelError]:
     lowered = message.lower()
-    if named == "invalid_request_error" or (not named and status == 400):
+    if named in _ABOUT_REQUESTS or (named not in KINDS and status == 400):
         return next((kind for phrase, kind in PHRASES.items() if phrase in lowered), BadRequest)
     if named in KINDS:
         return KINDS[named]
@@ -158,4 +174,14 @@ def _moment(text: str | None) -> float | None:
         return None
 
 
-__all__ = ["KINDS", "PHRASES", "STATUSES", "retry_after", "translated", "translating"]
+__all__ = [
+    "CODES",
+    "KINDS",
+    "PHRASES",
+    "STATUSES",
+    "retry_after",
+    "told_error",
+    "translated",
+    "translating",
+    "understood",
+]

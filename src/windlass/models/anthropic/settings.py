@@ -1,103 +1,72 @@
-"""The body of a request: the messages, the tools, and our settings in Anthropic's words."""
+"""Our settings in Anthropic's words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from windlass.errors import ConfigError
-from windlass.messages import ModelRequest, ToolSpec, thawed
 
-from .encode import Block, Encoded, Encoder
+SETTINGS = (
+    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
+    "cache", "extra",
+)  # fmt: skip
 
-SETTINGS = frozenset(
-    [
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "stop",
-        "tool_choice",
-        "parallel_tool_calls",
-        "seed",
-        "reasoning",
-        "timeout",
-        "cache",
-        "extra",
-    ]
+MAX_TOKENS = 16_384
+"""How long a reply may be unless `max_tokens` says; the vendor wants to be told, and older models refuse that much."""
+_OLDER = (
+    (re.compile(r"claude-3-(opus|sonnet|haiku)"), 4096),
+    (re.compile(r"claude-3-5|claude-opus-4-(0|1|2025)|claude-opus-4@|claude-4-opus|^(?!.*claude)"), 8192),
 )
-MAX_TOKENS = 8192
-"""How long a reply may be unless `max_tokens` says; the vendor wants to be told."""
-
+BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+"""Tokens to think with, for models that want to be told them and know no effort."""
+_BUDGETED = re.compile(r"claude-3-7|claude-(opus|sonnet|haiku)-4(-[015]\b|-2025|@|$)|claude-4-(opus|sonnet)")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
-_UNCACHEABLE = ("thinking", "redacted_thinking")
 
 
-def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, if all of them are known."""
-    if unknown := sorted(set(settings) - SETTINGS):
-        known = ", ".join(sorted(SETTINGS))
-        raise ConfigError(f"settings {unknown} are not known; known: {known}. What only the vendor knows goes in extra")
-    return dict(settings)
+def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model and those of a request, which win; `extra` is merged key by key."""
+    settings = {**own, **asked}
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        text = (
+            f"unknown settings {', '.join(unknown)}: known are {', '.join(SETTINGS)}; what only the vendor knows goes"
+        )
+        raise ConfigError(f"{text} under 'extra'")
+    settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def merged_settings(ours: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a request on top of those of the model."""
-    merged = {**ours, **asked}
-    merged["extra"] = {**(ours.get("extra") or {}), **(asked.get("extra") or {})}
-    return merged
-
-
-def encode_body(encoder: Encoder, request: ModelRequest, settings: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """All that the vendor is told, but for the name of the model. `schema` is that of the output, if there is one."""
-    extra = dict(settings["extra"])
-    encoded = encoder.encode(request.messages)
-    body: dict[str, Any] = {"messages": encoded.messages, "max_tokens": _max_tokens(settings)}
-    if request.system:
-        body["system"] = [{"type": "text", "text": request.system}]
-    if tools := [*map(_tool, request.tools), *extra.pop("tools", ())]:
-        body["tools"] = tools
-        body |= _tool_choice(settings)
-    for name in ("temperature", "top_p"):
-        if settings.get(name) is not None:
-            body[name] = settings[name]
+def encode_settings(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the body that the settings say."""
+    body: dict[str, Any] = {name: settings[name] for name in ("temperature", "top_p") if name in settings}
     if stop := settings.get("stop"):
         body["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
-    body |= _reasoning(settings.get("reasoning"))
-    if schema is not None:
-        body["output_config"] = {**body.get("output_config", {}), "format": {"type": "json_schema", "schema": schema}}
-    cache = settings.get("cache", True)
-    if cache and "cache_control" not in extra:
-        _set_breakpoints(body, encoded, {"type": "ephemeral"} | ({"ttl": cache} if isinstance(cache, str) else {}))
-    if isinstance(config := extra.pop("output_config", None), Mapping):
-        body["output_config"] = {**body.get("output_config", {}), **config}
-    return body | extra
+    body |= _reasoning(model, settings.get("reasoning"), settings.get("max_tokens"))
+    thought: int = body.get("thinking", {}).get("budget_tokens", 0)
+    body["max_tokens"] = settings.get("max_tokens", _longest(model) + thought)
+    return body
 
 
-def _max_tokens(settings: Mapping[str, Any]) -> int:
-    """A budget for reasoning comes on top of the room for the answer, where nobody says how much that is all in all."""
-    budget = settings.get("reasoning")
-    thought = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
-    return settings.get("max_tokens") or MAX_TOKENS + thought
+def _longest(model: str) -> int:
+    return next((tokens for older, tokens in _OLDER if older.search(model)), MAX_TOKENS)
 
 
-def _tool(spec: ToolSpec) -> Block:
-    schema = thawed(spec.schema)
-    schema.setdefault("type", "object")
-    return {"name": spec.name, "description": spec.description, "input_schema": schema}
-
-
-def _tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
-    choice, parallel = settings.get("tool_choice"), settings.get("parallel_tool_calls")
-    if choice is None and parallel is not False:
+def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Which tools the model may or must use, as far as that is said."""
+    choice, single = settings.get("tool_choice"), settings.get("parallel_tool_calls") is False
+    if choice is None and not single:
         return {}
+    if isinstance(choice, Mapping):
+        return {"tool_choice": dict(choice)}
     name = choice or "auto"
-    told: Block = {"type": _CHOICES[name]} if name in _CHOICES else {"type": "tool", "name": name}
-    if parallel is not None and told["type"] != "none":
-        told["disable_parallel_tool_use"] = not parallel
+    told: dict[str, Any] = {"type": _CHOICES[name]} if name in _CHOICES else {"type": "tool", "name": name}
+    if single and name != "none":
+        told["disable_parallel_tool_use"] = True
     return {"tool_choice": told}
 
 
-def _reasoning(reasoning: Any) -> dict[str, Any]:
+def _reasoning(model: str, reasoning: Any, room: int | None) -> dict[str, Any]:
     """A budget in tokens, an effort in a word, yes or no, or the vendor's own words."""
     if reasoning is None:
         return {}
@@ -105,39 +74,18 @@ def _reasoning(reasoning: Any) -> dict[str, Any]:
         return {"thinking": dict(reasoning)}
     if reasoning is False or reasoning == "none":
         return {"thinking": {"type": "disabled"}}
+    if isinstance(reasoning, str) and reasoning not in BUDGETS:
+        raise ConfigError(f"reasoning={reasoning!r} is no effort; known are {', '.join(BUDGETS)} and none")
+    if isinstance(reasoning, int) and reasoning is not True:
+        return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
+    if _BUDGETED.search(model):
+        budget = BUDGETS["medium" if reasoning is True else reasoning]
+        within = budget if room is None else max(1024, min(budget, room // 2))
+        return {"thinking": {"type": "enabled", "budget_tokens": within}}
     if reasoning is True:
         return {"thinking": {"type": "adaptive"}}
-    if isinstance(reasoning, int):
-        return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
     effort = "low" if reasoning == "minimal" else reasoning
     return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
 
 
-def _set_breakpoints(body: dict[str, Any], encoded: Encoded, mark: Block) -> None:
-    """Say where the vendor's cache may end: after what stays for the session, for the turn, and for the next step."""
-    for name in ("tools", "system"):
-        if name in body:
-            _mark_last(body[name], mark)
-    for place in {encoded.turn - 1, encoded.settled}:
-        if place >= 0:
-            message = body["messages"][place]
-            content = list(message["content"])
-            _mark_last(content, mark)
-            body["messages"][place] = {**message, "content": content}
-
-
-def _mark_last(blocks: list[Block], mark: Block) -> None:
-    """Mark the last block that may be marked; the block itself is shared, so a copy is."""
-    for place in range(len(blocks) - 1, -1, -1):
-        if blocks[place].get("type") not in _UNCACHEABLE:
-            blocks[place] = {**blocks[place], "cache_control": mark}
-            return
-
-
-def betas(body: dict[str, Any]) -> dict[str, str]:
-    """The headers that switch on the betas of `extra`."""
-    named: Sequence[str] = body.pop("betas", ())
-    return {"anthropic-beta": ",".join(named)} if named else {}
-
-
-__all__ = ["MAX_TOKENS", "SETTINGS", "betas", "checked_settings", "encode_body", "merged_settings"]
+__all__ = ["BUDGETS", "MAX_TOKENS", "SETTINGS", "encode_settings", "merged", "tool_choice"]

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
-from windlass.messages import ModelReply, Part
+from windlass.messages import ModelReply, Part, ToolCallPart
 
-from .decode import decode_block, make_reply, usage_numbers
+from .decode import decode_block, make_reply, refusal, usage_numbers
 from .encode import arguments
+from .errors import told_error
+
+Event = Mapping[str, Any]
 
 
 class Assembly:
     """Puts a reply together from its events. Blocks come one after another; `feed` says what each event adds."""
 
     def __init__(self) -> None:
-        self._message: Any = None
+        self._message: Event | None = None
         self._blocks: dict[int, _Block] = {}
+        self._last: _Block | None = None
         self._usage: dict[str, int] = {}
-        self._stop: str | None = None
-        self._details: Any = None
+        self._ending: dict[str, Any] = {}
         self._ended = False
 
-    def feed(self, event: Any) -> AnyDelta | None:
+    def feed(self, event: Event) -> AnyDelta | None:
         """Take an event; unknown ones are passed over."""
-        kind = event.type
+        kind = event.get("type")
         if kind == "content_block_delta":
-            block = self._blocks.get(event.index)
-            return block.add(event.delta) if block is not None else None
+            block = self._blocks.get(event["index"])
+            return block.add(event["delta"]) if block is not None else None
         if kind == "content_block_start":
-            return self._start(event)
+            return self._start(event["index"], event["content_block"])
         if kind == "content_block_stop":
-            block = self._blocks.get(event.index)
+            block = self._blocks.get(event["index"])
             return block.stop() if block is not None else None
         if kind == "message_start":
-            self._message = event.message
-            self._usage.update(usage_numbers(event.message.usage))
+            self._message = event["message"]
+            self._usage.update(usage_numbers(event["message"].get("usage")))
         elif kind == "message_delta":
-            self._usage.update(usage_numbers(event.usage))
-            self._stop = event.delta.stop_reason or self._stop
-            self._details = getattr(event.delta, "stop_details", None) or self._details
+            return self._end(event)
         elif kind == "message_stop":
             self._ended = True
+        elif kind == "error":
+            raise told_error(event)
         return None
 
     def reply(self) -> ModelReply:
@@ -50,19 +54,30 @@ class Assembly:
         if self._message is None or not self._ended:
             raise ConnectionFailed("the stream ended before the reply did", retryable=True)
         parts: list[Part] = [part for block in self._blocks.values() for part in block.parts()]
-        return make_reply(parts, self._message, self._stop, self._details, self._usage)
+        return make_reply(parts, self._message, self._ending, self._usage)
 
-    def _start(self, event: Any) -> AnyDelta | None:
-        place = sum(len(block.parts()) for block in self._blocks.values())
-        block = _Block(event.content_block.to_dict(), place)
-        self._blocks[event.index] = block
+    def _start(self, index: int, data: Event) -> AnyDelta | None:
+        block = self._blocks[index] = _Block(dict(data), self._place())
+        self._last = block
         return block.begin()
+
+    def _place(self) -> int:
+        """Where the next part stands: after those of the last block."""
+        return 0 if self._last is None else self._last.place + len(self._last.parts())
+
+    def _end(self, event: Event) -> AnyDelta | None:
+        """Note why the reply ends; a refusal may say so in place of any text."""
+        self._usage.update(usage_numbers(event.get("usage")))
+        self._ending |= {name: value for name, value in (event.get("delta") or {}).items() if value is not None}
+        explanation = refusal(self._ending)
+        spoken = any(block.kind == "text" for block in self._blocks.values())
+        return TextDelta(explanation, self._place()) if explanation and not spoken else None
 
 
 class _Block:
     """One block while it is being said: its fields, and the pieces of what grows in it."""
 
-    __slots__ = ("data", "kind", "name", "pieces", "place")
+    __slots__ = ("_parts", "data", "kind", "name", "pieces", "place")
 
     def __init__(self, data: dict[str, Any], place: int) -> None:
         self.data = data
@@ -70,6 +85,7 @@ class _Block:
         self.name: str = data.get("name") or ""
         self.place = place
         self.pieces: list[str] = []
+        self._parts: list[Part] | None = None
 
     def begin(self) -> AnyDelta | None:
         """What the block has from the start."""
@@ -81,34 +97,40 @@ class _Block:
             return ThinkingDelta(self.pieces[0], self.place)
         return None
 
-    def add(self, delta: Any) -> AnyDelta | None:
+    def add(self, delta: Event) -> AnyDelta | None:
         """A piece of the block."""
-        kind = delta.type
-        if kind == "text_delta":
-            self.pieces.append(delta.text)
-            return TextDelta(delta.text, self.place)
-        if kind == "thinking_delta":
-            self.pieces.append(delta.thinking)
-            return ThinkingDelta(delta.thinking, self.place)
+        kind = delta.get("type")
+        if kind == "text_delta" and self.kind == "text":
+            text: str = delta["text"]
+            self.pieces.append(text)
+            return TextDelta(text, self.place) if text else None
+        if kind == "thinking_delta" and self.kind == "thinking":
+            thought: str = delta["thinking"]
+            self.pieces.append(thought)
+            return ThinkingDelta(thought, self.place) if thought else None
         if kind == "input_json_delta":
-            return self._written(delta.partial_json)
+            return self._written(delta["partial_json"])
         if kind == "signature_delta":
-            self.data["signature"] = (self.data.get("signature") or "") + delta.signature
+            self.data["signature"] = (self.data.get("signature") or "") + delta["signature"]
         elif kind == "citations_delta":
-            self.data["citations"] = [*(self.data.get("citations") or ()), delta.citation.to_dict()]
+            self.data["citations"] = [*(self.data.get("citations") or ()), delta["citation"]]
         else:
-            self._grow(delta.to_dict())
+            self._grow(delta)
         return None
 
     def stop(self) -> AnyDelta | None:
-        """A call whose arguments came at once, or has none, says so at its end."""
-        if self.kind != "tool_use" or self.pieces:
-            return None
-        (call, *_) = decode_block(self.data)
-        return self._written(call.json)  # type: ignore[union-attr]
+        """The block is whole. A call whose arguments came at once, or has none, says so now."""
+        told = None
+        if self.kind == "tool_use" and not self.pieces:
+            call = decode_block(self.data)[0]
+            told = self._written(call.json) if type(call) is ToolCallPart else None
+        self._parts = self.parts()
+        return told
 
     def parts(self) -> list[Part]:
         """The parts that the block has become."""
+        if self._parts is not None:
+            return self._parts
         text = "".join(self.pieces)
         if self.kind == "text":
             return decode_block({**self.data, "text": text})
@@ -124,12 +146,12 @@ class _Block:
         self.pieces.append(text)
         return ArgumentsDelta(text, self.place, name=self.name) if self.kind == "tool_use" else None
 
-    def _grow(self, fields: dict[str, Any]) -> None:
+    def _grow(self, fields: Event) -> None:
         """A kind of piece that we do not know: texts and lists grow, anything else is replaced."""
-        fields.pop("type", None)
         for name, value in fields.items():
-            grows = type(value) in (str, list) and type(self.data.get(name)) is type(value)
-            self.data[name] = self.data[name] + value if grows else value
+            if name != "type":
+                grows = type(value) in (str, list) and type(self.data.get(name)) is type(value)
+                self.data[name] = self.data[name] + value if grows else value
 
 
 __all__ = ["Assembly"]
