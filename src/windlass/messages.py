@@ -173,6 +173,14 @@ class Messages(Sequence[Message]):
         view._tail = ()
         return view
 
+    @property
+    def shared(self) -> tuple[list[Message], int, tuple[Message, ...]]:
+        """The list behind this view, how much of it the view has, and what follows it.
+
+        For those who keep what they made of a list that only grows; nobody but its owner changes it.
+        """
+        return self._items, self._length, self._tail
+
     def __len__(self) -> int:
         return self._length + len(self._tail)
 

@@ -137,4 +137,4 @@ def by_role(content: str) -> Join:
     return join
 
 
-__all__ = ["Encode", "History", "Join", "Wire", "WireId", "by_role"]
+__all__ = ["History", "Join", "Wire", "WireId", "by_role"]

@@ -75,7 +75,7 @@ def wire_id(ours: str, theirs: str | None) -> str:
 
 
 def riding(part: Part, key: str) -> Any:
-    """What rides under a key with the vendor's blocks in a part of its own, which is no block; None if it is not one."""
+    """What a part of one key has, which is no block of the vendor's but rides with them; None of any other part."""
     if type(part) is not OpaquePart or part.vendor != VENDOR or not isinstance(part.data, Mapping):
         return None
     return part.data.get(key) if len(part.data) == 1 else None

@@ -127,14 +127,19 @@ def told_error(
     message = str(said.get("message") or otherwise)
     code = said["details"].get("error_code") if isinstance(said.get("details"), Mapping) else None
     kind = CODES.get(str(code)) or _kind(str(said.get("type") or ""), status, message)
-    ids = (headers.get(name) for name in ("request-id", "x-request-id", "x-amzn-requestid"))
     return kind(
         message,
         retryable=issubclass(kind, RETRYABLE) and kind is not QuotaExceeded,
         retry_after=retry_after(headers),
         status=status,
-        request_id=next((id for id in ids if id), None) or told.get("request_id"),
+        request_id=request_id(headers) or told.get("request_id"),
     )
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The vendor's name of a request, by which it can be asked about it."""
+    ids = (headers.get(name) for name in ("request-id", "x-request-id", "x-amzn-requestid"))
+    return next((id for id in ids if id), None)
 
 
 def _kind(named: str, status: int, message: str) -> type[ModelError]:

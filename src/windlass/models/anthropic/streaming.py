@@ -17,7 +17,10 @@ Event = Mapping[str, Any]
 
 
 class Assembly:
-    """Puts a reply together from its events. Blocks come one after another; `feed` says what each event adds."""
+    """Puts a reply together from its events. Blocks come one after another; `feed` says what each event adds.
+
+    It is `complete` once the vendor has said that it has ended.
+    """
 
     def __init__(self) -> None:
         self._message: Event | None = None
@@ -25,7 +28,7 @@ class Assembly:
         self._last: _Block | None = None
         self._usage: dict[str, int] = {}
         self._ending: dict[str, Any] = {}
-        self._ended = False
+        self.complete = False
 
     def feed(self, event: Event) -> AnyDelta | None:
         """Take an event; unknown ones are passed over."""
@@ -44,14 +47,14 @@ class Assembly:
         elif kind == "message_delta":
             return self._end(event)
         elif kind == "message_stop":
-            self._ended = True
+            self.complete = True
         elif kind == "error":
             raise told_error(event)
         return None
 
     def reply(self) -> ModelReply:
         """The whole reply, or an error if the stream ended before it did."""
-        if self._message is None or not self._ended:
+        if self._message is None or not self.complete:
             raise ConnectionFailed("the stream ended before the reply did", retryable=True)
         parts: list[Part] = [part for block in self._blocks.values() for part in block.parts()]
         return make_reply(parts, self._message, self._ending, self._usage)
