@@ -11,7 +11,7 @@ import pytest
 
 from windlass.testing import Exchange
 
-WIRE = Path(__file__).resolve().parents[3] / "shared" / "wire"
+WIRE = Path(os.environ.get("WINDLASS_WIRE") or Path(__file__).resolve().parents[3] / "shared" / "wire")
 
 
 def recordings(folder: str) -> list[Path]:
@@ -21,10 +21,27 @@ def recordings(folder: str) -> list[Path]:
     return found
 
 
+def pairs(folder: str) -> list[Any]:
+    """A case for each pair of a request and its answer of a vendor: path, place, pair, what is expected."""
+    found = [
+        pytest.param(path, at, pair, facts, id=f"{path.stem}-{at}")
+        for path in recordings(folder)
+        for at, (pair, facts) in enumerate(zip(interactions(path), expected(path), strict=True), 1)
+    ]
+    missing = pytest.mark.skip(reason=f"no recordings at {WIRE}")
+    return found or [pytest.param(None, 0, None, None, id="none", marks=missing)]
+
+
+def interactions(path: Path) -> list[Any]:
+    """The pairs of a file."""
+    yaml = pytest.importorskip("yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return list(yaml.load(path.read_text(encoding="utf-8"), Loader=loader)["interactions"])
+
+
 def exchanges(path: Path, *, any_body: bool = True) -> list[Exchange]:
     """The exchanges of a file; they fit any body unless told otherwise."""
-    yaml = pytest.importorskip("yaml")
-    return [_exchange(pair, any_body) for pair in yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]]
+    return [_exchange(pair, any_body) for pair in interactions(path)]
 
 
 def expected(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from windlass.deltas import AnyDelta
 from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.history import Wire
+from windlass.prices import priced
 
 from .connection import Connection
 from .decode import decode_reply
@@ -55,6 +56,7 @@ class AnthropicMessages:
         merged(settings, {})
         self.name = name or f"{VENDOR}:{model}"
         self._settings = settings
+        self._model = model
         self._requests = Requests(model)
         self._connection = Connection(client, base_url, api_key)
 
@@ -66,7 +68,7 @@ class AnthropicMessages:
             return await self._heard(request)
         answer = await self._connection.ask(body, _options(settings, body))
         with understood():
-            return decode_reply(answer)
+            return self._costed(decode_reply(answer))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -74,11 +76,16 @@ class AnthropicMessages:
         body = self._requests.body(request, settings, streaming=True)
         async with aclosing(self._connection.hear(body, _options(settings, body))) as pieces:
             async for piece in pieces:
-                yield piece
+                yield self._costed(piece) if type(piece) is ModelReply else piece
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
+
+    def _costed(self, reply: ModelReply) -> ModelReply:
+        """A reply with its cost where that is known: the same model may have another price elsewhere."""
+        address = str(self._connection.client().base_url)
+        return reply.replace(usage=priced(reply.usage, address, reply.model or self._model))
 
     async def _heard(self, request: ModelRequest) -> ModelReply:
         async with aclosing(self.stream(request)) as stream:

@@ -1,0 +1,104 @@
+"""Which clients of the SDK a model asks with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+
+from windlass.errors import AuthFailed, ConfigError, Overloaded
+from windlass.models import open_model
+from windlass.models.anthropic import AnthropicMessages
+
+from .serving import Server, answer, asking, heard, streamed, text
+
+
+async def test_a_model_is_opened_by_its_name_and_finds_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    model: Any = open_model("anthropic:claude-sonnet-4-6")
+    client = model._connection.client()
+    assert model.name == "anthropic:claude-sonnet-4-6"
+    assert (client.api_key, client.max_retries, str(client.base_url)) == ("secret", 0, "https://api.anthropic.com")
+    await model.aclose()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_missing_key_is_an_error_that_says_where_it_is_looked_for(
+    streaming: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model: Any = open_model("anthropic:claude-sonnet-4-6")
+    with pytest.raises(AuthFailed, match="set ANTHROPIC_API_KEY, or pass api_key"):
+        await (heard(model, asking()) if streaming else model.reply(asking()))
+    await model.aclose()
+
+
+async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    model: Any = open_model("anthropic:m", base_url="http://localhost:1")
+    assert model._connection.client().api_key == "none"
+    await model.aclose()
+
+
+def test_a_client_that_is_not_asynchronous_is_refused() -> None:
+    with anthropic.Anthropic(api_key="k") as client:
+        for wrong in (client, object()):
+            with pytest.raises(ConfigError, match="not asynchronous; pass an AsyncAnthropic"):
+                AnthropicMessages("m", client=wrong)
+
+
+def test_every_event_loop_has_a_client_of_its_own_and_what_is_passed_in_is_for_all() -> None:
+    async def clients(model: AnthropicMessages) -> tuple[Any, Any]:
+        pair = model._connection.client(), model._connection.client()
+        await model.aclose()
+        return pair
+
+    own = AnthropicMessages("m", api_key="k")
+    first, second = asyncio.run(clients(own)), asyncio.run(clients(own))
+    assert first[0] is first[1]
+    assert first[0] is not second[0]
+    given = AnthropicMessages("m", client=anthropic.AsyncAnthropic(api_key="k"))
+    assert asyncio.run(clients(given)) == asyncio.run(clients(given))
+
+
+def bedrock(http: httpx2.AsyncClient) -> Any:
+    return anthropic.AsyncAnthropicBedrock(aws_region="us-east-1", api_key="k", http_client=http)
+
+
+def vertex(http: httpx2.AsyncClient) -> Any:
+    return anthropic.AsyncAnthropicVertex(region="europe-west1", project_id="p", access_token="t", http_client=http)
+
+
+PLACE = "/v1/projects/p/locations/europe-west1/publishers/anthropic"
+CLIENTS = [
+    (bedrock, "/model/claude-x/invoke", {"anthropic_version", "anthropic_beta"}),
+    (vertex, f"{PLACE}/models/claude-x:rawPredict", {"anthropic_version"}),
+]
+
+
+@pytest.mark.parametrize(("made", "path", "more"), CLIENTS)
+async def test_clients_of_other_clouds_are_asked_the_same(made: Any, path: str, more: set[str]) -> None:
+    server = Server(answer("Hi"), httpx2.Response(529, json={"type": "error", "error": {"message": "busy"}}))
+    model = AnthropicMessages("claude-x", client=made(server.http), settings={"extra": {"betas": ["b"], "top_k": 3}})
+    assert (await model.reply(asking())).text == "Hi"
+    assert server.requests[0].url.path == path
+    sent = server.asked[0]
+    assert set(sent) == {"messages", "max_tokens", "top_k"} | more
+    assert sent["messages"][0]["content"][0]["text"] == "Hello"
+    with pytest.raises(Overloaded):
+        await model.reply(asking())
+    assert len(server.requests) == 2
+
+
+async def test_a_stream_from_vertex_is_heard() -> None:
+    server = Server(streamed(text(0, "H", "i")))
+    _, reply = await heard(AnthropicMessages("claude-x", client=vertex(server.http)), asking())
+    assert reply.text == "Hi"
+    assert server.requests[0].url.path.endswith(":streamRawPredict")
