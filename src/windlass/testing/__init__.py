@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .adapters import ModelFailed, ModelReport, check_model
 from .cassettes import Cassette, UnexpectedRequest
 from .clocks import FakeClock
 from .conformance import CapabilityFailed, CapabilityReport, check_capability
@@ -10,6 +11,7 @@ from .exchanges import Exchange, sse
 from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
+from .scenes import SCENES, Scene
 from .stores import StoreFailed, StoreReport, check_store
 from .traces import HookTrace, assert_same
 from .transcripts import unpaired
@@ -22,6 +24,6 @@ __all__ = [
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
-    "check_store", "StoreReport", "StoreFailed",
+    "check_store", "StoreReport", "StoreFailed", "check_model", "ModelReport", "ModelFailed", "Scene", "SCENES",
     "Cassette", "Exchange", "sse", "UnexpectedRequest",
 ]  # fmt: skip

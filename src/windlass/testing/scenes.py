@@ -1,0 +1,221 @@
+"""The scenes that `check_model` plays: what is asked, and what a vendor's wire has to say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from windlass.errors import (
+    AuthFailed,
+    BadRequest,
+    ConnectionFailed,
+    ContextOverflow,
+    ModelError,
+    ModelNotFound,
+    Overloaded,
+    QuotaExceeded,
+    RateLimited,
+    ServerError,
+)
+from windlass.messages import (
+    ImagePart,
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+    Usage,
+    frozen,
+    user,
+)
+
+SceneEnding = Literal["ends", "breaks", "breaks off", "fails", "stalls"]
+"""How the answer ends: well, with a lost connection, too early, with an error in the stream, or not at all."""
+
+TEXT = "Hello, world."
+SIGNATURE = "c2lnbmVk"
+UNKNOWN = "nobody knows what this is"
+FOREIGN = "another vendor's secret"
+PICTURE = b"\x89PNG\r\n\x1a\n windlass"
+SPENT = Usage(input=11, output=5)
+
+
+class Scene(Struct, frozen=True):
+    """One scene: what a model is asked, and what its vendor must say to that.
+
+    `replies` are what has to come out, one for each time it is asked; the wire must say the same in the vendor's words
+    (with the error `message` where `error` says which one has to come out). Streamed texts and arguments should come in
+    several pieces. `streamed` tells in which way it will be asked.
+    """
+
+    name: str
+    wants: str
+    replies: tuple[ModelReply, ...] = ()
+    error: type[ModelError] | None = None
+    retryable: bool | None = False
+    retry_after: float | None = None
+    message: str = ""
+    ending: SceneEnding = "ends"
+    streamed: bool = False
+    only: Literal["whole", "streamed"] | None = None
+    ask: Callable[[], ModelRequest] = lambda: asking()
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return f"{self.name}, streamed" if self.streamed else self.name
+
+    def ways(self) -> list[Scene]:
+        """The scene whole and streamed, as far as it can be either."""
+        return [replace(self, streamed=way == "streamed") for way in ("whole", "streamed") if self.only in (None, way)]
+
+
+def said(*parts: Part, finish: str = "stop", usage: Usage = SPENT) -> ModelReply:
+    """What a model says."""
+    return ModelReply(Message("assistant", parts), usage, finish)
+
+
+def asking(text: str = "Say hello.", **fields: Any) -> ModelRequest:
+    """A request with one message. What is in it cannot be changed."""
+    return ModelRequest("You are a parrot.", Messages([user(text)]), (WEATHER,), **fields)
+
+
+WEATHER = ToolSpec(
+    "weather",
+    "The weather in a city.",
+    frozen({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}),
+)
+
+
+def weather(city: str, number: int = 1) -> ToolCallPart:
+    """A call of the tool."""
+    return ToolCallPart("weather", f'{{"city": "{city}"}}', vendor_id=f"call_{number}")
+
+
+def _conversation() -> ModelRequest:
+    """One with calls and results, and with things that other vendors said."""
+    calls = (
+        ToolCallPart("weather", '{"city": "Paris"}', id="s/1/0", vendor_id="foreign|id/1"),
+        ToolCallPart("weather", '{"city": "Rome"}', id="s/1/1"),
+    )
+    foreign = (ThinkingPart(FOREIGN, "foreign", vendor="somebody"), OpaquePart("somebody", {"type": FOREIGN}))
+    results = (
+        ToolResultPart("s/1/0", "weather", (TextPart("18 degrees"),)),
+        ToolResultPart("s/1/1", "weather", (TextPart("no such city"),), status="error"),
+    )
+    messages = [
+        user("How is the weather?"),
+        Message("assistant", (*foreign, TextPart("Let me see."), *calls)),
+        Message("tool", results),
+        user("Well?"),
+    ]
+    return asking().replace(messages=messages)
+
+
+def _picture() -> ModelRequest:
+    message = Message("user", (TextPart("What is that?"), ImagePart(PICTURE)))
+    return asking().replace(messages=[message])
+
+
+def _output() -> ModelRequest:
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"type": "string"}},
+        "required": ["capital"],
+        "additionalProperties": False,
+    }
+    return asking("The capital of France?", output=frozen(schema)).replace(tools=())
+
+
+def _settings() -> ModelRequest:
+    return asking(settings=frozen({"temperature": 0.25, "max_tokens": 77, "extra": {"windlass_extra": "passed on"}}))
+
+
+def _failing(name: str, error: type[ModelError], wants: str, *, retryable: bool = False, **more: Any) -> Scene:
+    message = f"this is a test of {name}"
+    return Scene(name, f"{wants}, with the message {message!r}", (), error, retryable, message=message, **more)
+
+
+_HELLO = said(TextPart(TEXT))
+_CUT = (said(TextPart(TEXT), finish="other"),)
+
+SCENES: tuple[Scene, ...] = (
+    Scene("text", f"{TEXT!r}; 11 tokens in and 5 out", (_HELLO, _HELLO)),
+    Scene("silence", "nothing, and that it has finished", (said(),)),
+    Scene(
+        "thinking",
+        f"the thought 'Let me think.', signed {SIGNATURE!r} where it signs, then {TEXT!r}",
+        (said(ThinkingPart("Let me think.", SIGNATURE), TextPart(TEXT)), _HELLO),
+    ),
+    Scene("call", "a call of `weather` for Paris", (said(weather("Paris"), finish="tool_calls"),)),
+    Scene(
+        "several calls",
+        "the text 'Let me see.', then calls of `weather` for Paris and for Rome",
+        (said(TextPart("Let me see."), weather("Paris"), weather("Rome", 2), finish="tool_calls"),),
+    ),
+    Scene(
+        "no arguments",
+        "a call of `weather` without arguments",
+        (said(ToolCallPart("weather", "{}", vendor_id="call_1"), finish="tool_calls"),),
+    ),
+    Scene(
+        "broken arguments",
+        "a call of `weather` whose arguments are `{\"city\": \"Par`",
+        (said(ToolCallPart("weather", '{"city": "Par', vendor_id="call_1"), finish="tool_calls"),),
+    ),
+    Scene("length", "'Hello, wor', and that there was no more room", (said(TextPart("Hello, wor"), finish="length"),)),
+    Scene("refusal", "that it refuses: 'I will not.'", (said(TextPart("I will not."), finish="refusal"),)),
+    Scene(
+        "filter", "'Hello,', and that a filter cut the rest", (said(TextPart("Hello,"), finish="content_filter"),)
+    ),
+    Scene(
+        "usage",
+        f"{TEXT!r}; 100 tokens in, 60 of them from the cache, and 50 out, 30 of them for reasoning where it says so",
+        (said(TextPart(TEXT), usage=Usage(input=100, output=50, cached=60, reasoning=30)),),
+    ),
+    Scene(
+        "unknown",
+        f"something of a kind that does not exist yet and that holds {UNKNOWN!r}, then {TEXT!r}",
+        (said(OpaquePart("", UNKNOWN), TextPart(TEXT)), _HELLO),
+    ),
+    Scene("conversation", f"{TEXT!r}, to calls, results and what other vendors said", (_HELLO,) * 2, ask=_conversation),
+    Scene("picture", f"{TEXT!r}, to a picture", (_HELLO,), ask=_picture),
+    Scene("output", "the JSON `{\"capital\": \"Paris\"}`", (said(TextPart('{"capital": "Paris"}')),), ask=_output),
+    Scene("settings", f"{TEXT!r}, to a request with settings", (_HELLO,), ask=_settings),
+    Scene("at once", "'One.' and 'Two.', to two requests at once", (said(TextPart("One.")), said(TextPart("Two.")))),
+    _failing("a rate limit", RateLimited, "slow down, for 7 seconds", retryable=True, retry_after=7.0),
+    _failing("a spent quota", QuotaExceeded, "nothing is left to spend"),
+    _failing("overload", Overloaded, "too much to do", retryable=True),
+    _failing("a server's error", ServerError, "an error of its own", retryable=True),
+    _failing("a wrong key", AuthFailed, "that it does not know the key"),
+    _failing("an unknown model", ModelNotFound, "that there is no such model"),
+    _failing("a bad request", BadRequest, "that the request is wrong"),
+    _failing("a long request", ContextOverflow, "that the request does not fit into its window"),
+    Scene("garbage", "a page of HTML with status 200", error=ModelError, retryable=None),
+    Scene(
+        "a broken connection", f"half of {TEXT!r}, and then the connection breaks", _CUT, ConnectionFailed, True,
+        ending="breaks",
+    ),
+    Scene(
+        "an early end", f"half of {TEXT!r}, and then nothing more", _CUT, ConnectionFailed, True, ending="breaks off",
+        only="streamed",
+    ),
+    replace(
+        _failing("an error in the stream", ModelError, f"half of {TEXT!r}, and then an error that may pass"),
+        replies=_CUT, retryable=True, ending="fails", only="streamed",
+    ),
+    Scene(
+        "a pause", f"half of {TEXT!r}, and then nothing, but it stays on the line", _CUT * 2, ending="stalls",
+        only="streamed",
+    ),
+)  # fmt: skip
+"""All scenes, in the order in which they are played."""
