@@ -1,4 +1,4 @@
-"""Four vendors as they speak on the wire, made to say whatever a reply says. Written by hand, after their documentation."""
+"""Four vendors as they speak on the wire, made to say whatever a reply says; written after their documentation."""
 
 from __future__ import annotations
 
@@ -426,10 +426,10 @@ def google_whole(reply: ModelReply) -> Json:
 
 
 def google_events(reply: ModelReply) -> list[Any]:
-    chunks: list[Json] = []
-    for part in _google_parts(reply, cut):
-        chunks.append({"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}]})
-    chunks.append({"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "index": 0}]})
+    chunks: list[Json] = [
+        {"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}]}
+        for part in (*_google_parts(reply, cut), {"text": ""})
+    ]
     chunks[-1]["candidates"][0]["finishReason"] = _google_finish(reply)
     return [{**chunk, **_google_about(reply)} for chunk in chunks]
 
