@@ -14,7 +14,7 @@ from genai_prices import data_snapshot
 from windlass import Agent, CostLimit, tool
 from windlass.messages import Message, ModelReply, TextPart, Usage
 from windlass.outcomes import Stopped
-from windlass.prices import priced
+from windlass.prices import costed, priced
 from windlass.testing import ScriptedModel, calls
 
 
@@ -56,6 +56,24 @@ def test_the_cost_of_an_unknown_model_is_unknown_and_not_zero(vendor, model):
 
 def test_a_model_that_is_not_billed_by_tokens_has_an_unknown_cost():
     assert priced(Usage(input=10, output=10), "groq", "whisper-large-v3").cost is None
+
+
+def test_where_nothing_was_counted_the_cost_is_unknown():
+    assert priced(Usage(), "openai", "gpt-5").cost is None
+
+
+@pytest.mark.parametrize(
+    ("used", "asked"), [("gpt-5-2025-08-07", "gpt-5"), (None, "gpt-5"), ("my-deployment", "gpt-5"), ("gpt-5", "latest")]
+)
+def test_a_reply_costs_what_its_model_does_or_else_the_one_that_was_asked(used, asked):
+    reply = ModelReply(Message("assistant"), Usage(input=1_000_000), model=used)
+    assert costed(reply, "https://api.openai.com/v1/", asked).usage.cost == pytest.approx(1.25)
+    assert costed(reply, "http://localhost:8000/v1/", asked) == reply
+
+
+def test_a_cost_that_the_vendor_tells_stays():
+    reply = ModelReply(Message("assistant"), Usage(input=1_000_000, cost=0.5), model="gpt-5")
+    assert costed(reply, "openai", "gpt-5") is reply
 
 
 @pytest.mark.parametrize("usage", [Usage(input=10, cached=8, cache_written=8), Usage(output=5, reasoning=6)])

@@ -77,8 +77,14 @@ class CostLimit(Limit, frozen=True):
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         cost = turn.usage.cost
         if cost is None:
-            return "the cost is unknown, so it cannot be held within the limit" if turn.usage.requests else None
+            return _unknown(turn) if turn.usage.requests else None
         return f"{cost:.4f} of {self.usd:.4f} USD are spent" if cost >= self.usd else None
+
+
+def _unknown(turn: TurnState) -> str:
+    reply = turn.last.reply if turn.last is not None else None
+    by = f", last by {reply.model!r}" if reply is not None and reply.model else ""
+    return f"the cost is unknown{by}, so it cannot be held within the limit; prices come with windlass[prices]"
 
 
 class ActiveTimeLimit(Limit, frozen=True):

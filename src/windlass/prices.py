@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from .messages import Usage
+from .messages import ModelReply, Usage
 
 KEPT = 1_000
 """Of how many models the price lists are kept; when there are more, all are looked up again."""
@@ -22,11 +22,23 @@ def priced(usage: Usage, vendor: str, model: str) -> Usage:
 
     `vendor` is a name that genai-prices knows, or the address of the server: the same model has another price
     elsewhere. The cost is None, never zero, without genai-prices, for a model that it does not know or has no price per
-    token for, and for counts that contradict each other.
+    token for, for counts that contradict each other, and where nothing was counted.
     """
-    found = _model(vendor, model)
+    found = _model(vendor, model) if usage.total else None
     cost = None if found is None else _cost(usage, found.get_prices(datetime.now(UTC)))
     return usage.replace(cost=cost)
+
+
+def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
+    """A reply with its cost, unless it says one itself: by the model that gave it, or else by the one that was asked.
+
+    The two differ where a name stands for the latest version, and where the vendor calls it otherwise than its clients.
+    """
+    usage = reply.usage
+    for model in (reply.model, asked):
+        if usage.cost is None and model:
+            usage = priced(usage, vendor, model)
+    return reply if usage is reply.usage else reply.replace(usage=usage)
 
 
 def _model(vendor: str, model: str) -> Any:
@@ -91,4 +103,4 @@ def _tier(price: Any, tokens: int) -> Decimal:
     return rate
 
 
-__all__ = ["priced"]
+__all__ = ["costed", "priced"]
