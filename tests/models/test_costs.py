@@ -73,7 +73,7 @@ def cassette(vendor: Vendor, model: str, used: str, *replies: ModelReply, stream
         return re.sub(r'"m-(2025-01-01|20250101|001)"', f'"{used}"', text)
 
     answers = [sse(*vendor.events(reply)) if streamed else json.dumps(vendor.whole(reply)) for reply in replies]
-    path = vendor.path(streamed).replace("/m:", f"/{model}:")
+    path = vendor.path(streamed).replace("/gemini-3-m:", f"/{model}:")
     kind = {} if streamed else {"content-type": "application/json"}
     return Cassette([Exchange.of(path, renamed(answer), headers=kind) for answer in answers])
 

@@ -98,7 +98,7 @@ def _chat_model(http: Any) -> Any:
 
     from windlass.models.openai import OpenAIChat
 
-    return OpenAIChat("m", client=AsyncOpenAI(api_key="k", base_url="http://vendor/v1", http_client=http))
+    return OpenAIChat("m", client=AsyncOpenAI(api_key="k", http_client=http))
 
 
 def _chat_finish(reply: ModelReply) -> str:
@@ -188,7 +188,7 @@ def _responses_model(http: Any) -> Any:
 
     from windlass.models.openai import OpenAIResponses
 
-    return OpenAIResponses("m", client=AsyncOpenAI(api_key="k", base_url="http://vendor/v1", http_client=http))
+    return OpenAIResponses("m", client=AsyncOpenAI(api_key="k", http_client=http))
 
 
 def _items(reply: ModelReply) -> list[Json]:
@@ -275,7 +275,7 @@ def _anthropic_model(http: Any) -> Any:
 
     from windlass.models.anthropic import AnthropicMessages
 
-    return AnthropicMessages("m", client=AsyncAnthropic(api_key="k", base_url="http://vendor", http_client=http))
+    return AnthropicMessages("m", client=AsyncAnthropic(api_key="k", http_client=http))
 
 
 def _blocks(reply: ModelReply) -> list[Json]:
@@ -383,8 +383,8 @@ def _google_model(http: Any) -> Any:
 
     from windlass.models.google import GoogleGemini
 
-    options = genai.types.HttpOptions(httpx_async_client=http, api_version="v1beta", base_url="http://vendor")
-    return GoogleGemini("m", client=genai.Client(api_key="k", http_options=options))
+    options = genai.types.HttpOptions(httpx_async_client=http, api_version="v1beta")
+    return GoogleGemini("gemini-3-m", client=genai.Client(api_key="k", http_options=options))
 
 
 def _google_parts(reply: ModelReply, pieces: Callable[[str], list[str]]) -> list[Json]:
@@ -447,7 +447,7 @@ def google_failure(scene: Scene) -> tuple[int, Json]:
 
 GOOGLE = Vendor(
     "google",
-    lambda streamed: f"/v1beta/models/m:{'streamGenerateContent?alt=sse' if streamed else 'generateContent'}",
+    lambda streamed: f"/v1beta/models/gemini-3-m:{'streamGenerateContent?alt=sse' if streamed else 'generateContent'}",
     _google_model, google_whole, google_events, google_failure,
     {"error": {"code": 503, "message": "MESSAGE", "status": "UNAVAILABLE"}},
     frozenset(["refusal", "refusal, streamed", "broken arguments", "broken arguments, streamed"]),
