@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any
 
+import adapters
 import agents
 import handloop
 from costs import Cost, cost_of, resident_kb, rounds, summary, timing
@@ -250,6 +251,17 @@ async def construct(seconds: float) -> dict[str, Any]:
     return _summaries(samples, batch)
 
 
+async def models(seconds: float) -> dict[str, Any]:
+    """Our own part of talking to vendors: encoding as a turn grows, and decoding chunks that are ready."""
+    found: dict[str, Any] = {}
+    count = max(3, round(seconds * 2))
+    for name, make in adapters.ADAPTERS.items():
+        adapter = make()
+        early, late = adapters.growth(adapter, count)
+        found[name] = {"step 10": early, "step 400": late, "chunks_per_second": round(adapters.rate(adapter, count))}
+    return found
+
+
 async def memory(seconds: float) -> dict[str, Any]:
     """The resident memory of agents that wait, before and after they were compiled."""
     count = 4000
@@ -326,6 +338,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "imports": (imports, 7.0),
     "construct": (construct, 3.0),
     "concurrent": (concurrent, 10.0),
+    "models": (models, 6.0),
     "memory": (memory, 0.0),
 }
 

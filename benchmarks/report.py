@@ -118,6 +118,16 @@ def concurrent_rows(found: Found) -> Iterator[Row]:
     yield Row("concurrent", "wall", NOTHING, wall, _ratio(wall))
 
 
+def model_rows(found: Found) -> Iterator[Row]:
+    for name, costs in found.items():
+        pair = costs["step 400"], costs["step 10"]
+        what = f"{name}: step 400 ({pair[0]:.1f} µs) over step 10"
+        yield Row("models", what, figure=_ratio(pair), bar=1.3)
+    for name, costs in found.items():
+        rate = costs["chunks_per_second"]
+        yield Row("models", f"{name}: {rate:,} chunks a second", figure=1e6 / rate, unit="µs", bar=10.0)
+
+
 def memory_rows(found: Found) -> Iterator[Row]:
     yield Row("memory", "an idle agent", figure=found["bytes_per_agent"] / 1024, unit="KB")
     yield Row("memory", "an idle agent, compiled", figure=found["bytes_per_compiled_agent"] / 1024, unit="KB")
@@ -143,6 +153,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     ),
     "construct": ("construct: µs", construct_rows),
     "concurrent": ("concurrent: 1,000 turns of N=10 at once, a model that takes 10 ms; ms", concurrent_rows),
+    "models": ("models: our part of encoding a request and of decoding a chunk, per adapter", model_rows),
     "memory": ("memory: resident", memory_rows),
 }
 
