@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
+import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import click
+import httpx2
 
 from windlass import decisions, errors, records, testing
 from windlass.cli import COMMANDS, LazyCommand
 from windlass.cli import main as command_line
 from windlass.decisions import Decision, Resolution, Vote
 from windlass.events import EVENTS, LIVE_FACTS, Event
+from windlass.messages import (
+    ImagePart,
+    Message,
+    Messages,
+    ModelRequest,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+    user,
+)
+from windlass.models import VENDORS
 
 DOCS = Path(__file__).resolve().parent
 TESTS = DOCS.parent / "tests"
@@ -307,6 +329,159 @@ def first_paragraph(command: click.Command) -> str:
     return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
 
 
+# ---------------------------------------------------------------- models
+
+HTTP = Callable[[Any], Any]
+MARK = "bWFyaw"
+WEATHER = ToolSpec("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
+CALL = (user("How is it?"), Message("assistant", (ToolCallPart("weather", "{}", "s/1/0", "call_1"),)))
+SETTINGS: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "max_tokens": 77,
+    "stop": ["END"],
+    "seed": 7,
+    "tool_choice": "weather",
+    "parallel_tool_calls": False,
+    "reasoning": "low",
+    "cache": "1h",
+    "prompt_cache_key": "key",
+    "extra": {"anything": "else"},
+}
+
+
+def chat(http: Any) -> Any:
+    openai, ours = import_module("openai"), import_module("windlass.models.openai")
+    return ours.OpenAIChat("gpt-5", client=openai.AsyncOpenAI(api_key="k", http_client=http))
+
+
+def responses(http: Any) -> Any:
+    openai, ours = import_module("openai"), import_module("windlass.models.openai")
+    return ours.OpenAIResponses("gpt-5", client=openai.AsyncOpenAI(api_key="k", http_client=http))
+
+
+def anthropic(http: Any) -> Any:
+    sdk, ours = import_module("anthropic"), import_module("windlass.models.anthropic")
+    return ours.AnthropicMessages("claude-sonnet-4-5", client=sdk.AsyncAnthropic(api_key="k", http_client=http))
+
+
+def google(http: Any) -> Any:
+    genai, ours = import_module("google.genai"), import_module("windlass.models.google")
+    options = genai.types.HttpOptions(httpx_async_client=http)
+    return ours.GoogleGemini("gemini-3-pro", client=genai.Client(api_key="k", http_options=options))
+
+
+# The column, how such a model is made, and what it calls itself in parts that only it understands.
+ADAPTERS: tuple[tuple[str, HTTP, str], ...] = (
+    ("OpenAI Chat Completions", chat, "openai"),
+    ("OpenAI Responses", responses, "openai-responses"),
+    ("Anthropic Messages", anthropic, "anthropic"),
+    ("Google Gemini", google, "google"),
+)
+
+
+def sent(make: HTTP, requests: Iterable[ModelRequest]) -> list[Any]:
+    """What a model sends for each request; None where it refuses to."""
+    bodies: list[Any] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies[-1] = json.loads(request.content)
+        raise httpx2.ConnectError("nobody is there")
+
+    async def ask() -> None:
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
+            model = make(http)
+            for request in requests:
+                bodies.append(None)
+                with suppress(errors.ModelError, errors.ConfigError):
+                    await model.reply(request)
+
+    asyncio.run(ask())
+    return bodies
+
+
+def asking(*parts: Part, role: Any = "user", before: tuple[Message, ...] = (), **fields: Any) -> ModelRequest:
+    """A request with one more message after those before it."""
+    return ModelRequest("", Messages([*before, Message(role, parts)]), (WEATHER,), **fields)
+
+
+def setting_cells(make: HTTP) -> list[str]:
+    """Whether each setting changes what is sent."""
+    given = [asking(TextPart("Hi."), settings={name: value}) for name, value in SETTINGS.items()]
+    plain, *bodies = sent(make, [asking(TextPart("Hi.")), *given])
+    return ["refused" if body is None else "yes" if body != plain else "–" for body in bodies]
+
+
+def part_probes(vendor: str) -> Mapping[str, ModelRequest]:
+    """Requests with a mark in them, which arrives if that kind of part can be sent."""
+    picture = ImagePart(b"mark")
+    shown = ToolResultPart("s/1/0", "weather", (TextPart("See:"), picture))
+    failed = ToolResultPart("s/1/0", "weather", (TextPart(MARK),), status="error")
+    answer = (TextPart("Hi."), ToolCallPart("weather", "{}", "s/1/0", "call_1"))
+    thought = ThinkingPart("a thought", MARK, vendor=vendor)
+    hidden = ThinkingPart("", MARK, redacted=True, vendor=vendor)
+    unknown = OpaquePart(vendor, {"type": "telepathy", "said": MARK})
+    return {
+        "text": asking(TextPart(MARK)),
+        "a picture, by its bytes": asking(picture),
+        "a picture, by its address": asking(ImagePart(url=f"https://example.org/{MARK}.png")),
+        "a tool's result": asking(failed, role="tool", before=CALL),
+        "a picture in a tool's result": asking(shown, role="tool", before=CALL),
+        "signed thinking of its own": asking(thought, *answer, role="assistant", before=CALL[:1]),
+        "redacted thinking of its own": asking(hidden, *answer, role="assistant", before=CALL[:1]),
+        "what only it understands": asking(unknown, *answer, role="assistant", before=CALL[:1]),
+        "the schema of the output": asking(TextPart("Hi."), output={"type": "object", "description": MARK}),
+    }
+
+
+def part_cells(make: HTTP, vendor: str) -> list[str]:
+    """Whether each mark arrives."""
+    told = [json.dumps(body) for body in sent(make, part_probes(vendor).values())]
+    return ["yes" if MARK in body or b64encode(b"mark").decode() in body else "–" for body in told]
+
+
+@cache
+def models_page() -> str:
+    """docs/reference/models.md."""
+    columns = [name for name, _, _ in ADAPTERS]
+    known = zip(*[setting_cells(make) for _, make, _ in ADAPTERS], strict=True)
+    settings = [[f"`{name}`", *cells] for name, cells in zip(SETTINGS, known, strict=True)]
+    arrived = zip(*[part_cells(make, vendor) for _, make, vendor in ADAPTERS], strict=True)
+    parts = [[kind, *cells] for kind, cells in zip(part_probes(""), arrived, strict=True)]
+    vendors = [
+        [f"`{vendor}:…`", f"`{module}.{made}`", f"`pip install 'windlass[{extra}]'`"]
+        for vendor, (module, made, extra) in VENDORS.items()
+    ]
+    scenes = [[scene.name, scene.wants, scene.only or "both"] for scene in testing.SCENES]
+    return f"""{NOTE}
+# Models
+
+How to use them is in [Use a real model](../guides/models.md).
+
+## Names
+
+{table(["name", "what it makes", "what it needs"], vendors)}
+## What can be sent
+
+The adapters were asked: a *yes* means that it is in what they send, a dash that it is left out.
+
+{table(["", *columns], parts)}
+## Settings
+
+Given to the model (`settings=…`) or to a request. A dash: the vendor has no such thing, and it is left out.
+*Refused*: a `ConfigError` says so. `timeout`, in seconds, is known to all. What is under `extra` goes to the vendor as
+it is.
+
+{table(["setting", *columns], settings)}
+All of them stream, report usage with cached and reasoning tokens, and map finish reasons and errors to one set each.
+
+## The scenes of `check_model`
+
+What `windlass.testing.check_model` has a vendor say; see [Bring your own model](../guides/own-model.md).
+
+{table(["scene", "what the vendor says", "asked whole or streamed"], scenes)}"""
+
+
 # ---------------------------------------------------------------- behaviours
 
 CASES = re.compile(r"Behaviours? (?P<cases>\d+[a-z]*(?:(?:,| and|, and) \d+[a-z]*)*):")
@@ -342,6 +517,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/decisions.md": decisions_page,
     "reference/errors.md": errors_page,
     "reference/cli.md": cli_page,
+    "reference/models.md": models_page,
     "behaviours.md": behaviours_page,
 }
 
