@@ -39,6 +39,17 @@ def test_the_design_page_quotes_the_loop_whole():
     assert quoted[1] == inspect.getsource(drive)
 
 
+def test_the_guide_to_an_own_model_shows_the_example_in_less_than_60_lines_of_code():
+    page = (DOCS / "guides" / "own-model.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    assert shown is not None
+    example = (PROJECT / "examples" / "own_model.py").read_text(encoding="utf-8")
+    code = [line for line in shown[1].splitlines() if line]
+    assert len(code) < 60
+    start = code.index("class OwnModel:")
+    assert "\n".join(code[start:]) in "\n".join(line for line in example.splitlines() if line)
+
+
 def test_the_generated_pages_are_up_to_date(generate):
     assert generate.stale() == [], "run `python docs/generate.py`"
 

@@ -18,10 +18,10 @@ INSTALLED = any(entry.value == "windlass.testing.plugin" for entry in entry_poin
 def outcomes_of(pytester):
     """Runs the tests in a text, and gives their outcomes and what was printed."""
 
-    def run(text: str) -> tuple[dict[str, int], str]:
+    def run(text: str, *options: str) -> tuple[dict[str, int], str]:
         pytester.makepyfile(text)
         plugin = [] if INSTALLED else ["-p", "windlass.testing.plugin"]
-        result = pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider", "-p", "no:asyncio")
+        result = pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider", "-p", "no:asyncio", *options)
         return result.parseoutcomes(), result.stdout.str()
 
     return run
@@ -30,11 +30,8 @@ def outcomes_of(pytester):
 def test_it_is_found_where_windlass_is_installed():
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"windlass": "windlass.testing.plugin"}
-    assert {name.partition(">")[0] for name in project["optional-dependencies"]["testing"]} == {
-        "httpx2",
-        "hypothesis",
-        "pytest",
-    }
+    needed = {name.partition(">")[0] for name in project["optional-dependencies"]["testing"]}
+    assert needed == {"hypothesis", "httpx2", "pytest"}
 
 
 def test_its_fixtures_make_a_test(outcomes_of):
@@ -106,3 +103,65 @@ def test_the_fixtures_are_listed_with_what_they_are_for(pytester):
     for name in ("scripted_model", "fake_clock", "recording_observer", "hook_trace"):
         assert name in printed
     assert "A clock on which time passes only when it is advanced" in printed
+
+
+TALKING = """
+import asyncio
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+
+class Vendor(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{{"said": "hello"}}')
+
+    def log_message(self, *args):
+        pass
+
+
+async def ask(cassette, url):
+    async with cassette.client() as client:
+        headers = {{"authorization": "Bearer sesame-sesame"}}
+        return (await client.post(url, json={{"say": "{say}"}}, headers=headers)).json()
+
+
+@pytest.mark.parametrize("word", ["a b"])
+def test_talking(cassette, word):
+    with HTTPServer(("127.0.0.1", 0), Vendor) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={{"poll_interval": 0.01}})
+        thread.start()
+        try:
+            for _ in range({times}):
+                assert asyncio.run(ask(cassette, f"http://127.0.0.1:{{server.server_port}}/v1")) == {{"said": "hello"}}
+        finally:
+            server.shutdown()
+            thread.join()
+"""
+
+
+def test_a_cassette_is_recorded_on_request_and_then_replayed(outcomes_of, pytester):
+    outcomes, printed = outcomes_of(TALKING.format(say="hi", times=1))
+    assert "record it with" in printed
+    assert outcomes == {"errors": 1}
+    assert outcomes_of(TALKING.format(say="hi", times=1), "--cassettes=once")[0] == {"passed": 1}
+    [written] = (pytester.path / "cassettes").rglob("*.jsonl")
+    assert written.name == "test_talking-a-b.jsonl"
+    assert "sesame" not in written.read_text(encoding="utf-8")
+    assert outcomes_of(TALKING.format(say="hi", times=1))[0] == {"passed": 1}
+
+
+@pytest.mark.parametrize(
+    ("say", "times", "why"),
+    [("ho", 1, "is not on the cassette"), ("hi", 2, "nothing is left"), ("hi", 0, "were not asked for")],
+)
+def test_a_test_that_asks_for_other_things_than_its_cassette_has_fails(outcomes_of, say, times, why):
+    outcomes_of(TALKING.format(say="hi", times=1), "--cassettes=record")
+    outcomes, printed = outcomes_of(TALKING.format(say=say, times=times))
+    assert outcomes.get("passed", 0) + outcomes.get("failed", 0) == 1
+    assert outcomes.get("failed", 0) + outcomes.get("errors", 0) >= 1
+    assert why in printed

@@ -5,16 +5,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from .cassettes import Cassette
     from .clocks import FakeClock
     from .models import ScriptedModel
     from .observers import RecordingObserver
     from .traces import HookTrace
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--cassettes`."""
+    modes = "replay never touches the network, once records what is missing, record records everything anew"
+    group = parser.getgroup("windlass")
+    group.addoption("--cassettes", choices=("replay", "once", "record"), default="replay", help=modes)
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
+    """The recorded traffic of this test: `AsyncOpenAI(http_client=cassette.client())`.
+
+    It is in `cassettes/<file>/<test>.jsonl` beside the file of the test, without secrets. `pytest --cassettes=once`
+    records what is missing, `--cassettes=record` everything anew. The test fails if it makes a request that is not
+    there, or leaves a response.
+    """
+    from .cassettes import Cassette
+
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    path = request.path.parent / "cassettes" / request.path.stem / f"{name}.jsonl"
+    with Cassette(path, mode=request.config.getoption("--cassettes")) as tape:
+        yield tape
 
 
 @pytest.fixture
