@@ -74,7 +74,8 @@ def failed(response: httpx2.Response, text: str) -> errors.ModelError:
 
 # ---------------------------------------------------------------- does it keep to the contract?
 
-STATUS = {kind: status for status, kind in ERRORS.items()} | {errors.ServerError: 500, errors.BadRequest: 400}
+STATUS: dict[Any, int] = {kind: status for status, kind in ERRORS.items()}
+STATUS |= {errors.ServerError: 500, errors.BadRequest: 400}
 NOT_HERE = {
     "thinking", "broken arguments", "refusal", "filter", "usage", "unknown", "picture", "an error in the stream",
 }  # fmt: skip
@@ -107,8 +108,7 @@ def play(scene: Scene) -> tuple[OwnModel, Cassette] | None:
         exchanges = [spoken(scene, reply) for reply in scene.replies]
     else:
         after = {"retry-after": str(scene.retry_after)} if scene.retry_after else {}
-        status = STATUS[scene.error or errors.ServerError]
-        exchanges = [Exchange.of("/api/chat", {"error": scene.message}, status=status, headers=after)]
+        exchanges = [Exchange.of("/api/chat", {"error": scene.message}, status=STATUS[scene.error], headers=after)]
     cassette = Cassette(exchanges)
     return OwnModel("m", cassette.client(base_url="http://localhost:11434")), cassette
 

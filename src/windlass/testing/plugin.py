@@ -38,7 +38,8 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
 
     name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
     path = request.path.parent / "cassettes" / request.path.stem / f"{name}.jsonl"
-    with Cassette(path, mode=request.config.getoption("--cassettes")) as tape:
+    mode: Any = request.config.getoption("--cassettes")
+    with Cassette(path, mode=mode) as tape:
         yield tape
 
 
