@@ -10,7 +10,7 @@ from windlass.deltas import AnyDelta
 from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.history import Wire
-from windlass.prices import priced
+from windlass.prices import costed
 
 from .connection import Connection
 from .decode import decode_reply
@@ -85,7 +85,7 @@ class AnthropicMessages:
     def _costed(self, reply: ModelReply) -> ModelReply:
         """A reply with its cost where that is known: the same model may have another price elsewhere."""
         address = str(self._connection.client().base_url)
-        return reply.replace(usage=priced(reply.usage, address, reply.model or self._model))
+        return costed(reply, address, self._model)
 
     async def _heard(self, request: ModelRequest) -> ModelReply:
         async with aclosing(self.stream(request)) as stream:

@@ -14,6 +14,7 @@ from google.auth.exceptions import GoogleAuthError
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
+from windlass.prices import costed
 
 from .encode import VENDOR
 from .settings import Encoder, merged
@@ -52,7 +53,7 @@ class GoogleGemini:
         """Ask, and wait for the whole answer."""
         assembly = Assembly()
         assembly.feed(await self._exchange(request).whole())
-        return assembly.reply()
+        return self._costed(assembly.reply())
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -61,11 +62,15 @@ class GoogleGemini:
             async for chunk in chunks:
                 for delta in assembly.feed(chunk):
                     yield delta
-        yield assembly.reply()
+        yield self._costed(assembly.reply())
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
+
+    def _costed(self, reply: ModelReply) -> ModelReply:
+        address = inside(self._connection.client())._http_options.base_url
+        return costed(reply, address or "google", self._model.rpartition("/")[2])
 
     def _exchange(self, request: ModelRequest) -> Exchange:
         settings = merged(self._settings, request.settings)

@@ -57,7 +57,7 @@ class OpenAIChat:
         body = self._encoder.body(request, settings)
         answer = await self._connection.post("/chat/completions", body, settings.get("timeout"))
         with understood():
-            return decode_chat(answer, self._vendor)
+            return self._connection.costed(decode_chat(answer, self._vendor), body["model"])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -107,7 +107,7 @@ class OpenAIResponses:
         answer = await self._connection.post("/responses", body, timeout)
         answer = await finished(answer, self._connection, body.get("include"), self._poll_every, timeout)
         with understood():
-            return decode_response(answer)
+            return self._connection.costed(decode_response(answer), body["model"])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""

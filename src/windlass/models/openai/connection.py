@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, AsyncStream
 from windlass.deltas import AnyDelta
 from windlass.errors import AuthFailed, BadReply, ConfigError, ConnectionFailed, ModelError, ModelTimeout
 from windlass.messages import ModelReply
+from windlass.prices import costed
 
 from .dialects import Dialect
 from .errors import request_id_of, said, translated, understood
@@ -112,11 +113,15 @@ class Connection:
                 if stream.done:
                     hearing.end()
                 with understood():
-                    reply = hearing.reply()
+                    reply = self.costed(hearing.reply(), body["model"])
             except ModelError as error:
                 error.request_id = error.request_id or request_id_of(stream.response.headers)
                 raise
         yield reply
+
+    def costed(self, reply: ModelReply, model: str) -> ModelReply:
+        """A reply with what it costs at this address."""
+        return costed(reply, str(self.client().base_url), model)
 
     async def close(self) -> None:
         """Close our own client of the running event loop."""
