@@ -74,8 +74,9 @@ def failed(response: httpx2.Response, text: str) -> errors.ModelError:
 
 # ---------------------------------------------------------------- does it keep to the contract?
 
-STATUS: dict[Any, int] = {kind: status for status, kind in ERRORS.items()}
-STATUS |= {errors.ServerError: 500, errors.BadRequest: 400}
+STATUS: dict[Any, int] = {
+    **{kind: status for status, kind in ERRORS.items()}, errors.ServerError: 500, errors.BadRequest: 400
+}  # fmt: skip
 NOT_HERE = {
     "thinking", "broken arguments", "refusal", "filter", "usage", "unknown", "picture", "an error in the stream",
 }  # fmt: skip

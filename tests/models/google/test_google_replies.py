@@ -144,7 +144,7 @@ async def test_usage_and_the_model_that_answered() -> None:
     model = server.model()
     expected = Usage(input=107, output=25, cached=60, reasoning=5)
     for reply in (await model.reply(asking()), (await heard(model, asking()))[1]):
-        assert (reply.usage, reply.usage.total) == (expected, USAGE["totalTokenCount"])
+        assert (reply.usage.replace(cost=None), reply.usage.total) == (expected, USAGE["totalTokenCount"])
         assert (reply.model, reply.text) == ("gemini-2.5-flash-002", "Hi")
     assert (await model.reply(asking())).usage == Usage()
 
