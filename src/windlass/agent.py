@@ -115,12 +115,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise ConfigError(f"unmatched={unmatched!r}: must be 'allow', 'ask' or 'deny'")
         if busy not in ("refuse", "queue", "steer"):
             raise ConfigError(f"busy={busy!r}: must be 'refuse', 'queue' or 'steer'")
+        if window is not None and window <= 0:
+            raise ConfigError(f"window={window}: a context window has a positive number of tokens")
         if max_depth < 0:
             raise ConfigError(f"max_depth={max_depth}: must not be negative")
         self.name = name
         self.model = model
         self.system = system
         self.busy = busy
+        self._window = window
         self._toolset = toolset(tools)
         self._output: Output[OutputT] = _TEXT if output is None else Output(output)
         self._store = open_store(store)
@@ -134,10 +137,6 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "policy": errors or _DEFAULT_POLICY,
             "unmatched": unmatched,
             "reserve": injection_reserve,
-            "windows": {
-                model.name: getattr(model, "context_window", None) if window is None else window,
-                **{other.name: getattr(other, "context_window", None) for other in others},
-            },
             "count": tokenizer,
             "max_regenerations": max_regenerations,
             "max_vetoes": max_vetoes,
@@ -225,6 +224,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             output_schema=self._output.schema,
             hooks=compiled,
             compactors=self.registered.compactors,
+            windows=self._windows(),
             criteria=criteria,
             composites=self._pipeline.composites,
             handlers=self._pipeline.handlers,
@@ -240,6 +240,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._program = None
             raise
         return self._program
+
+    def _windows(self) -> dict[str, int | None]:
+        """How much each model can have before it: what was given, or what the model says itself."""
+        known = {name: getattr(model, "context_window", None) for name, model in self._given["models"].items()}
+        own = getattr(self.model, "context_window", None) if self._window is None else self._window
+        return {**known, self.model.name: own}
 
     def _sections(self) -> list[TextPart]:
         """What the system text is put together from, the most stable first."""

@@ -41,6 +41,13 @@ def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
     return reply if usage is reply.usage else reply.replace(usage=usage)
 
 
+def context_window(vendor: str, model: str) -> int | None:
+    """How many tokens a model can have before it, where the price lists know that."""
+    found = _model(vendor, model)
+    window: int | None = None if found is None else found.context_window
+    return window
+
+
 def _model(vendor: str, model: str) -> Any:
     """The entry of a model, or None. It is looked up once, and again when newer price lists were loaded."""
     global _snapshot

@@ -10,7 +10,7 @@ from windlass.deltas import AnyDelta
 from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.history import Wire
-from windlass.prices import costed
+from windlass.prices import context_window, costed
 
 from .connection import Connection
 from .decode import decode_reply
@@ -59,6 +59,11 @@ class AnthropicMessages:
         self._model = model
         self._requests = Requests(model)
         self._connection = Connection(client, base_url, api_key)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can have before it, if that is known."""
+        return context_window(VENDOR, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""

@@ -14,7 +14,7 @@ from google.auth.exceptions import GoogleAuthError
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
-from windlass.prices import costed
+from windlass.prices import context_window, costed
 
 from .encode import VENDOR
 from .settings import Encoder, merged
@@ -48,6 +48,11 @@ class GoogleGemini:
         self._settings = merged(settings, {})
         self._connection = _Connection(self.name, client, base_url, api_key)
         self._encoder = Encoder(model)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can have before it, if that is known."""
+        return context_window(VENDOR, self._model.rpartition("/")[2])
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""

@@ -10,12 +10,13 @@ from openai import AsyncOpenAI
 
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
+from windlass.prices import context_window
 
 from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .connection import Connection
-from .dialects import Dialect, chat_dialect, responses_dialect
+from .dialects import COMPATIBLE, Dialect, chat_dialect, responses_dialect
 from .errors import understood
 from .responses.background import finished
 from .responses.decode import decode as decode_response
@@ -48,8 +49,14 @@ class OpenAIChat:
         self.name = name or f"{own.name}:{model}"
         self._settings = settings
         self._vendor = own.vendor
+        self._model = model
         self._encoder = ChatEncoder(model, own)
         self._connection = Connection(client, base_url, api_key, own)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can have before it, if that is known."""
+        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
@@ -95,10 +102,17 @@ class OpenAIResponses:
         dialect = responses_dialect(base_url)
         self.name = name or f"{dialect.name}:{model}"
         self._settings = settings
+        self._vendor = dialect.vendor
+        self._model = model
         self._poll_every = poll_every
         self._encoder = ResponsesEncoder(model, dialect)
         self._encoder.checked(merged(settings, {}))
         self._connection = Connection(client, base_url, api_key, dialect)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can have before it, if that is known."""
+        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
