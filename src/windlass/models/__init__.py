@@ -20,6 +20,7 @@ VENDORS: dict[str, tuple[str, str, str]] = {
     "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
     "anthropic": ("windlass.models.anthropic", "AnthropicMessages", "anthropic"),
     "google": ("windlass.models.google", "GoogleGemini", "google"),
+    "local": ("windlass.models.local", "LocalModel", "local"),
 }
 
 
@@ -30,12 +31,13 @@ def open_model(name: str, **options: Any) -> Model:
         known = ", ".join(f"{vendor}:…" for vendor in VENDORS) or "none yet"
         raise ConfigError(f"model={name!r} is no model: a name is vendor:model; vendors: {known}")
     module, made, extra = VENDORS[vendor]
+    command = f"pip install 'windlass[{extra}]'" + (" && windlass local install" if vendor == "local" else "")
     try:
         adapter = getattr(import_module(module), made)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("windlass"):
             raise
-        text = f"model={name!r} needs {error.name!r}, which is not installed: pip install 'windlass[{extra}]'"
+        text = f"model={name!r} needs {error.name!r}, which is not installed: {command}"
         raise ConfigError(text) from error
     opened: Model = adapter(model, **options)
     return opened

@@ -1,0 +1,168 @@
+"""Calls that a model speaks as text, `{"name": …, "arguments": …}`: what it is told, and how they are heard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from windlass.messages import ToolSpec, thawed
+
+_VALUES = ("const", "default", "enum", "examples")
+_CLOSED = {"const", "enum", "format", "pattern"}
+_BOUNDS: dict[str, dict[str, Any]] = {
+    "string": {"maxLength": 200},
+    "integer": {"minimum": -(10**9), "maximum": 10**9},
+    "array": {"maxItems": 8},
+}
+
+
+def described(tools: Iterable[ToolSpec]) -> str:
+    """What a model is told of the tools."""
+    lines = [f"- {tool.name}: {tool.description} Arguments: {_brief(tool.schema)}" for tool in tools]
+    how = 'To call a tool, answer only with {"name": …, "arguments": {…}}.'
+    return "\n".join(["You can call these tools:", *lines, how])
+
+
+def _brief(schema: Mapping[str, Any]) -> str:
+    """The properties of a schema, in few words."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    return json.dumps({name: _kind(item) for name, item in properties.items()}, ensure_ascii=False)
+
+
+def _kind(schema: Any) -> Any:
+    return schema.get("description") or schema.get("type") or "any" if isinstance(schema, Mapping) else "any"
+
+
+def spoken(name: str, arguments: str) -> str:
+    """A call as the model speaks it."""
+    return f'{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}'
+
+
+def call_schema(tools: Iterable[ToolSpec], small: bool, other: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The schema of a call of one of the tools, or of something else."""
+    definitions: dict[str, Any] = {}
+    choices = [_call(tool, small, definitions) for tool in tools]
+    if other is not None:
+        choices.append(_placed(other, "output", small, definitions))
+    return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
+
+
+def _call(tool: ToolSpec, small: bool, definitions: dict[str, Any]) -> dict[str, Any]:
+    arguments = _placed(tool.schema or {"type": "object"}, tool.name, small, definitions)
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _placed(schema: Mapping[str, Any], owner: str, small: bool, definitions: dict[str, Any]) -> Any:
+    """A schema as a part of a larger one, at whose root its definitions are kept."""
+    own = thawed(schema)
+    for kind in ("$defs", "definitions"):
+        for name, definition in own.pop(kind, {}).items():
+            definitions[f"{owner}.{name}"] = _moved(_fitting(definition, small), owner)
+    return _moved(_fitting(own, small), owner)
+
+
+def _fitting(schema: Any, small: bool) -> Any:
+    return bounded(schema) if small else schema
+
+
+def _moved(schema: Any, owner: str) -> Any:
+    """A schema whose references are to definitions that have the name of their owner."""
+    if isinstance(schema, list):
+        return [_moved(item, owner) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(item, owner) for name, item in schema.items()}
+    if isinstance(reference := moved.get("$ref"), str):
+        moved["$ref"] = f"#/$defs/{owner}.{reference.rpartition('/')[2]}"
+    return moved
+
+
+def bounded(schema: Any) -> Any:
+    """A schema that leaves nothing open, for models that would not find an end."""
+    if isinstance(schema, list | tuple):
+        return [bounded(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {name: thawed(item) if name in _VALUES else bounded(item) for name, item in schema.items()}
+    kind = kept.get("type")
+    bounds = _BOUNDS.get(kind, {}) if isinstance(kind, str) and not kept.keys() & _CLOSED else {}
+    return {**bounds, **kept}
+
+
+class CallReader:
+    """Finds a call in words as they come; all else stays words.
+
+    What it hands on has the shape of a delta of Chat Completions.
+    """
+
+    def __init__(self, tools: Iterable[ToolSpec]) -> None:
+        self._heads = {f'{{"name":{json.dumps(tool.name)},"arguments":': tool.name for tool in tools}
+        self._held = ""
+        self._found: bool | None = None
+        self._arguments = _Braces()
+
+    def read(self, words: str) -> dict[str, Any]:
+        """What is known by now: words, a piece of a call, or nothing yet."""
+        if self._found is None:
+            return self._decide(self._held + words)
+        return self._piece(words) if self._found else {"content": words}
+
+    def rest(self) -> dict[str, Any]:
+        """What was held back when the words ended."""
+        held, self._held = self._held, ""
+        return {"content": held} if held else {}
+
+    def _decide(self, held: str) -> dict[str, Any]:
+        """White space may be anywhere; a call is one as soon as its arguments begin."""
+        dense = "".join(held.split())
+        name = next((self._heads[head] for head in self._heads if dense.startswith(head)), None)
+        if name is not None:
+            self._found, self._held = True, ""
+            after = held.index('"arguments"') + len('"arguments"')
+            return self._piece(held[held.index(":", after) + 1 :], name)
+        if any(head.startswith(dense) for head in self._heads):
+            self._held = held
+            return {}
+        self._found, self._held = False, ""
+        return {"content": held}
+
+    def _piece(self, text: str, name: str = "") -> dict[str, Any]:
+        function = {"name": name, "arguments": self._arguments.within(text)}
+        return {"tool_calls": [{"index": 0, "function": function}]}
+
+
+class _Braces:
+    """Knows where an object ends that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._begun = self._quoted = self._escaped = False
+
+    def within(self, text: str) -> str:
+        """As much of a text as belongs to the object."""
+        start = 0
+        for at, letter in enumerate(text):
+            if self._begun and not self._depth:
+                return text[start:at]
+            if not self._begun and letter.isspace():
+                start = at + 1
+                continue
+            self._begun = True
+            self._see(letter)
+        return text[start:]
+
+    def _see(self, letter: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif letter == "\\":
+            self._escaped = self._quoted
+        elif letter == '"':
+            self._quoted = not self._quoted
+        elif not self._quoted:
+            self._depth += (letter in "{[") - (letter in "}]")

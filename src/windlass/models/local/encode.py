@@ -1,0 +1,102 @@
+"""A request as llama.cpp wants it: with tools, if the model's template knows them, or with calls that are spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import xllamacpp
+
+from windlass.errors import BadRequest
+from windlass.messages import Message, ModelRequest, ToolCallPart, ToolResultPart, ToolSpec
+from windlass.models.history import Wire
+from windlass.models.openai.chat.encode import ChatEncoder
+from windlass.models.openai.dialects import Dialect
+
+from .calls import bounded, call_schema, described, spoken
+
+DIALECT = Dialect("local")
+SAID = r"/[^{\s](.|\n)*/"
+SAID_IN_GBNF = r"[^{ \t\n] [^\x00]*"
+
+
+class LocalEncoder:
+    """Encodes requests to one model, and says of which tools calls are spoken in the answer."""
+
+    def __init__(self, model: str, small: bool) -> None:
+        self._small = small
+        self._native = ChatEncoder(model, DIALECT)
+        self._spoken = _SpokenEncoder(model, DIALECT)
+
+    def body(
+        self, request: ModelRequest, settings: Mapping[str, Any], knows_tools: bool
+    ) -> tuple[Wire, tuple[ToolSpec, ...]]:
+        """The body of the request, and the tools whose calls will be found in the text."""
+        choice = settings.get("tool_choice", "auto") if request.tools else "none"
+        if knows_tools and choice in ("auto", "none"):
+            body, tools = self._native.body(self._closed(request), settings, streaming=True), ()
+        else:
+            body, tools = self._speaking(request, {**settings, "tool_choice": None}, choice)
+        return {**body, "return_progress": True}, tools
+
+    def _closed(self, request: ModelRequest) -> ModelRequest:
+        return request.replace(output=bounded(request.output)) if self._small and request.output else request
+
+    def _speaking(
+        self, request: ModelRequest, settings: Mapping[str, Any], choice: str
+    ) -> tuple[Wire, tuple[ToolSpec, ...]]:
+        told = "\n\n".join(text for text in (request.system, choice != "none" and described(request.tools)) if text)
+        plain = self._closed(request.replace(system=told, tools=()))
+        body = self._spoken.body(plain, settings, streaming=True)
+        if choice == "none":
+            return body, ()
+        tools = _chosen(request.tools, choice)
+        forced = choice != "auto"
+        schema = call_schema(tools, self._small, None if forced else request.output)
+        if forced or request.output is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}
+        else:
+            body["grammar"] = or_said(xllamacpp.json_schema_to_grammar(schema))
+        return body, tools
+
+
+def _chosen(tools: tuple[ToolSpec, ...], choice: str) -> tuple[ToolSpec, ...]:
+    if choice in ("auto", "required"):
+        return tools
+    chosen = tuple(tool for tool in tools if tool.name == choice)
+    if not chosen:
+        raise BadRequest(f"tool_choice is {choice!r}, but the tools are {', '.join(tool.name for tool in tools)}")
+    return chosen
+
+
+def or_said(grammar: str) -> str:
+    """A grammar that also takes any text which does not begin with a brace, in either of llama.cpp's languages."""
+    if grammar.startswith("%llguidance"):
+        return grammar.replace("start: ", "start: call | said\ncall: ", 1) + f"\nsaid: {SAID}\n"
+    lines = [f"{line} | said" if line.startswith("root ::= ") else line for line in grammar.splitlines()]
+    return "\n".join([*lines, f"said ::= {SAID_IN_GBNF}", ""])
+
+
+class _SpokenEncoder(ChatEncoder):
+    """For templates that know nothing but roles and texts: calls and results become text."""
+
+    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+        calls = [spoken(part.name, part.json) for part in message.tool_calls]
+        results = [f"{part.name} answered: {part.text}" for part in message.parts if type(part) is ToolResultPart]
+        rest = tuple(part for part in message.parts if type(part) not in (ToolCallPart, ToolResultPart))
+        content = super()._message(message.replace(parts=rest), id_of)[0]["content"] if rest else ""
+        role = "assistant" if message.role == "assistant" else "user"
+        return [{"role": role, "content": _joined(results, content, calls)}]
+
+
+def _joined(before: list[str], content: Any, after: list[str]) -> Any:
+    """Texts as one text; where there is a picture among them, as a list."""
+    items = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    all_items = [*map(_text, before), *items, *map(_text, after)]
+    if all(item["type"] == "text" for item in all_items):
+        return "\n\n".join(item["text"] for item in all_items)
+    return all_items
+
+
+def _text(text: str) -> Wire:
+    return {"type": "text", "text": text}

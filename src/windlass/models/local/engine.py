@@ -1,0 +1,222 @@
+"""llama.cpp in this process: started once for each file of weights, asked in threads, stopped when the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ctypes
+import json
+import os
+import secrets
+import threading
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.request import ProxyHandler, Request, build_opener
+
+import xllamacpp
+
+from windlass.errors import BadRequest, ConnectionFailed, ModelTimeout, ServerError
+
+Chunk: TypeAlias = dict[str, Any]
+
+BATCH = 128
+"""So many tokens of a prompt are read at a time; in between a request can be cancelled."""
+
+PROMPTS_KEPT = 256
+"""So many MiB of prompts that were read are kept, for a conversation that goes on."""
+
+
+class Engine:
+    """The server of llama.cpp for one file of weights; it is started by the first who asks.
+
+    It does one thing at a time: others wait. It also listens on the loopback device, where it wants a key that nobody
+    has but this process.
+    """
+
+    def __init__(self, path: Path, name: str, threads: int, context: int) -> None:
+        self._path = path
+        self._name = name
+        self._threads = threads
+        self._context = context
+        self._turn = threading.Lock()
+        self._server: Any = None
+        self.knows_tools = False
+
+    async def start(self) -> None:
+        """Load the weights, if nobody has done so, without holding up the event loop."""
+        if self._server is None:
+            loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _Work(self._load, loaded)
+            await loaded
+
+    def _load(self, work: _Work) -> None:
+        with self._turn:
+            if self._server is not None or work.stopped:
+                return
+            key = secrets.token_hex(16)
+            try:
+                server = xllamacpp.Server(self._parameters(key))
+            except RuntimeError as error:
+                raise ServerError(f"llama.cpp cannot load {self._path.name}: {error}") from error
+            self.knows_tools = _knows_tools(server.listening_address, key)
+            self._server = server
+
+    def _parameters(self, key: str) -> Any:
+        parameters = xllamacpp.CommonParams()
+        parameters.model.path = str(self._path)
+        parameters.model_alias = {self._name}
+        parameters.n_ctx = self._context
+        parameters.n_parallel = 1
+        parameters.n_batch = BATCH
+        parameters.cache_ram_mib = PROMPTS_KEPT
+        parameters.cpuparams.n_threads = self._threads
+        parameters.cpuparams_batch.n_threads = self._threads
+        parameters.port = 0
+        parameters.api_keys = [key]
+        parameters.verbosity = -1
+        parameters.warmup = False
+        return parameters
+
+    async def chunks(self, body: dict[str, Any], timeout: float | None) -> AsyncGenerator[Chunk, None]:
+        """The chunks of an answer as they are made; closing the generator stops the making."""
+        await self.start()
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Queue[Chunk] = asyncio.Queue()
+        ended: asyncio.Future[None] = loop.create_future()
+        ended.add_done_callback(lambda _: heard.put_nowait({}))
+
+        def generate(work: _Work) -> None:
+            def hear(chunk: Chunk) -> bool:
+                if not work.stopped:
+                    work.tell(heard.put_nowait, chunk)
+                return work.stopped
+
+            self._generate(body, work, hear)
+
+        work = _Work(generate, ended)
+        try:
+            while chunk := await _next(heard, timeout):
+                yield chunk
+            ended.result()
+        finally:
+            work.stopped = True
+            ended.cancel()
+
+    def _generate(self, body: dict[str, Any], work: _Work, hear: Callable[[Chunk], bool]) -> None:
+        with self._turn:
+            if work.stopped:
+                return
+            try:
+                self._server.handle_chat_completions(body, hear)
+            except (ValueError, RuntimeError) as error:
+                raise BadRequest(f"llama.cpp refuses the request: {error}") from error
+
+    def forget(self) -> None:
+        """After a fork: the threads of the server are not in this process, so it can be neither used nor stopped."""
+        self._turn = threading.Lock()
+        server, self._server = self._server, None
+        if server is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+    def stop(self) -> None:
+        """Stop the server; its own threads end before this returns."""
+        with self._turn:
+            self._server = None
+
+
+async def _next(heard: asyncio.Queue[Chunk], timeout: float | None) -> Chunk:
+    try:
+        return await asyncio.wait_for(heard.get(), timeout)
+    except TimeoutError as error:
+        raise ModelTimeout("the model did not answer in time", retryable=True) from error
+
+
+def _knows_tools(address: str, key: str) -> bool:
+    """Whether the template of the model has a place for tools."""
+    asked = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with build_opener(ProxyHandler({})).open(asked, timeout=10) as answer:
+            return bool(json.load(answer)["chat_template_caps"]["supports_tools"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+class _Work:
+    """Something done in a thread of its own for somebody who awaits it; it should look often whether it is `stopped`.
+
+    The thread is waited for when the process ends, not before: whoever gives up need not wait until it has noticed.
+    """
+
+    def __init__(self, do: Callable[[_Work], None], done: asyncio.Future[None]) -> None:
+        self.stopped = False
+        self._do = do
+        self._done = done
+        self._loop = done.get_loop()
+        self._thread = threading.Thread(target=self._run, name="windlass-local", daemon=True)
+        _working.add(self)
+        self._thread.start()
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            self._do(self)
+        except Exception as raised:
+            error = raised
+        finally:
+            _working.discard(self)
+        self.tell(self._end, error)
+
+    def tell(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something in the event loop; one that is closed has nobody left who would listen."""
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            self.stopped = True
+
+    def _end(self, error: Exception | None) -> None:
+        if self._done.done():
+            return
+        if error is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(error)
+
+    def wait(self) -> None:
+        """Stop, and wait until it has."""
+        self.stopped = True
+        self._thread.join()
+
+
+_engines: dict[tuple[Path, int, int], Engine] = {}
+_lock = threading.Lock()
+_working: set[_Work] = set()
+
+
+def engine(path: Path, name: str, threads: int, context: int) -> Engine:
+    """The engine for a file of weights, the same for all who ask for it in the same way."""
+    key = (path.resolve(), threads, context)
+    with _lock:
+        if key not in _engines:
+            _engines[key] = Engine(path, name, threads, context)
+        return _engines[key]
+
+
+@atexit.register
+def _stop_all() -> None:
+    for work in list(_working):
+        work.wait()
+    for one in _engines.values():
+        one.stop()
+
+
+def _forget_all() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _working.clear()
+    for one in _engines.values():
+        one.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
