@@ -9,6 +9,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("windlass.cli.approve:approve", "See what is asked, and answer."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without a key or a network."),
     "explain": ("windlass.cli.explain:explain", "Show what an agent is compiled to, like a query plan."),
+    "local": ("windlass.cli.local:local", "Fetch and list models that run on this machine."),
     "resume": ("windlass.cli.resume:resume", "Go on with a turn that waits or was interrupted."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
     "show": ("windlass.cli.show:show", "Show a session as its log tells it."),

@@ -15,7 +15,7 @@ from windlass.models.openai.settings import merged
 
 from .calls import CallReader
 from .encode import LocalEncoder
-from .engine import Chunk, engine
+from .engine import Chunk, How, engine
 from .weights import KNOWN, locate
 
 CONTEXT = 8192
@@ -26,7 +26,8 @@ class LocalModel:
 
     The weights are loaded by the first request, once for all models of a process that share them, and serve one request
     at a time. `threads` are those that compute, `context` is the size of the window (0: what the model was trained
-    with). Settings are merged with those of each request, which win.
+    with), `template` a chat template to use instead of the model's own. Settings are merged with those of each request,
+    which win.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class LocalModel:
         name: str | None = None,
         threads: int = 1,
         context: int = CONTEXT,
+        template: str | None = None,
     ) -> None:
         if threads < 1 or context < 0:
             raise ConfigError(f"threads={threads}, context={context}: a local model needs a thread and a context")
@@ -44,7 +46,7 @@ class LocalModel:
         self.name = name or f"local:{model}"
         self._settings = merged({**(weights.settings if weights else {}), **settings}, {})
         self._encoder = LocalEncoder(path.stem, weights is not None and weights.small)
-        self._engine = engine(path, weights.name if weights else path.stem, threads, context)
+        self._engine = engine(path, weights.name if weights else path.stem, How(threads, context, template))
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import xllamacpp
-
 from windlass.errors import BadRequest
 from windlass.messages import Message, ModelRequest, ToolCallPart, ToolResultPart, ToolSpec
 from windlass.models.history import Wire
@@ -14,6 +12,7 @@ from windlass.models.openai.chat.encode import ChatEncoder
 from windlass.models.openai.dialects import Dialect
 
 from .calls import bounded, call_schema, described, spoken
+from .engine import llama_cpp
 
 DIALECT = Dialect("local")
 SAID = r"/[^{\s](.|\n)*/"
@@ -33,10 +32,11 @@ class LocalEncoder:
     ) -> tuple[Wire, tuple[ToolSpec, ...]]:
         """The body of the request, and the tools whose calls will be found in the text."""
         choice = settings.get("tool_choice", "auto") if request.tools else "none"
+        tools: tuple[ToolSpec, ...] = ()
         if knows_tools and choice in ("auto", "none"):
-            body, tools = self._native.body(self._closed(request), settings, streaming=True), ()
+            body = self._native.body(self._closed(request), settings, streaming=True)
         else:
-            body, tools = self._speaking(request, {**settings, "tool_choice": None}, choice)
+            body, tools = self._speaking(request, settings, choice)
         return {**body, "return_progress": True}, tools
 
     def _closed(self, request: ModelRequest) -> ModelRequest:
@@ -56,7 +56,7 @@ class LocalEncoder:
         if forced or request.output is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}
         else:
-            body["grammar"] = or_said(xllamacpp.json_schema_to_grammar(schema))
+            body["grammar"] = or_said(llama_cpp.json_schema_to_grammar(schema))
         return body, tools
 
 

@@ -10,21 +10,30 @@ import os
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.request import ProxyHandler, Request, build_opener
 
-import xllamacpp
-
-from windlass.errors import BadRequest, ConnectionFailed, ModelTimeout, ServerError
+from windlass.errors import BadRequest, ModelTimeout, ServerError
 
 Chunk: TypeAlias = dict[str, Any]
+
+llama_cpp: Any = import_module("xllamacpp")  # without types
 
 BATCH = 128
 """So many tokens of a prompt are read at a time; in between a request can be cancelled."""
 
 PROMPTS_KEPT = 256
 """So many MiB of prompts that were read are kept, for a conversation that goes on."""
+
+
+class How(NamedTuple):
+    """How weights are run: threads that compute, size of the window, chat template if not the model's own."""
+
+    threads: int
+    context: int
+    template: str | None
 
 
 class Engine:
@@ -34,11 +43,10 @@ class Engine:
     has but this process.
     """
 
-    def __init__(self, path: Path, name: str, threads: int, context: int) -> None:
+    def __init__(self, path: Path, name: str, how: How) -> None:
         self._path = path
         self._name = name
-        self._threads = threads
-        self._context = context
+        self._how = how
         self._turn = threading.Lock()
         self._server: Any = None
         self.knows_tools = False
@@ -56,22 +64,24 @@ class Engine:
                 return
             key = secrets.token_hex(16)
             try:
-                server = xllamacpp.Server(self._parameters(key))
+                server = llama_cpp.Server(self._parameters(key))
             except RuntimeError as error:
                 raise ServerError(f"llama.cpp cannot load {self._path.name}: {error}") from error
             self.knows_tools = _knows_tools(server.listening_address, key)
             self._server = server
 
     def _parameters(self, key: str) -> Any:
-        parameters = xllamacpp.CommonParams()
+        parameters = llama_cpp.CommonParams()
         parameters.model.path = str(self._path)
         parameters.model_alias = {self._name}
-        parameters.n_ctx = self._context
+        parameters.n_ctx = self._how.context
         parameters.n_parallel = 1
         parameters.n_batch = BATCH
         parameters.cache_ram_mib = PROMPTS_KEPT
-        parameters.cpuparams.n_threads = self._threads
-        parameters.cpuparams_batch.n_threads = self._threads
+        parameters.cpuparams.n_threads = self._how.threads
+        parameters.cpuparams_batch.n_threads = self._how.threads
+        if self._how.template is not None:
+            parameters.chat_template = self._how.template
         parameters.port = 0
         parameters.api_keys = [key]
         parameters.verbosity = -1
@@ -188,17 +198,17 @@ class _Work:
         self._thread.join()
 
 
-_engines: dict[tuple[Path, int, int], Engine] = {}
+_engines: dict[tuple[Path, How], Engine] = {}
 _lock = threading.Lock()
 _working: set[_Work] = set()
 
 
-def engine(path: Path, name: str, threads: int, context: int) -> Engine:
+def engine(path: Path, name: str, how: How) -> Engine:
     """The engine for a file of weights, the same for all who ask for it in the same way."""
-    key = (path.resolve(), threads, context)
+    key = (path.resolve(), how)
     with _lock:
         if key not in _engines:
-            _engines[key] = Engine(path, name, threads, context)
+            _engines[key] = Engine(path, name, how)
         return _engines[key]
 
 

@@ -86,7 +86,9 @@ def found(weights: Weights) -> Path | None:
 def known(name: str) -> Weights:
     """A model that can be fetched."""
     if name not in KNOWN:
-        raise ConfigError(f"there is no local model {name!r}; known are {', '.join(KNOWN)}, and local:/path/to/model.gguf")
+        raise ConfigError(
+            f"there is no local model {name!r}; known are {', '.join(KNOWN)}, and local:/path/to/model.gguf"
+        )
     return KNOWN[name]
 
 

@@ -1,0 +1,33 @@
+"""The `local` commands: fetch the weights of models that run here, and see which there are."""
+
+from __future__ import annotations
+
+import click
+
+from windlass.errors import WindlassError
+from windlass.models.local.weights import DEFAULT, KNOWN, found, install
+
+
+@click.group()
+def local() -> None:
+    """Fetch and list models that run on this machine."""
+
+
+@local.command("install")
+@click.argument("name", default=DEFAULT)
+def install_(name: str) -> None:
+    """Fetch the weights of a model (smollm2), pinned by their hash. Does nothing if they are there."""
+    if name in KNOWN and found(KNOWN[name]) is None:
+        click.echo(f"fetching {name}, about {KNOWN[name].size // 1_000_000} MB", err=True)
+    try:
+        path = install(name)
+    except WindlassError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(path)
+
+
+@local.command("list")
+def list_() -> None:
+    """List the models that can be fetched, and where those are that were."""
+    for name, weights in KNOWN.items():
+        click.echo(f"local:{name}  {found(weights) or 'not installed: windlass local install ' + name}")

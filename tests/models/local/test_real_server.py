@@ -1,0 +1,154 @@
+"""The adapters of OpenAI talk to a server that nobody here wrote: llama.cpp's, with a real model.
+
+What is tested is the protocol. The model is small: what it says does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tests.models.openai.serving import asking, heard
+
+from windlass import Agent, ModelCalling, tool
+from windlass.deltas import ArgumentsDelta, TextDelta
+from windlass.errors import BadRequest, ConnectionFailed, ContextOverflow, ModelError, ModelNotFound, ModelTimeout
+from windlass.messages import ToolSpec
+from windlass.models.openai import OpenAIChat, OpenAIResponses
+from windlass.outcomes import Completed, Stopped
+from windlass.records import ModelReplied, ToolReturned
+
+NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
+ADD = ToolSpec("add", "Add two numbers.", NUMBERS)
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(params=[OpenAIChat, OpenAIResponses], ids=["chat", "responses"])
+async def model(request: pytest.FixtureRequest, llama: str) -> AsyncIterator[Any]:
+    made = request.param("smollm2", base_url=llama, api_key="none", settings={"temperature": 0, "max_tokens": 8})
+    yield made
+    await made.aclose()
+
+
+async def test_it_replies(model):
+    reply = await model.reply(asking("Say hello."))
+    assert reply.text
+    assert (reply.model, reply.finish in ("stop", "length"), bool(reply.response_id)) == ("smollm2", True, True)
+    assert reply.usage.input > 0
+    assert 0 < reply.usage.output <= 8
+
+
+async def test_it_streams(model):
+    deltas, reply = await heard(model, asking("Say hello."))
+    assert len(deltas) > 1
+    assert {type(delta) for delta in deltas} == {TextDelta}
+    assert reply.usage.input > 0
+    assert 0 < reply.usage.output <= 8
+    assert reply.finish in ("stop", "length")
+
+
+def extra(model: object) -> dict[str, Any]:
+    """Behind Responses, llama.cpp overlooks `text.format`, but takes what Chat Completions call it."""
+    schema = {"type": "json_schema", "json_schema": {"name": "output", "schema": PERSON}}
+    return {"response_format": schema} if isinstance(model, OpenAIResponses) else {}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_answer_fits_the_schema(model, streaming):
+    request = asking("Who are you?", output=PERSON, settings={"max_tokens": 80, "extra": extra(model)})
+    reply = (await heard(model, request))[1] if streaming else await model.reply(request)
+    answer = json.loads(reply.text)
+    assert (type(answer["name"]), type(answer["old"])) == (str, bool)
+
+
+async def test_a_call_is_streamed(model):
+    deltas, reply = await heard(model, asking("Add 1 and 2.", tools=(ADD,), settings={"max_tokens": 60}))
+    (call,) = reply.tool_calls
+    assert (call.name, reply.finish, bool(call.vendor_id)) == ("add", "tool_calls", True)
+    assert {type(value) for value in call.arguments.values()} == {int}
+    assert {(type(delta), delta.name) for delta in deltas} == {(ArgumentsDelta, "add")}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_whole_turn_with_a_tool(model, streaming):
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    agent = Agent(model, tools=[add], settings={"max_tokens": 60})
+
+    @agent.rewrite(ModelCalling)
+    def answer_then(event):
+        if event.request.messages[-1].role != "tool":
+            return event.request
+        return event.request.replace(tools=(), settings={"max_tokens": 4, "extra": {"ignore_eos": True}})
+
+    if streaming:
+        stream = agent.stream("Add 1 and 2.")
+        facts = [event async for event in stream]
+        result = stream.result
+        assert {ModelReplied, ToolReturned} <= {type(fact) for fact in facts}
+    else:
+        result = await agent.run("Add 1 and 2.")
+    assert type(result.outcome) in (Completed, Stopped), result.outcome
+    roles = [message.role for message in result.state.messages]
+    (call,) = result.state.messages[1].tool_calls
+    (answer,) = result.state.messages[2].parts
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    assert answer.text == str(sum(call.arguments.values()))
+    assert result.usage.requests == 2
+
+
+async def test_who_stops_listening_stops_the_model(model):
+    """It does one thing at a time and would talk for minutes: it answers the next one because it has stopped."""
+    endless = asking("Tell a story.", settings={"max_tokens": 1_000_000, "extra": {"ignore_eos": True}})
+    async with aclosing(model.stream(endless)) as pieces:
+        assert type(await anext(pieces)) is TextDelta
+    assert (await model.reply(asking("Hi", settings={"max_tokens": 1}))).usage.output == 1
+
+
+async def test_a_timeout_is_one(model):
+    with pytest.raises(ModelTimeout) as caught:
+        await model.reply(asking("Tell a story.", settings={"timeout": 0.01, "max_tokens": 500}))
+    assert caught.value.retryable
+
+
+async def test_what_is_too_long_for_the_window_is_said(model):
+    with pytest.raises(ContextOverflow) as caught:
+        await model.reply(asking("hello " * 3000))
+    assert (caught.value.status, caught.value.retryable) == (400, False)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_bad_request_is_told_in_the_words_of_the_server(model, streaming):
+    request = asking("Hi", settings={"temperature": "hot"})
+    with pytest.raises(BadRequest, match="temperature") as caught:
+        await (heard(model, request) if streaming else model.reply(request))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("kind", [OpenAIChat, OpenAIResponses])
+async def test_a_wrong_address_is_no_model(kind, llama):
+    model = kind("smollm2", base_url=f"{llama}/nowhere", api_key="none")
+    with pytest.raises(ModelNotFound) as caught:
+        await model.reply(asking())
+    assert caught.value.status == 404
+    await model.aclose()
+
+
+async def test_nobody_there_is_a_failed_connection(unused_tcp_port):
+    model = OpenAIChat("smollm2", base_url=f"http://127.0.0.1:{unused_tcp_port}/v1", api_key="none")
+    with pytest.raises(ConnectionFailed) as caught:
+        await model.reply(asking())
+    assert isinstance(caught.value, ModelError)
+    assert caught.value.retryable
+    await model.aclose()
