@@ -1,11 +1,13 @@
 # Everything runs in .venv, made on first use; `make help` lists the targets.
 PYTHON ?= python3
 ARGS ?=
+MODEL ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq
 BASE := .venv/base.stamp
 DEV := .venv/dev.stamp
+LOCAL := .venv/local.stamp
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11
 
@@ -21,10 +23,13 @@ help: ## List the targets
 
 setup: $(BASE) ## Make .venv with Windlass and its base dependencies
 
-demo: $(BASE) ## Run the demo (installs the base only)
-	@$(BIN)/windlass demo $(ARGS)
+demo: $(BASE) $(if $(filter local:%,$(MODEL)),$(LOCAL)) ## Run the demo (base only); MODEL=local:smollm2 for a real model
+	@$(if $(filter local:smollm2,$(MODEL)),$(BIN)/windlass local install >/dev/null)
+	@$(BIN)/windlass demo $(if $(MODEL),--model '$(MODEL)') $(ARGS)
 
+# Without a network the weights cannot be fetched: the tests that need them then say so and are skipped.
 test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
+	@$(BIN)/windlass local install >/dev/null || true
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and import contracts
@@ -49,6 +54,7 @@ bench: $(DEV) ## Run the benchmarks
 lock: $(DEV) ## Re-compile requirements/*.txt; ARGS=--upgrade takes newer versions
 	$(COMPILE) $(ARGS) pyproject.toml requirements/base.in -o requirements/base.txt
 	$(COMPILE) $(ARGS) pyproject.toml requirements/dev.in --all-extras -o requirements/dev.txt
+	$(COMPILE) $(ARGS) pyproject.toml requirements/local.in --extra local -o requirements/local.txt
 
 clean: ## Remove .venv, builds and caches
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -65,6 +71,11 @@ $(BASE): requirements/base.txt pyproject.toml | $(BIN)/pip
 	@echo "Installing $<"
 	@$(PIP) install --require-hashes --no-deps -r $<
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(LOCAL): requirements/local.txt $(BASE)
+	@echo "Installing $<"
+	@$(PIP) install --require-hashes --no-deps -r $<
 	@touch $@
 
 $(DEV): requirements/dev.txt $(BASE)

@@ -4,44 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from windlass import (
-    Agent,
-    Approve,
-    Ask,
-    Deny,
-    Hooks,
-    ModelReplying,
-    Pipeline,
-    Regenerate,
-    Retracted,
-    Stopping,
-    TextDelta,
-    TokenLimit,
-    ToolCalling,
-    TurnStarting,
-    Usage,
-    Veto,
-    tool,
-)
+from windlass import Agent, Approve, Deny, Pipeline, Retracted, TextDelta, TokenLimit, Usage
 from windlass import records as r
 from windlass.deltas import StreamEvent
-from windlass.outcomes import Stopped
+from windlass.errors import ConfigError
+from windlass.outcomes import Failed, Stopped
+from windlass.protocols import Model
 from windlass.testing import ScriptedModel, calls, says
+
+from . import demo_shop as shop
+from .demo_with_model import make_agent as make_agent_with
+from .demo_with_model import plan, true_sum
 
 SESSION = "shop"
 WIDTH = 80
 MARGIN = 20
 STYLES = {
-    "user": "bold", "says": "bold", "deny": "red", "stopped": "red", "veto": "red", "reject": "red", "ask": "yellow",
-    "waits": "yellow", "taken back": "yellow", "answer": "cyan", "child": "magenta", "inject": "blue",
-    "result": "green", "ended": "green",
+    "user": "bold", "says": "bold", "deny": "red", "stopped": "red", "failed": "red", "veto": "red", "reject": "red",
+    "ask": "yellow", "waits": "yellow", "taken back": "yellow", "answer": "cyan", "child": "magenta", "inject": "blue",
+    "rewrite": "blue", "result": "green", "ended": "green",
 }  # fmt: skip
 READ_NEXT = {
     "docs/start.md": "from nothing to an agent of your own",
@@ -52,87 +39,6 @@ READ_NEXT = {
     "examples/": "small complete programs",
 }
 
-hooks = Hooks()
-
-
-# ---------------------------------------------------------------- the hooks of the story
-
-
-@hooks.inject(TurnStarting)
-def calendar(event: TurnStarting) -> str:
-    """inject: tells the model what it should know"""
-    return "Today is Friday. Refunds take three days."
-
-
-@hooks.gate(ToolCalling, tool="delete_*")
-def keep_invoices(event: ToolCalling) -> Deny:
-    """gate: denies a call; the model reads why"""
-    return Deny("Invoices are kept for ten years.")
-
-
-@hooks.gate(ToolCalling, tool="refund")
-def large_sums(event: ToolCalling) -> Ask | None:
-    """gate: asks a person; the turn waits in the log"""
-    euros = event.call.arguments["euros"]
-    return Ask(f"Refund {euros} euros?") if euros > 50 else None
-
-
-@hooks.gate(ModelReplying, live=True)
-def no_promises(event: ModelReplying) -> Regenerate | None:
-    """gate: sends a reply back; live, so it is taken back"""
-    return Regenerate("Promise nothing.") if "promise" in event.reply.text else None
-
-
-@hooks.gate(Stopping)
-def be_polite(event: Stopping) -> Veto | None:
-    """gate: vetoes the end of the turn, once"""
-    return None if event.stop_active else Veto("Say good-bye, too.")
-
-
-@hooks.transform
-class HideCards:
-    """transform: hides card numbers while they are spoken"""
-
-    def __init__(self) -> None:
-        self.held = ""
-
-    def feed(self, text: str) -> Iterator[str]:
-        """Let go of whole words only: the last one may go on."""
-        self.held += text
-        *words, self.held = self.held.split(" ")
-        for word in words:
-            yield f"{_hidden(word)} "
-
-    def flush(self) -> Iterator[str]:
-        """The last word."""
-        yield _hidden(self.held)
-
-
-def _hidden(word: str) -> str:
-    digits = sum(letter.isdigit() for letter in word)
-    return word if digits < 12 else "".join("•" if letter.isdigit() else letter for letter in word)
-
-
-# ---------------------------------------------------------------- the tools and the agents
-
-
-@tool(effect="pure", inline=True)
-def find_order(number: int) -> str:
-    """Find an order."""
-    return f"order {number}: a kettle, 80 euros, sent on Monday"
-
-
-@tool(inline=True)
-def delete_customer(name: str) -> str:
-    """Delete all that is known of a customer."""
-    raise AssertionError(f"{name} must not be deleted")
-
-
-@tool(inline=True)
-def refund(order: int, euros: int) -> str:
-    """Give a customer money back."""
-    return f"{euros} euros for order {order} are on their way"
-
 
 def make_agent(delay: float) -> Agent[Any, str]:
     """A clerk who may ask a courier, with models that follow a script."""
@@ -140,7 +46,7 @@ def make_agent(delay: float) -> Agent[Any, str]:
         ScriptedModel(
             calls("find_order", number=4711, _delay=delay), says("It stands in the rain in Oslo.", delay=delay)
         ),
-        tools=[find_order],
+        tools=[shop.find_order],
         name="courier",
     )
     card = "4000-1234-5678-9010"
@@ -157,10 +63,15 @@ def make_agent(delay: float) -> Agent[Any, str]:
     )
     return Agent(
         model,
-        tools=[find_order, delete_customer, refund, courier.as_tool(description="Ask the courier about a parcel.")],
+        tools=[
+            shop.find_order,
+            shop.delete_customer,
+            shop.refund,
+            courier.as_tool(description="Ask the courier about a parcel."),
+        ],
         name="clerk",
         criteria=[TokenLimit(1500)],
-        pipeline=Pipeline.minimal().with_hooks(hooks),
+        pipeline=Pipeline.minimal().with_hooks(shop.hooks),
     )
 
 
@@ -229,7 +140,9 @@ def _lines(fact: Any) -> list[tuple[str, str]]:
         case r.Injected(hook=hook, parts=parts):
             return [("inject", f"{hook}: {' '.join(getattr(part, 'text', '…') for part in parts)}")]
         case r.ModelReplied(reply=reply):
-            return [("calls", f"{part.name} {part.json}") for part in reply.tool_calls]
+            return [("calls", f"{part.name} {_dense(part.json)}") for part in reply.tool_calls]
+        case r.Rewritten(event="ToolCalling", hook=hook, fields=fields):
+            return [("rewrite", f"{hook}: {_dense(fields.get('json', ''))}")]
         case r.ToolDecided(verdict=Deny(reason=reason), answers=answers):
             return [("deny", f"{answers[0][0]}: {reason}")]
         case r.ToolReturned(result=result) if result.status == "ok":
@@ -248,6 +161,8 @@ def _lines(fact: Any) -> list[tuple[str, str]]:
             return [("veto", f"{', '.join(by)}: {feedback}")]
         case r.TurnEnded(outcome=Stopped(detail=detail)):
             return [("stopped", detail)]
+        case r.TurnEnded(outcome=Failed(error=error)):
+            return [("failed", f"{error.type}: {error.message}")]
         case r.TurnEnded(outcome=outcome):
             return [("ended", type(outcome).__name__)]
         case _:
@@ -260,7 +175,7 @@ def _lines_of_child(fact: Any) -> list[tuple[str, str]]:
         case r.TurnStarted(message=message):
             return [("child", f"courier: {message.text}")]
         case r.ModelReplied(reply=reply):
-            return [("child", f"calls {part.name} {part.json}") for part in reply.tool_calls]
+            return [("child", f"calls {part.name} {_dense(part.json)}") for part in reply.tool_calls]
         case r.ToolReturned(result=result):
             return [("child", result.text)]
         case r.TurnEnded(outcome=outcome):
@@ -269,32 +184,71 @@ def _lines_of_child(fact: Any) -> list[tuple[str, str]]:
             return []
 
 
+def _dense(json: str) -> str:
+    """JSON on one line, whatever white space a model has put into it."""
+    return " ".join(json.split())
+
+
 async def tell(console: Console, delay: float) -> None:
     """The story: a turn, the answer of a person, the rest of the turn, and a turn that costs too much."""
     agent, view = make_agent(delay), View(console)
-    message = "Where is parcel 4711? Give me my money back, and delete my data!"
-    async for event in agent.stream(message, session=SESSION):
-        view.show(event)
-    (asked,) = (await agent.state(SESSION)).waiting
-    await asyncio.sleep(3 * delay)
-    async for event in agent.stream(session=SESSION, answers={asked.id: Approve(by="bob")}):
-        view.show(event)
+    await tell_turn(agent, view, delay)
     console.print()
     async for event in agent.stream("And now look at all my other orders.", session=SESSION):
         view.show(event)
+    await _sum_up(agent, view)
+
+
+async def tell_with(model: str | Model, console: Console) -> None:
+    """The turn once more, with a real model: what it says is its own."""
+    agent, view = make_agent_with(model), View(console)
+    await tell_turn(agent, view)
+    await _sum_up(agent, view)
+    usage = (await agent.state(SESSION)).usage
+    console.print(
+        f"{usage.requests} requests to {agent.model.name}: {usage.input} tokens read, {usage.output} written."
+    )
+
+
+async def tell_turn(agent: Agent[Any, str], view: View, delay: float = 0.0) -> None:
+    """A turn that waits for a person, and goes on."""
+    message = "Where is parcel 4711? Give me my money back, and delete my data!"
+    async for event in agent.stream(message, session=SESSION):
+        view.show(event)
+    if waiting := (await agent.state(SESSION)).waiting:
+        await asyncio.sleep(3 * delay)
+        async for event in agent.stream(session=SESSION, answers={asked.id: Approve(by="bob") for asked in waiting}):
+            view.show(event)
+
+
+async def _sum_up(agent: Agent[Any, str], view: View) -> None:
     records = len(await agent.store.read(SESSION))
-    console.print(f"\n{view.events} events were streamed; {records} records in one log tell it all again.")
+    view.console.print(f"\n{view.events} events were streamed; {records} records in one log tell it all again.")
 
 
 @click.command()
-def demo() -> None:
+@click.option("--model", help="A real model, such as local:smollm2 or openai:…, instead of a script.")
+def demo(model: str | None) -> None:
     """Watch an agent work, without a key or a network."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print("A clerk with a scripted model, four tools and six hooks\n", style="bold")
-    for hook in (calendar, keep_invoices, large_sums, no_promises, be_polite, HideCards):
-        console.print(f"  {hook.__name__:<15}{hook.__doc__}")
-    console.print("\nTwo turns, as they happen\n", style="bold")
-    asyncio.run(tell(console, delay=0.25 if console.is_terminal else 0.0))
+    shown = (shop.calendar, shop.keep_invoices, shop.large_sums, shop.no_promises, shop.be_polite, shop.HideCards)
+    if model is None:
+        _introduce(console, "A clerk with a scripted model, four tools and six hooks", shown)
+        console.print("\nTwo turns, as they happen\n", style="bold")
+        asyncio.run(tell(console, delay=0.25 if console.is_terminal else 0.0))
+    else:
+        _introduce(console, f"A clerk with {model}, four tools and eight hooks", (*shown, plan, true_sum))
+        console.print("\nOne turn, as it happens\n", style="bold")
+        try:
+            asyncio.run(tell_with(model, console))
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from error
     console.print("\nWhat to read next\n", style="bold")
     for page, why in READ_NEXT.items():
         console.print(f"  {page:<27}{why}")
+
+
+def _introduce(console: Console, title: str, shown: tuple[Any, ...]) -> None:
+    console.print(f"{title}\n", style="bold")
+    for hook in shown:
+        console.print(f"  {hook.__name__:<15}{hook.__doc__}")

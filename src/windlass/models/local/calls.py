@@ -11,7 +11,7 @@ from windlass.messages import ToolSpec, thawed
 _VALUES = ("const", "default", "enum", "examples")
 _CLOSED = {"const", "enum", "format", "pattern"}
 _BOUNDS: dict[str, dict[str, Any]] = {
-    "string": {"maxLength": 200},
+    "string": {"maxLength": 100},
     "integer": {"minimum": -(10**9), "maximum": 10**9},
     "array": {"maxItems": 8},
 }
@@ -19,19 +19,9 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 def described(tools: Iterable[ToolSpec]) -> str:
     """What a model is told of the tools."""
-    lines = [f"- {tool.name}: {tool.description} Arguments: {_brief(tool.schema)}" for tool in tools]
+    lines = [f"- {tool.name}({', '.join(tool.schema.get('properties', ()))}): {tool.description}" for tool in tools]
     how = 'To call a tool, answer only with {"name": …, "arguments": {…}}.'
     return "\n".join(["You can call these tools:", *lines, how])
-
-
-def _brief(schema: Mapping[str, Any]) -> str:
-    """The properties of a schema, in few words."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    return json.dumps({name: _kind(item) for name, item in properties.items()}, ensure_ascii=False)
-
-
-def _kind(schema: Any) -> Any:
-    return schema.get("description") or schema.get("type") or "any" if isinstance(schema, Mapping) else "any"
 
 
 def spoken(name: str, arguments: str) -> str:

@@ -15,6 +15,7 @@ from .calls import bounded, call_schema, described, spoken
 from .engine import llama_cpp
 
 DIALECT = Dialect("local")
+GUIDANCE = "%llguidance"
 SAID = r"/[^{\s](.|\n)*/"
 SAID_IN_GBNF = r"[^{ \t\n] [^\x00]*"
 
@@ -49,6 +50,8 @@ class LocalEncoder:
         plain = self._closed(request.replace(system=told, tools=()))
         body = self._spoken.body(plain, settings, streaming=True)
         if choice == "none":
+            if request.tools and request.output is None:
+                body["grammar"] = only_said()
             return body, ()
         tools = _chosen(request.tools, choice)
         forced = choice != "auto"
@@ -69,9 +72,16 @@ def _chosen(tools: tuple[ToolSpec, ...], choice: str) -> tuple[ToolSpec, ...]:
     return chosen
 
 
+def only_said() -> str:
+    """A grammar for any text that does not begin with a brace, in that of llama.cpp's languages which it has."""
+    if llama_cpp.json_schema_to_grammar({"type": "null"}).startswith(GUIDANCE):
+        return f"{GUIDANCE} {{}}\nstart: {SAID}\n"
+    return f"root ::= {SAID_IN_GBNF}\n"
+
+
 def or_said(grammar: str) -> str:
-    """A grammar that also takes any text which does not begin with a brace, in either of llama.cpp's languages."""
-    if grammar.startswith("%llguidance"):
+    """A grammar that also takes any text which does not begin with a brace."""
+    if grammar.startswith(GUIDANCE):
         return grammar.replace("start: ", "start: call | said\ncall: ", 1) + f"\nsaid: {SAID}\n"
     lines = [f"{line} | said" if line.startswith("root ::= ") else line for line in grammar.splitlines()]
     return "\n".join([*lines, f"said ::= {SAID_IN_GBNF}", ""])

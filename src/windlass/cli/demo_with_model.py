@@ -1,0 +1,69 @@
+"""The clerk of the demo with a real model, steered so that even a tiny one lives through the lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windlass import Agent, Hooks, ModelCalling, Pipeline, StepLimit, ToolCalling
+from windlass.messages import ModelRequest, ToolCall
+from windlass.protocols import Model
+
+from .demo_shop import delete_customer, find_order, hooks, refund
+
+ORDER, PAID = 4711, 80
+CLERK = ("delete_customer", "courier", "refund")
+COURIER = ("find_order",)
+TINY: Mapping[str, Any] = {"temperature": 0.5, "seed": 4}
+SHORT: Mapping[str, Any] = {"stop": [". ", "\n"], "max_tokens": 60}
+"""When it speaks, a tiny model is stopped after a sentence; a larger one needs no such care."""
+
+steering = Hooks()
+
+
+@steering.rewrite(ModelCalling)
+def plan(event: ModelCalling) -> ModelRequest:
+    """rewrite: says at each step which tool must be called"""
+    return _planned(event.request, CLERK)
+
+
+@steering.rewrite(ToolCalling, tool="refund")
+def true_sum(event: ToolCalling) -> ToolCall:
+    """rewrite: puts right what the model made up"""
+    return event.call.replace(arguments={"order": ORDER, "euros": PAID})
+
+
+def _planned(request: ModelRequest, tools: tuple[str, ...]) -> ModelRequest:
+    """The tools of a plan are called one after the other; then it is for the model to speak."""
+    step = sum(message.role == "assistant" for message in request.messages)
+    if step < len(tools):
+        return request.replace(settings={**request.settings, "tool_choice": tools[step]})
+    short = SHORT if request.settings == TINY else {}
+    return request.replace(settings={**request.settings, **short, "tool_choice": "none"})
+
+
+def make_agent(model: str | Model) -> Agent[Any, str]:
+    """The same clerk and the same courier, with one model for both."""
+    settings = TINY if isinstance(model, str) and model.startswith("local:") else {}
+    courier = Agent(
+        model,
+        tools=[find_order],
+        name="courier",
+        system="You are a courier.",
+        settings=settings,
+        criteria=[StepLimit(4)],
+    )
+
+    @courier.rewrite(ModelCalling)
+    def find_it(event: ModelCalling) -> ModelRequest:
+        return _planned(event.request, COURIER)
+
+    return Agent(
+        model,
+        tools=[find_order, delete_customer, refund, courier.as_tool(description="Ask the courier about a parcel.")],
+        name="clerk",
+        system="You are a clerk in a shop. Answer the customer in one short sentence.",
+        settings=settings,
+        criteria=[StepLimit(8)],
+        pipeline=Pipeline.minimal().with_hooks(hooks).with_hooks(steering),
+    )
