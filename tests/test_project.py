@@ -158,8 +158,11 @@ def page_module(monkeypatch, tmp_path) -> ModuleType:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_the_code_on_the_page_runs(page, page_module):
-    run_blocks(python_blocks_of(page.read_text(encoding="utf-8")), page_module, str(page))
+def test_the_code_on_the_page_runs(page, page_module, request):
+    blocks = python_blocks_of(page.read_text(encoding="utf-8"))
+    if any('"local:smollm2"' in block.code for block in blocks):
+        request.getfixturevalue("weights")
+    run_blocks(blocks, page_module, str(page))
 
 
 def test_blocks_of_a_page_share_one_namespace_and_may_await(page_module):
