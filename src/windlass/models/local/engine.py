@@ -111,7 +111,8 @@ class Engine:
             ended.result()
         finally:
             work.stopped = True
-            ended.cancel()
+            if not ended.cancel():
+                ended.exception()
 
     def _generate(self, body: dict[str, Any], work: _Work, hear: Callable[[Chunk], bool]) -> None:
         with self._turn:
