@@ -5,6 +5,7 @@ What is tested is the protocol. The model is small: what it says does not matter
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -152,3 +153,24 @@ async def test_nobody_there_is_a_failed_connection(unused_tcp_port):
     assert isinstance(caught.value, ModelError)
     assert caught.value.retryable
     await model.aclose()
+
+
+async def test_a_plain_server_is_not_asked_twice_on_one_connection():
+    """llama.cpp drops connections that it has called reusable: now and then the next step of a turn would fail."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    model = OpenAIChat("any", base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+    for _ in range(2):
+        with pytest.raises(BadRequest):
+            await model.reply(asking())
+    await model.aclose()
+    server.close()
+    assert [b"\r\nconnection: close\r\n" in head.lower() for head in heads] == [True, True]

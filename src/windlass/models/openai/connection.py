@@ -63,7 +63,9 @@ class Connection:
         loop = asyncio.get_running_loop()
         client = self._own.get(loop)
         if client is None:
-            client = self._own[loop] = AsyncOpenAI(api_key=self._key(), base_url=self._address, max_retries=0)
+            client = self._own[loop] = AsyncOpenAI(
+                api_key=self._key(), base_url=self._address, max_retries=0, default_headers=_headers(self._address)
+            )
         return client
 
     def _key(self) -> str:
@@ -128,6 +130,11 @@ class Connection:
         client = self._own.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+
+
+def _headers(address: str | None) -> dict[str, str]:
+    """A plain server nearby gets a new connection each time, which costs nothing: llama.cpp drops used ones unsaid."""
+    return {"Connection": "close"} if address is not None and address.startswith("http://") else {}
 
 
 def _checked(client: object) -> AsyncOpenAI:
