@@ -490,6 +490,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if log.turn is None:
                 raise _unknown(session)
             segment = running.segment = Segment(program, log)
+            segment.resumed, segment.recorded = False, ()  # what was decided and asked before is not this
             done = await compact_now(segment, instructions)
             await segment.settle()
             self._keep(segment)

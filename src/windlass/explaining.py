@@ -19,6 +19,7 @@ from ._kernel.composites import PHASES, Composites
 from ._kernel.delegates import Delegate
 from ._kernel.program import Program
 from ._text import entry, items
+from .context.compaction import Compactor
 from .criteria import Limit, name_of
 from .decisions import Deny, Vote
 from .events import (
@@ -98,6 +99,7 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
         "points": [point for point in points if point["stages"]],
         "silent": [point["point"] for point in points if not point["stages"]],
         "observers": _observers(hooks),
+        "compactors": [_compactor(compactor, program) for compactor in program.compactors],
         "stream": {"held_by": [_named(hook) for hook in hooks.holders]},
         "criteria": [_criterion(criterion, program.clock.now) for criterion in program.criteria],
         "errors": _policy(program.policy),
@@ -196,6 +198,13 @@ def _transform(transform: Transform) -> Data:
         "inherit": transform.inherit,
         "fails": "the attempt fails; nothing held back leaks",
     }
+
+
+def _compactor(compactor: Compactor, program: Program) -> Data:
+    """A strategy, and what it has to say of itself."""
+    told = getattr(compactor, "explained", None)
+    said = dict(told(program.budget.windows.get(program.model_name))) if told is not None else {}
+    return {"name": compactor.name, "type": type(compactor).__name__, "notes": said.pop("notes", []), "settings": said}
 
 
 def _named(hook: Hook) -> Data:
@@ -354,8 +363,16 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("capabilities", ", ".join(data["capabilities"])))
     held = [f"{hook['name']} ({hook['kind']} on {hook['event']})" for hook in data["stream"]["held_by"]]
     lines.append(_row("stream held by", ", ".join(held) or "nobody: text flows as it comes"))
+    for position, compactor in enumerate(data["compactors"]):
+        lines.append(_row("" if position else "compaction", items(_compactor_words(compactor))))
     lines.append(_row("tools", "" if data["tools"] else "none"))
     return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
+
+
+def _compactor_words(compactor: Data) -> Iterable[str]:
+    yield compactor["name"]
+    yield from [f"{name} {value}" for name, value in compactor["settings"].items() if value not in (None, [], False)]
+    yield from [f"note: {note}" for note in compactor["notes"]]
 
 
 def _tool_words(tool: Data) -> Iterable[str]:

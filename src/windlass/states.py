@@ -173,13 +173,15 @@ class Shown(Value, frozen=True):
     """The history as models were shown it right after a compaction.
 
     The transcript had `length` messages then; the last `untouched` ones of these are as they were. `place` is where the
-    message that opened the turn stands.
+    message that opened the turn stands. `by` is the strategy, and `tokens` what the request had afterwards.
     """
 
     messages: tuple[Message, ...]
     length: int
     untouched: int
     place: int = 0
+    by: str = ""
+    tokens: int = 0
 
     def cut(self, length: int) -> Shown | None:
         """The same with a shorter transcript; None if that cuts into what was replaced."""
@@ -187,7 +189,7 @@ class Shown(Value, frozen=True):
         if gone > self.untouched:
             return None
         kept = self.messages[: len(self.messages) - gone]
-        return Shown(kept, self.length - gone, self.untouched - gone, self.place)
+        return self.replace(messages=kept, length=self.length - gone, untouched=self.untouched - gone)
 
 
 class State(Value, frozen=True):
@@ -514,9 +516,16 @@ class Fold:
             place = start + record.messages.index(place)
         elif place >= end:
             place += len(record.messages) - (end - start)
+        elif place >= start:
+            place = start
         new = [before[message] if isinstance(message, int) else message for message in record.messages]
-        shown = (*before[:start], *new, *before[end:])
-        self._show((*self.compactions, Shown(shown, len(self._items), len(before) - end, place)))
+        messages = (*before[:start], *new, *before[end:])
+        untouched = len(before) - end
+        if self.compactions:
+            latest = self.compactions[-1]
+            untouched = min(untouched, latest.untouched + len(self._items) - latest.length)
+        shown = Shown(messages, len(self._items), untouched, place, record.by, record.after)
+        self._show((*self.compactions, shown))
 
     def _show(self, compactions: tuple[Shown, ...]) -> None:
         self.compactions = compactions

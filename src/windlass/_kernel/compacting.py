@@ -6,30 +6,36 @@ from collections.abc import Sequence
 
 from windlass._hooks.dispatch import Passage
 from windlass.context.assembly import instructions
-from windlass.context.compaction import Compactor, Window, safe_range
+from windlass.context.compaction import Compactor, Window, parted, safe_range
 from windlass.decisions import Deny
-from windlass.errors import CompactionError
+from windlass.errors import CompactionError, ContextOverflow
 from windlass.events import Compacting, Compaction
 from windlass.messages import Message
-from windlass.records import Compacted
+from windlass.outcomes import error_value
+from windlass.policies import category_of
+from windlass.records import Compacted, ErrorHandled
 from windlass.states import step_id
 
 from .segment import Segment
 from .stages import decide
 
 AGAIN = 1.1
-"""A strategy that could do nothing, or was not let, is asked again when the context has grown by so much."""
+"""A strategy that was not let, or gained nothing, is asked again when the context has grown by so much."""
+
+RELIEF = 0.5
+"""What is left of a request that was too large when no further strategy is asked."""
 
 
 async def compact(segment: Segment) -> None:
     """Ask every strategy once, in their order."""
+    about = f"{step_id(segment.fold.session, segment.fold.steps + 1)}/compact"
     for compactor in segment.program.compactors:
         window = window_of(segment)
         tried = segment.tried.get(compactor.name)
         if tried is not None and window.tokens < tried * AGAIN:
             continue
         plan = compactor.plan(window)
-        if plan is not None and await carry_out(segment, compactor, plan, window) is None:
+        if plan is not None and await carry_out(segment, compactor, plan, window, about) is None:
             segment.tried = {**segment.tried, compactor.name: window.tokens}
 
 
@@ -37,13 +43,41 @@ async def compact_now(segment: Segment, instructions: str) -> tuple[Compacted, .
     """Ask every strategy once, due or not. What they replaced."""
     done: list[Compacted] = []
     for compactor in segment.program.compactors:
-        window = window_of(segment)
-        plan = compactor.plan(window, forced=True)
-        if plan is not None:
-            plan = plan.replace(instructions=instructions or plan.instructions, reason="asked for")
-            made = await carry_out(segment, compactor, plan, window)
-            done += [] if made is None else [made]
+        made = await _forced(segment, compactor, "asked for", f"{segment.fold.session}/compact", instructions)
+        done += [] if made is None else [made]
     return tuple(done)
+
+
+async def relieve(segment: Segment, error: ContextOverflow) -> bool:
+    """After a request that was too large: strategies are asked, due or not, until enough is gone. Once in a step.
+
+    Whether it is worth another try.
+    """
+    number = segment.fold.steps + 1
+    if not segment.program.compactors or segment.relieved == number:
+        return False
+    segment.relieved = number
+    enough = window_of(segment).tokens * RELIEF
+    about, reason = f"{step_id(segment.fold.session, number)}/overflow", "the request was too large for the model"
+    done = False
+    for compactor in segment.program.compactors:
+        if not done or window_of(segment).tokens > enough:
+            done = await _forced(segment, compactor, reason, about) is not None or done
+    if done:
+        by = "compaction"
+        segment.record(ErrorHandled(error_value(error), category_of(error), "retry", by, number))
+    return done
+
+
+async def _forced(
+    segment: Segment, compactor: Compactor, reason: str, about: str, instructions: str = ""
+) -> Compacted | None:
+    window = window_of(segment)
+    plan = compactor.plan(window, forced=True)
+    if plan is None:
+        return None
+    plan = plan.replace(instructions=instructions or plan.instructions, reason=reason)
+    return await carry_out(segment, compactor, plan, window, about)
 
 
 def window_of(segment: Segment) -> Window:
@@ -55,15 +89,17 @@ def window_of(segment: Segment) -> Window:
     tokens = segment.meter.tokens(system, tools, messages, program.model_name)
     limit = program.budget.limit(program.model_name, program.settings)
     room = None if limit is None else max(limit - program.reserve, 0)
-    return Window(segment.state, messages, fold.place, tokens, room, segment.meter, program.model_name)
+    meter, name = segment.meter, program.model_name
+    return Window(segment.state, messages, fold.place, tokens, room, meter, name, program.models)
 
 
-async def carry_out(segment: Segment, compactor: Compactor, plan: Compaction, window: Window) -> Compacted | None:
-    """One compaction, as a whole or not at all: None if it was denied, or if there is nothing to cut."""
+async def carry_out(
+    segment: Segment, compactor: Compactor, plan: Compaction, window: Window, about: str
+) -> Compacted | None:
+    """One compaction, as a whole or not at all: None if it was denied, if there is nothing to cut or to gain."""
     plan = plan.replace(by=compactor.name)
     if (point := segment.hooks.compacting) is not None:
-        about = f"{step_id(segment.fold.session, segment.fold.steps + 1)}/compact/{compactor.name}"
-        passage = Passage(point, Compacting(plan, segment.turn), segment, about)
+        passage = Passage(point, Compacting(plan, segment.turn), segment, f"{about}/{compactor.name}")
         plan = (await passage.rewrite()).plan
         if isinstance(await decide(segment, passage), Deny):
             return None
@@ -72,30 +108,32 @@ async def carry_out(segment: Segment, compactor: Compactor, plan: Compaction, wi
         return None
     plan = plan.replace(range=found)
     given = await compactor.replace(plan, window, segment.turn_of(compactor.name))
-    record = compacted(compactor.name, plan, window, given).replace(at=segment.clock.now())
+    made = compacted(compactor.name, plan, window, given)
+    if made is None:
+        return None
+    record = made.replace(at=segment.clock.now())
     segment.record(record)
-    segment.tried = {}
     await segment.commit()
     return record
 
 
-def compacted(name: str, plan: Compaction, window: Window, given: Sequence[Message]) -> Compacted:
-    """The record of it, with what stays as numbers. Refused if it is empty, parts a pair or is no smaller."""
+def compacted(name: str, plan: Compaction, window: Window, given: Sequence[Message]) -> Compacted | None:
+    """The record of it, with what stays as numbers. Refused if it parts a pair; None if it is no smaller."""
     start, end = plan.range
     old = window.messages[start:end]
     if not all(isinstance(message, Message) for message in given):
-        raise CompactionError(f"compactor {name!r} gave something that is no message")
+        raise CompactionError(f"compactor {name!r} gave something that is no message; nothing was changed")
     numbers = {id(message): start + at for at, message in enumerate(old)}
     new: list[Message | int] = [numbers.get(id(message), message) for message in given]
-    if start <= window.place < end and not window.state.over and window.place not in new:
-        new.append(window.place)
+    place = window.place
+    if start <= place < end and window.stays(place) and place not in new:
+        later = [at for at, message in enumerate(new) if isinstance(message, int) and message > place]
+        new.insert(later[0] if later else len(new), place)
     shown = [window.messages[one] if isinstance(one, int) else one for one in new]
-    if safe_range(shown, 0, len(shown)) != ((0, len(shown)) if shown else None):
+    if parted(old, shown):
         raise CompactionError(f"compactor {name!r} parted a call from its result; nothing was changed")
     before, after = window.size(old), window.size(shown)
     if after >= before:
-        raise CompactionError(
-            f"compactor {name!r} would replace about {before:,} tokens by {after:,}; nothing was changed"
-        )
+        return None
     sizes = window.tokens, window.tokens - before + after
     return Compacted(plan.range, tuple(new), name, plan.reason, *sizes)

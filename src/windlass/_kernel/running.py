@@ -11,7 +11,7 @@ from windlass._hooks.streams import transform_reply
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
-from windlass.errors import BadReply
+from windlass.errors import BadReply, ContextOverflow
 from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarting
 from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
 from windlass.outcomes import Stopped, StopReason
@@ -19,7 +19,7 @@ from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold, step_id
 
 from .calling import ModelCaller
-from .compacting import compact
+from .compacting import compact, relieve
 from .inbox import take_inbox
 from .segment import Segment, handled, request_digest
 from .stages import WAITING, begun, decide, inject
@@ -113,7 +113,13 @@ class Runner:
             reply = transform_reply(caller.transforms, reply)
         if self.fold.going and request is not None:
             caller.round = round_
-            reply = await (caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number))
+            try:
+                asked = caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number)
+                reply = await asked
+            except ContextOverflow as error:
+                if not await relieve(segment, error):
+                    raise
+                return
             attempt = caller.number
         if reply is not None:
             await self._take(reply, number, round_, attempt, attempt > 0 and caller.paid)

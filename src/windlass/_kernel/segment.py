@@ -79,6 +79,7 @@ class Rare:
     passed = 0
     meter: Meter | None = None
     tried: Mapping[str, int] = {}
+    relieved = 0
     _ended = False
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None

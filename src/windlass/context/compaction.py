@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from windlass.events import Compaction
-from windlass.messages import Message, Messages, ToolCallPart, ToolResultPart
+from windlass.messages import Message, Messages, Part, ToolCallPart, ToolResultPart
+from windlass.protocols import Model
 from windlass.states import State
 from windlass.turns import Turn
 
@@ -20,7 +21,7 @@ class Window(Struct, frozen=True):
 
     `tokens` is about what that request has, before hooks inject anything, and `limit` what it may have: the context
     window of the model, less the answer and what hooks may inject; None if nobody knows. `place` is where the message
-    that opened the turn stands.
+    that opened the turn stands. `models` has those of the agent by name, and `model` is the one that is asked.
     """
 
     state: State
@@ -30,22 +31,50 @@ class Window(Struct, frozen=True):
     limit: int | None
     meter: Meter
     model: str = ""
+    models: Mapping[str, Model] = {}
 
     def size(self, messages: Sequence[Message]) -> int:
         """About how many tokens some messages have."""
-        ours = sum([self.meter.counter.message(message) for message in messages])
+        return self._theirs(sum([self.meter.counter.message(message) for message in messages]))
+
+    def parts(self, parts: Sequence[Part]) -> int:
+        """About how many tokens some parts have."""
+        return self._theirs(sum([self.meter.counter.part(part) for part in parts]))
+
+    def text(self, text: str) -> int:
+        """About how many tokens a text has."""
+        return self._theirs(self.meter.counter.text(text))
+
+    def _theirs(self, ours: int) -> int:
         return round(ours * self.meter.budget.factors.get(self.model, 1.0))
 
     def safe(self, start: int, end: int) -> tuple[int, int] | None:
         """The largest range within this one that parts no call from its result; None if there is none."""
         return safe_range(self.messages, start, end)
 
+    def cuts(self) -> list[int]:
+        """Before which messages the history may be cut, its end included: no call is parted from its result there."""
+        return [at for at, whole in enumerate(_whole(self.messages)) if whole]
+
+    def stays(self, at: int) -> bool:
+        """Whether a message stays whatever is compacted: it opened the turn that is under way."""
+        return at == self.place and not self.state.over
+
+    def window(self, model: Model) -> int | None:
+        """The context window of a model; None if nobody knows."""
+        window: int | None = self.meter.budget.windows.get(model.name, getattr(model, "context_window", None))
+        return window
+
 
 class Compactor(Protocol):
     """A strategy. `plan` says what it would replace now, if anything (`forced`: due or not), the hooks on `Compacting`
-    may change or deny that, then `replace` gives what takes its place. Whatever it raises, nothing has changed.
+    may change or deny that, then `replace` gives what takes its place. Whatever it raises, nothing has changed; nothing
+    changes either if that would be no smaller.
 
-    Messages that stay are given as they are, the very same objects. The message that opened the turn always stays.
+    Messages that stay are given as they are, the very same objects. The message that opened the turn always stays. One
+    strategy serves all sessions of its agent, many at once; `plan` is asked before every request, so it should be quick
+    to say no. One with a method `explained(window)` is asked by `agent.explain()` what there is to say of it, as plain
+    data; `window` is the context window of the agent's model, if it is known.
     """
 
     @property
@@ -65,6 +94,22 @@ def safe_range(messages: Sequence[Message], start: int, end: int) -> tuple[int, 
     return (first, last) if last > first else None
 
 
+def parted(old: Sequence[Message], new: Sequence[Message]) -> bool:
+    """Whether some messages that take the place of others have a call without its result, or a result without it."""
+    called = {part.id for message in old for part in message.parts if type(part) is ToolCallPart}
+    answered = {part.call_id for message in old for part in message.parts if type(part) is ToolResultPart}
+    waiting: set[str] = set()
+    for message in new:
+        for part in message.parts:
+            if type(part) is ToolCallPart and part.id in answered:
+                waiting.add(part.id)
+            elif type(part) is ToolResultPart and part.call_id in called:
+                if part.call_id not in waiting:
+                    return True
+                waiting.remove(part.call_id)
+    return bool(waiting)
+
+
 def _whole(messages: Sequence[Message]) -> list[bool]:
     """Before which messages, and whether at the end, every call has its result."""
     waiting: set[str] = set()
@@ -80,4 +125,4 @@ def _whole(messages: Sequence[Message]) -> list[bool]:
     return [*found, not waiting]
 
 
-__all__ = ["Compaction", "Compactor", "Window", "safe_range"]
+__all__ = ["Compaction", "Compactor", "Window", "parted", "safe_range"]

@@ -25,8 +25,8 @@ from .models import FunctionModel, Scriptable, Scripted, calls, says
 from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run, live
 
 PUBLIC = (
-    "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "instruct",
-    "add",
+    "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
+    "instruct", "add",
 )  # fmt: skip
 """What a capability may use of the registrar."""
 

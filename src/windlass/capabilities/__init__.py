@@ -1,0 +1,11 @@
+"""Ready-made behaviours, one per file, made of nothing but what a stranger's plugin can use."""
+
+from __future__ import annotations
+
+from .clear_results import ClearResults
+from .offload import Offload
+from .summarize import Summarize
+from .triggers import Fraction, Messages, Tokens, Trigger
+from .trim import Trim
+
+__all__ = ["ClearResults", "Fraction", "Messages", "Offload", "Summarize", "Tokens", "Trigger", "Trim"]

@@ -1,0 +1,66 @@
+"""Trim: the oldest messages are no longer shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from windlass.context.compaction import Window
+from windlass.events import Compaction
+from windlass.messages import Message, user
+from windlass.turns import Turn
+
+from .cutting import Keep, as_keep, check_target, check_text, oldest, settled
+from .triggers import Fraction, Messages, Trigger, as_trigger, notes_on
+
+if TYPE_CHECKING:
+    from windlass import Hooks
+
+NOTE = "Earlier messages of this conversation are no longer shown."
+
+
+class Trim:
+    """Drop the oldest messages from what models are shown when the `trigger` is due.
+
+    The last messages that `keep` names stay, and beyond these as many as fit into `target`, a part of what the request
+    has then. A note takes the place of those that are gone. The transcript keeps them all.
+    """
+
+    def __init__(
+        self,
+        trigger: Trigger | Iterable[Trigger] = Fraction(0.8),  # noqa: B008
+        keep: Keep | int = Messages(6),  # noqa: B008
+        *,
+        target: float = 0.5,
+        note: str = NOTE,
+        name: str = "trim",
+    ) -> None:
+        check_text("Trim", "name", name)
+        check_text("Trim", "note", note)
+        check_target("Trim", target)
+        self.name = name
+        self.trigger = as_trigger("Trim", trigger)
+        self.keep = as_keep("Trim", keep, self.trigger)
+        self.target = target
+        self.note = user(note, origin=name)
+
+    def install(self, registrar: Hooks) -> None:
+        """Register it."""
+        registrar.compactor(self)
+
+    def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
+        """What would be dropped now."""
+        if not forced and (not self.trigger.due(window) or settled(window, self.name)):
+            return None
+        added = window.size([self.note])
+        found = oldest(window, self.name, self.keep, self.target, added=added, forced=forced)
+        return None if found is None else Compaction(found, reason=repr(self.trigger))
+
+    async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
+        """The note."""
+        return [self.note]
+
+    def explained(self, window: int | None) -> Mapping[str, Any]:
+        """What there is to say of it."""
+        given = {"trigger": repr(self.trigger), "keep": repr(self.keep), "target": self.target}
+        return {**given, "notes": notes_on(self.trigger, window)}
