@@ -34,7 +34,7 @@ class ClearResults:
         keep: int = 3,
         exclude: Iterable[str] = (),
         placeholder: str = PLACEHOLDER,
-        gain: float = 0.1,
+        gain: float = 0.2,
         name: str = "clear_results",
     ) -> None:
         owner = "ClearResults"
