@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from windlass import Compacting, Deny, ToolResultPart
 from windlass.capabilities import Offload
 from windlass.stores import MemoryStore
@@ -56,7 +58,7 @@ async def test_several_results_of_a_step_are_cut_and_the_later_ones_too():
     chat = Chat(wanted, {"n": 4, "size": 3000}, {"n": 5, "size": 3000})
     result = await chat.agent(Offload(200, preview=20)).run("go", session="s")
     assert ["read_result" in part.text for part in results(result.state.shown)] == [True, False, True, True, True]
-    for before, after in zip(chat.requests, chat.requests[1:], strict=False):
+    for before, after in pairwise(chat.requests):
         assert list(after.messages)[: len(before.messages)] == list(before.messages)
 
 

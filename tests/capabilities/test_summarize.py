@@ -205,7 +205,7 @@ async def test_another_model_may_write_it():
 
 
 async def test_a_model_that_the_agent_does_not_have_is_named():
-    agent = Chat().agent(Summarize("nobody", trigger=[]))
+    agent = Chat().agent(Summarize("nobody", trigger=[], keep=1))
     await talk(agent, 4)
     with pytest.raises(ConfigError, match="'nobody'"):
         await agent.compact("s")

@@ -10,6 +10,7 @@ from windlass import (
     Allow,
     Approve,
     Ask,
+    Compacting,
     Deny,
     Edit,
     ErrorPolicy,
@@ -38,6 +39,8 @@ from windlass import (
     Veto,
     tool,
 )
+from windlass.capabilities import ClearResults, Offload, Summarize, Tokens
+from windlass.errors import ContextOverflow
 from windlass.records import Asked
 from windlass.testing import FunctionModel, Scenario, World, calls, says
 
@@ -532,6 +535,36 @@ def two_below(world: World) -> Scenario:
     return Scenario(Agent(model, tools=[middle.as_tool(), other.as_tool()], store=world.store))
 
 
+def compacting(world: World) -> Scenario:
+    """Summaries, cleared results, previews and a request that its model refuses, while an action is going on."""
+
+    @tool(effect="pure")
+    def read(n: int) -> str:
+        """Read a page."""
+        return f"page {n} " + "x" * 400 * n
+
+    def answer(request: ModelRequest) -> Any:
+        if request.system.startswith("You write summaries"):
+            return says(f"Notes on {len(request.messages[0].text)} characters.")
+        seen = [message.id for message in request.messages if message.role == "assistant"]
+        step = int(seen[-1].rpartition("/")[2]) if seen else 0
+        if step == 3 and not any(message.origin == "summarize" for message in request.messages):
+            return ContextOverflow("too long")
+        if step == 0 or step >= 7:
+            return says("done" if step else "Welcome. " * 80)
+        return calls("read", n=step) if step % 2 else calls("send", n=step)
+
+    agent = Agent(world.watch(FunctionModel(answer)), tools=[read, *workshop(world)], store=world.store)
+    agent.with_capability(Offload(300, preview=20)).with_capability(ClearResults(Tokens(500), keep=1, gain=0.1))
+    agent.with_capability(Summarize(trigger=Tokens(600), keep=2))
+
+    @agent.gate(Compacting)
+    def not_at_first(event: Compacting) -> Any:
+        return Deny("not yet") if event.turn.state.steps == 2 and event.plan.by == "clear_results" else None
+
+    return Scenario(agent, ["hello", "go"])
+
+
 ALL = {
     tool_loop: "Completed 'done'",
     parallel_tools: "Completed 'done'",
@@ -557,4 +590,5 @@ ALL = {
     compensated: "Completed 'done'",
     delegated: "Completed 'done'",
     two_below: "Completed 'done'",
+    compacting: "Completed 'done'",
 }

@@ -60,6 +60,9 @@ MARGIN = 100
 HALVINGS = 4
 """How often less is told at once to a model whose window nobody knows, when it was too much."""
 
+WORTH = 100
+"""How many tokens are worth a summary, at the least."""
+
 ALLOWED = 0.05
 """What a summary is expected to take of what the request had."""
 
@@ -132,7 +135,13 @@ class Summarize:
     def _plan(self, window: Window, forced: bool) -> Compaction | None:
         added = round(window.tokens * ALLOWED)
         found = oldest(window, self.name, self.keep, self.target, added=added, forced=forced)
-        return None if found is None else Compaction(found, self.instructions, reason=repr(self.trigger))
+        if found is None or self._size(window, found) < WORTH:
+            return None
+        return Compaction(found, self.instructions, reason=repr(self.trigger))
+
+    def _size(self, window: Window, found: tuple[int, int]) -> int:
+        """How many tokens would be replaced."""
+        return window.size([window.messages[at] for at in range(*found) if not window.stays(at)])
 
     async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
         """The summary, as a message."""
@@ -200,8 +209,9 @@ class Summarize:
         seen = self._seen.pop(session, None)
         if isinstance(fact, SessionEnded):
             self._forget(session)
-        elif seen is not None and (plan := self._soon(window := _later(seen, turn))) is not None:
-            self._forget(session)
+        elif seen is None or self._prepared(window := _later(seen, turn)) is not None:
+            return
+        elif (plan := self._soon(window)) is not None:
             ahead = _Ahead(plan, window, self._model(window))
             quiet = _Quiet(ahead)
             work = ahead.work(lambda: self._summary(plan, window, turn, quiet))
@@ -260,7 +270,10 @@ class _Ahead:
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
-        if not self.task.done() and not (loop := self.task.get_loop()).is_closed():
+        loop = self.task.get_loop()
+        if loop is asyncio.get_running_loop():
+            self.task.cancel()
+        elif not loop.is_closed():
             loop.call_soon_threadsafe(self.task.cancel)
 
 

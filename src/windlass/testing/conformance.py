@@ -87,7 +87,7 @@ class Bench(Struct, frozen=True):
         return agent.with_capability(self.make()) if capable else agent
 
     def names(self) -> set[str]:
-        """What the log calls the hooks and criteria of the capability."""
+        """What the log calls the hooks, criteria and strategies of the capability."""
         return _names(self.agent()) - _names(self.agent(capable=False))
 
     async def live(self, session: str = "session", *, agent: AnyAgent | None = None, capable: bool = True) -> Lived:
@@ -97,7 +97,8 @@ class Bench(Struct, frozen=True):
 
 def _names(agent: AnyAgent) -> set[str]:
     program = agent.compile()
-    return {hook.name for hook in program.hooks.all} | {name_of(criterion) for criterion in program.criteria}
+    strategies = {compactor.name for compactor in program.compactors}
+    return strategies | {hook.name for hook in program.hooks.all} | {name_of(one) for one in program.criteria}
 
 
 async def check_capability(
