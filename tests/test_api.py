@@ -21,6 +21,8 @@ import msgspec
 
 PUBLIC = (
     "windlass",
+    "windlass.capabilities",
+    "windlass.context.compaction",
     "windlass.criteria",
     "windlass.decisions",
     "windlass.deltas",

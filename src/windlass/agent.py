@@ -481,6 +481,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         `instructions` are for whoever writes a summary. The transcript stays as it is, and so does all if it fails.
         """
         self.refuse_busy(session)
+        if "/" in session:
+            await self._refuse_child(session)
         program = self.compile()
         if not program.compactors:
             raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")

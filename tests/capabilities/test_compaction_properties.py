@@ -141,7 +141,7 @@ def test_the_result_is_within_the_target_where_that_is_possible(history, kind, k
         assert len(made) <= len(planned)
         for record in made:
             as_far_as_it_may = (record.before, True) in planned
-            assert record.after <= record.before * target or as_far_as_it_may
+            assert record.after <= trigger * target or as_far_as_it_may
 
     asyncio.run(check_all())
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from windlass import Compacting, Completed, Deny, HookDecided, Rewind, StepEnding, Stopped, fold
+from windlass import Agent, Compacting, Completed, Deny, HookDecided, Rewind, StepEnding, Stopped, fold
 from windlass.capabilities import ClearResults, Messages, Offload, Summarize, Tokens, Trim
-from windlass.errors import CompactionError, ConfigError, SessionBusy
+from windlass.errors import CompactionError, ConfigError, SessionBusy, SessionError
 from windlass.events import Compaction
 from windlass.messages import Message, ToolResultPart
 from windlass.records import Compacted, Rewritten
 from windlass.stores import MemoryStore
-from windlass.testing import assert_same_everywhere, check_capability
+from windlass.testing import ScriptedModel, assert_same_everywhere, calls, check_capability, says
 from windlass.transfer import export_session, import_session
 
 from .chats import Chat, assert_paired, assert_sound, texts
@@ -77,6 +77,32 @@ async def test_a_denied_compaction_is_asked_again_only_after_growth():
     decided = [record for record in await agent.store.read("s") if isinstance(record, HookDecided)]
     assert len(decided) == len(asked)
     assert {record.event for record in decided} == {"Compacting"}
+
+
+async def test_one_that_was_denied_once_comes_when_it_is_due_again():
+    chat = Chat(*[{"n": n, "size": 100} for n in range(30)])
+    agent = chat.agent(Trim(Tokens(400), 2))
+    answers = [Deny("not now")]
+
+    @agent.gate(Compacting)
+    def at_first(event):
+        return answers.pop() if answers else None
+
+    result = await agent.run("go", session="s")
+    made = [record for record in await agent.store.read("s") if isinstance(record, Compacted)]
+    assert result.outcome == Completed()
+    assert len(made) >= 3
+    assert made[0].before < 500
+    assert all(record.before < 450 for record in made[1:])
+
+
+async def test_a_session_of_an_agent_below_is_left_to_its_own():
+    inner = Chat({"n": 1}).agent(Trim([], 1), name="helper")
+    outer = Agent(ScriptedModel(calls("helper", task="go"), says("done")), tools=[inner.as_tool()])
+    outer.with_capability(Trim([], 1))
+    await outer.run("go", session="s")
+    with pytest.raises(SessionError, match="sub-agent"):
+        await outer.compact("s/1/1")
 
 
 async def test_a_gate_that_fails_has_denied():

@@ -33,10 +33,13 @@ async def compact(segment: Segment) -> None:
         window = window_of(segment)
         tried = segment.tried.get(compactor.name)
         if tried is not None and window.tokens < tried * AGAIN:
+            segment.tried = {**segment.tried, compactor.name: min(tried, window.tokens)}
             continue
         plan = compactor.plan(window)
-        if plan is not None and await carry_out(segment, compactor, plan, window, about) is None:
-            segment.tried = {**segment.tried, compactor.name: window.tokens}
+        if plan is None:
+            continue
+        made = await carry_out(segment, compactor, plan, window, about)
+        segment.tried = {**segment.tried, compactor.name: window.tokens if made is None else 0}
 
 
 async def compact_now(segment: Segment, instructions: str) -> tuple[Compacted, ...]:

@@ -15,31 +15,28 @@ AGAIN = 1.1
 """A strategy that has done its work waits until the request has grown by so much, whatever its trigger says."""
 
 
-def oldest(window: Window, name: str, keep: Keep, target: float, *, added: int, forced: bool) -> tuple[int, int] | None:
-    """The oldest messages, to be replaced by `added` tokens; None if nothing can be cut, or nothing of it is new.
+def oldest(
+    window: Window, name: str, keep: Keep, trigger: Trigger, target: float, *, added: int, forced: bool
+) -> tuple[int, int] | None:
+    """The oldest messages, to be replaced by one with `added` tokens; None if nothing can be cut, or nothing is new.
 
-    The last ones that `keep` names stay, and beyond these as many as fit into the target, a part of what the request
-    has now. What is `forced` goes as far as `keep` lets it.
+    The last ones that `keep` names stay, and beyond these as many as fit into the target: a part of what the trigger
+    names. What is `forced` goes as far as `keep` lets it.
     """
-    messages = window.messages
+    messages = list(window.messages)
     last = len(messages) - keep.last(window)
     cuts = [cut for cut in window.cuts() if 0 < cut <= last]
     if not cuts:
         return None
-    end = cuts[-1] if forced else _enough(window, cuts, window.tokens * target - added)
+    end, at, left, count = cuts[-1], 0, float(window.tokens + added), len(messages) + 1
+    for cut in cuts if target and not forced else ():
+        gone = [messages[one] for one in range(at, cut) if not window.stays(one)]
+        at, left, count = cut, left - window.size(gone), count - len(gone)
+        if not trigger.reached(left / target, count / target, window.limit):
+            end = cut
+            break
     new = [at for at in range(end) if messages[at].origin != name and not window.stays(at)]
     return (0, end) if new else None
-
-
-def _enough(window: Window, cuts: list[int], goal: float) -> int:
-    """The first cut that leaves no more than the goal, or else the last."""
-    left, at, messages = float(window.tokens), 0, list(window.messages)
-    for cut in cuts:
-        left -= window.size([messages[gone] for gone in range(at, cut) if not window.stays(gone)])
-        at = cut
-        if left <= goal:
-            return cut
-    return cuts[-1]
 
 
 def settled(window: Window, name: str) -> bool:
@@ -62,7 +59,7 @@ def as_keep(owner: str, keep: Keep | int, trigger: Trigger) -> Keep:
 def check_target(owner: str, target: float) -> None:
     """A part of what there was."""
     if not (is_number(target) and 0 <= target < 1):
-        raise ConfigError(f"{owner}: target={target!r}: give a part of what the request has, from 0 to below 1")
+        raise ConfigError(f"{owner}: target={target!r}: give a part of what the trigger names, from 0 to below 1")
 
 
 def check_text(owner: str, what: str, text: object) -> None:

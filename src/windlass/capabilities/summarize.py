@@ -77,7 +77,7 @@ class Summarize:
     """Let a model summarise the oldest messages when the `trigger` is due; the transcript keeps them.
 
     `model` is a model, or the name of one of the agent's; without one the agent's own is asked. The last messages that
-    `keep` names stay, and beyond these as many as fit into `target`, a part of what the request has then. The summary
+    `keep` names stay, and beyond these as many as fit into `target`, a part of what the trigger names. The summary
     before is part of what is summarised. `instructions` are added to what the model is told. If the summary fails or is
     empty nothing changes and the turn fails.
 
@@ -134,7 +134,7 @@ class Summarize:
 
     def _plan(self, window: Window, forced: bool) -> Compaction | None:
         added = round(window.tokens * ALLOWED)
-        found = oldest(window, self.name, self.keep, self.target, added=added, forced=forced)
+        found = oldest(window, self.name, self.keep, self.trigger, self.target, added=added, forced=forced)
         if found is None or self._size(window, found) < WORTH:
             return None
         return Compaction(found, self.instructions, reason=repr(self.trigger))

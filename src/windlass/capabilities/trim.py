@@ -22,8 +22,8 @@ NOTE = "Earlier messages of this conversation are no longer shown."
 class Trim:
     """Drop the oldest messages from what models are shown when the `trigger` is due.
 
-    The last messages that `keep` names stay, and beyond these as many as fit into `target`, a part of what the request
-    has then. A note takes the place of those that are gone. The transcript keeps them all.
+    The last messages that `keep` names stay, and beyond these as many as fit into `target`, a part of what the trigger
+    names. A note takes the place of those that are gone. The transcript keeps them all.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Trim:
         if not forced and (not self.trigger.due(window) or settled(window, self.name)):
             return None
         added = window.size([self.note])
-        found = oldest(window, self.name, self.keep, self.target, added=added, forced=forced)
+        found = oldest(window, self.name, self.keep, self.trigger, self.target, added=added, forced=forced)
         return None if found is None else Compaction(found, reason=repr(self.trigger))
 
     async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
