@@ -257,10 +257,12 @@ class _Ahead:
             self.replies.clear()
 
     def fits(self, window: Window) -> bool:
-        """Whether the messages are still there, and whether it can be waited for."""
+        """Whether the messages are still there, and whether it is written or can be waited for."""
         start, end = self.plan.range
         same = len(window.messages) >= end and window.messages[start:end] == self.window.messages[start:end]
-        return same and (self.task.done() or self.task.get_loop() is asyncio.get_running_loop())
+        if self.task.done():
+            return same and bool(self.replies)
+        return same and self.task.get_loop() is asyncio.get_running_loop()
 
     async def model(self) -> Model:
         """Once it is written: a model that gives what was replied then, or else asks the real one."""
