@@ -10,8 +10,8 @@ from windlass import Agent, Compacting, Completed, Deny, HookDecided, Rewind, St
 from windlass.capabilities import ClearResults, Messages, Offload, Summarize, Tokens, Trim
 from windlass.errors import CompactionError, ConfigError, SessionBusy, SessionError
 from windlass.events import Compaction
-from windlass.messages import Message, ToolResultPart
-from windlass.records import Compacted, Rewritten
+from windlass.messages import Message, ToolResultPart, user
+from windlass.records import Compacted, MessageAdded, Rewound, Rewritten, TurnStarted
 from windlass.stores import MemoryStore
 from windlass.testing import ScriptedModel, assert_same_everywhere, calls, check_capability, says
 from windlass.transfer import export_session, import_session
@@ -265,6 +265,22 @@ async def test_a_rewind_past_a_compaction_shows_the_transcript_again(to):
     assert len(results) <= to - 1
     assert {part.call_id for part in results} <= {f"s/{step}/1" for step in range(1, to)}
     await assert_sound(agent)
+
+
+def test_a_rewind_into_what_an_earlier_compaction_replaced_undoes_the_later_ones_too():
+    added = [MessageAdded(user(f"message {number}")) for number in range(1, 10)]
+    log = [
+        TurnStarted(1, user("message 0"), "s/t1"),
+        MessageAdded(),
+        *added,
+        Compacted((2, 8), (user("short"),)),
+        Compacted((0, 2), (0,)),
+    ]
+    assert texts(fold("s", log).shown) == ["message 0", "short", "message 8", "message 9"]
+    kept = fold("s", [*log, Rewound(1, 9)])
+    assert texts(kept.shown) == ["message 0", "short", "message 8"]
+    undone = fold("s", [*log, Rewound(1, 7)])
+    assert texts(undone.shown) == texts(undone.messages) == [f"message {number}" for number in range(7)]
 
 
 # ---------------------------------------------------------------- refused

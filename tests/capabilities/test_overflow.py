@@ -7,6 +7,7 @@ import pytest
 from windlass import Compacting, Completed, Deny, ErrorHandled, Failed, ModelCall
 from windlass.capabilities import ClearResults, Summarize, Trim
 from windlass.errors import ContextOverflow
+from windlass.events import Compaction
 from windlass.records import Compacted
 
 from .chats import Chat, asks_for_summary, assert_sound, texts
@@ -83,6 +84,32 @@ async def test_it_is_tried_again_once_in_a_step():
     assert chat.refused == 2
     with pytest.raises(ContextOverflow):
         result.raise_for_error()
+
+
+class Nibble:
+    """A strategy that drops the oldest message."""
+
+    name = "nibble"
+
+    def install(self, registrar):
+        registrar.compactor(self)
+
+    def plan(self, window, *, forced=False):
+        return Compaction((0, 1)) if forced else None
+
+    async def replace(self, plan, window, turn):
+        return []
+
+
+async def test_a_strategy_that_gains_little_is_not_asked_over_and_over():
+    chat = Strict(10_000)
+    agent = chat.agent(Nibble())
+    await talk(agent, 4)
+    chat.most = 10
+    [result] = await talk(agent, 1)
+    assert chat.refused == 2
+    assert len(result.state.shown) == len(result.messages) - 1
+    assert isinstance(result.outcome, Failed)
 
 
 async def test_who_may_not_compact_meets_the_error():

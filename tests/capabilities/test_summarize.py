@@ -156,9 +156,10 @@ async def test_no_safe_cut_means_that_nothing_happens():
 
 
 async def test_what_is_no_smaller_is_left_alone():
-    chat = Chat(says("ok"), says("ok"), says("ok"), summaries=[LONG * 5])
-    agent = chat.agent(Summarize(trigger=Messages(3), keep=1))
+    chat = Chat(summaries=[LONG * 20])
+    agent = chat.agent(Summarize(trigger=Messages(5), keep=1))
     results = await talk(agent, 3)
+    assert len(chat.asked) == 1
     assert all(result.outcome == Completed() for result in results)
     assert not results[-1].state.compactions
 
@@ -175,10 +176,10 @@ async def test_nothing_is_repeated_when_nothing_new_came():
 
 
 async def test_a_trigger_that_stays_due_does_not_summarise_all_the_time():
-    chat = Chat(*[{"n": n, "size": 10} for n in range(12)])
-    agent = chat.agent(Summarize(trigger=Tokens(10), keep=2), system="You are helpful. " * 100)
+    chat = Chat(*[{"n": n, "size": 450} for n in range(12)])
+    agent = chat.agent(Summarize(trigger=Tokens(10), keep=2), system="You are helpful. " * 600)
     await agent.run("go", session="s")
-    assert len(chat.asked) <= 4
+    assert 1 <= len(chat.asked) <= 6
 
 
 async def test_instructions_reach_the_model_from_all_sides():

@@ -23,6 +23,15 @@ async def test_the_oldest_messages_are_dropped():
     await assert_sound(agent)
 
 
+async def test_the_target_counts_messages_where_the_trigger_does():
+    agent = Chat().agent(Trim(Messages(10), 1))
+    await agent.run("one long message " * 500, session="s")
+    for turn in range(5):
+        await agent.run(f"question {turn}", session="s")
+    [shown] = (await agent.state("s")).compactions
+    assert 2 <= len(shown.messages) < 5
+
+
 async def test_a_long_turn_keeps_its_message_and_its_pairs():
     chat = Chat(*[{"n": n, "size": 300} for n in range(10)])
     agent = chat.agent(Trim(Tokens(500), 2, note="(gone)"))
