@@ -28,9 +28,8 @@ RELIEF = 0.5
 
 async def compact(segment: Segment) -> None:
     """Ask every strategy once, in their order."""
-    about = f"{step_id(segment.fold.session, segment.fold.steps + 1)}/compact"
+    window = window_of(segment)
     for compactor in segment.program.compactors:
-        window = window_of(segment)
         tried = segment.tried.get(compactor.name)
         if tried is not None and window.tokens < tried * AGAIN:
             segment.tried = {**segment.tried, compactor.name: min(tried, window.tokens)}
@@ -38,8 +37,10 @@ async def compact(segment: Segment) -> None:
         plan = compactor.plan(window)
         if plan is None:
             continue
+        about = f"{step_id(segment.fold.session, segment.fold.steps + 1)}/compact"
         made = await carry_out(segment, compactor, plan, window, about)
         segment.tried = {**segment.tried, compactor.name: window.tokens if made is None else 0}
+        window = window_of(segment)
 
 
 async def compact_now(segment: Segment, instructions: str) -> tuple[Compacted, ...]:
@@ -93,7 +94,7 @@ def window_of(segment: Segment) -> Window:
     limit = program.budget.limit(program.model_name, program.settings)
     room = None if limit is None else max(limit - program.reserve, 0)
     meter, name = segment.meter, program.model_name
-    return Window(segment.state, messages, fold.place, tokens, room, meter, name, program.models)
+    return Window(fold, messages, tokens, room, meter, name, program.models)
 
 
 async def carry_out(

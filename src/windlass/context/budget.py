@@ -55,24 +55,17 @@ class Counter:
 
     def part(self, part: Part) -> int:
         """The tokens of one part."""
-        match part:
-            case TextPart() | ThinkingPart():
-                return self.text(part.text) + (self.text(part.signature or "") if type(part) is ThinkingPart else 0)
-            case ToolCallPart():
-                return self.text(part.name) + self.text(part.json)
-            case ToolResultPart():
-                return MESSAGE + sum([self.part(inner) for inner in part.content])
-            case OpaquePart():
-                return self.text(msgspec.json.encode(part.data, enc_hook=str).decode())
-            case _:
-                return IMAGE
+        count = _PARTS.get(type(part))
+        return IMAGE if count is None else count(self, part)
 
     def message(self, message: Message) -> int:
         """The tokens of a message, counted once."""
         known = self._sizes.get(id(message))
         if known is not None and known[0] is message:
             return known[1]
-        size = MESSAGE + sum([self.part(part) for part in message.parts])
+        size = MESSAGE
+        for part in message.parts:
+            size += self.part(part)
         if len(self._sizes) >= KEPT:
             self._sizes.clear()
         self._sizes[id(message)] = (message, size)
@@ -90,6 +83,38 @@ class Counter:
         """The tokens of a tool as a model is told of it."""
         schema = msgspec.json.encode(spec.schema).decode()
         return MESSAGE + self.text(spec.name) + self.text(spec.description) + self.text(schema)
+
+
+def _text(counter: Counter, part: TextPart) -> int:
+    return counter.text(part.text)
+
+
+def _thinking(counter: Counter, part: ThinkingPart) -> int:
+    return counter.text(part.text) + counter.text(part.signature or "")
+
+
+def _call(counter: Counter, part: ToolCallPart) -> int:
+    return counter.text(part.name) + counter.text(part.json)
+
+
+def _result(counter: Counter, part: ToolResultPart) -> int:
+    size = MESSAGE
+    for inner in part.content:
+        size += counter.part(inner)
+    return size
+
+
+def _opaque(counter: Counter, part: OpaquePart) -> int:
+    return counter.text(msgspec.json.encode(part.data, enc_hook=str).decode())
+
+
+_PARTS: dict[type, Callable[[Counter, Any], int]] = {
+    TextPart: _text,
+    ThinkingPart: _thinking,
+    ToolCallPart: _call,
+    ToolResultPart: _result,
+    OpaquePart: _opaque,
+}
 
 
 class Budget:
@@ -138,11 +163,14 @@ class Meter:
         message = self.counter.message
         if items is not self._items or length < self._counted:
             self._items, self._counted, self._sum = items, 0, 0
-        for item in islice(items, self._counted, length):
-            self._sum += message(item)
-        self._counted = length
-        overlaid = [message(new) - message(items[at]) for at, new in (messages.overlay or {}).items()]
-        return self._sum + sum(overlaid) + sum([message(item) for item in tail])
+        if length > self._counted:
+            for item in islice(items, self._counted, length):
+                self._sum += message(item)
+            self._counted = length
+        total = self._sum
+        if messages.overlay:
+            total += sum([message(new) - message(items[at]) for at, new in messages.overlay.items()])
+        return total + sum([message(item) for item in tail]) if tail else total
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], messages: Messages, model: str) -> int:
         """About how many tokens the vendor will count."""

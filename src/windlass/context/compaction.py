@@ -10,7 +10,7 @@ from msgspec import Struct
 from windlass.events import Compaction
 from windlass.messages import Message, Messages, Part, ToolCallPart, ToolResultPart
 from windlass.protocols import Model
-from windlass.states import State
+from windlass.states import Fold, State
 from windlass.turns import Turn
 
 from .budget import Meter
@@ -20,18 +20,27 @@ class Window(Struct, frozen=True):
     """What the next request would show of the history, and how much room there is.
 
     `tokens` is about what that request has, before hooks inject anything, and `limit` what it may have: the context
-    window of the model, less the answer and what hooks may inject; None if nobody knows. `place` is where the message
-    that opened the turn stands. `models` has those of the agent by name, and `model` is the one that is asked.
+    window of the model, less the answer and what hooks may inject; None if nobody knows. `models` has those of the
+    agent by name, and `model` is the one that is asked.
     """
 
-    state: State
+    fold: Fold
     messages: Messages
-    place: int
     tokens: int
     limit: int | None
     meter: Meter
     model: str = ""
     models: Mapping[str, Model] = {}
+
+    @property
+    def state(self) -> State:
+        """The state of the session."""
+        return self.fold.state
+
+    @property
+    def place(self) -> int:
+        """Where the message that opened the turn stands."""
+        return self.fold.place
 
     def size(self, messages: Sequence[Message]) -> int:
         """About how many tokens some messages have."""
