@@ -255,8 +255,7 @@ class State(Value, frozen=True):
     @property
     def over(self) -> bool:
         """Whether no turn is under way: none has started, or the latest has ended."""
-        turn = self.turn
-        return turn is None or (turn.outcome is not None and not isinstance(turn.outcome, r.Suspended))
+        return over(self)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -298,6 +297,12 @@ def stop_reason(outcome: r.Outcome | None) -> StopReason | None:
             return StopReason.SUSPENDED
         case _:
             return None
+
+
+def over(state: State | Fold) -> bool:
+    """Whether no turn is under way."""
+    turn = state.turn
+    return turn is None or (turn.outcome is not None and not isinstance(turn.outcome, r.Suspended))
 
 
 def _place(state: State | Fold) -> int:

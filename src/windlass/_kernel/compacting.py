@@ -14,7 +14,7 @@ from windlass.messages import Message
 from windlass.outcomes import error_value
 from windlass.policies import category_of
 from windlass.records import Compacted, ErrorHandled
-from windlass.states import step_id
+from windlass.states import over, step_id
 
 from .segment import Segment
 from .stages import decide
@@ -94,7 +94,10 @@ def window_of(segment: Segment) -> Window:
     limit = program.budget.limit(program.model_name, program.settings)
     room = None if limit is None else max(limit - program.reserve, 0)
     meter, name = segment.meter, program.model_name
-    return Window(fold, messages, tokens, room, meter, name, program.models)
+    going = not over(fold)
+    return Window(
+        fold.session, messages, fold.place, going, fold.compactions, tokens, room, meter, name, program.models
+    )
 
 
 async def carry_out(

@@ -41,7 +41,7 @@ def oldest(
 
 def settled(window: Window, name: str) -> bool:
     """Whether little has come since this strategy last did its work."""
-    done = next((shown for shown in reversed(window.state.compactions) if shown.by == name), None)
+    done = next((shown for shown in reversed(window.compactions) if shown.by == name), None)
     return done is not None and window.tokens < done.tokens * AGAIN
 
 

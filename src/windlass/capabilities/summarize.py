@@ -127,7 +127,7 @@ class Summarize:
         """What would be summarised now."""
         due = self.trigger.due(window) and not settled(window, self.name)
         if self.between_turns and not forced:
-            _put(self._seen, window.state.session, window)
+            _put(self._seen, window.session, window)
             if (ahead := self._prepared(window)) is not None and (due or ahead.task.done()):
                 return Compaction(ahead.plan.range, self.instructions, reason="prepared between turns")
         return self._plan(window, forced) if due or forced else None
@@ -148,7 +148,7 @@ class Summarize:
         model = self._model(window)
         ahead = self._prepared(window) if self.between_turns else None
         if ahead is not None and (ahead.plan.range, ahead.plan.instructions) == (plan.range, plan.instructions):
-            del self._ahead[window.state.session]
+            del self._ahead[window.session]
             model, window = await ahead.model(), ahead.window
         summary = await self._summary(plan, window, turn, model)
         return [user(SUMMARY.format(summary=summary), origin=self.name)]
@@ -226,7 +226,7 @@ class Summarize:
 
     def _prepared(self, window: Window) -> _Ahead | None:
         """What was prepared for a session, if the history is still the one it was prepared for."""
-        session = window.state.session
+        session = window.session
         ahead = self._ahead.get(session)
         if ahead is not None and not ahead.fits(window):
             self._forget(session)
@@ -322,7 +322,10 @@ def _later(seen: Window, turn: Turn[Any]) -> Window:
     """The window as it is when the turn has ended."""
     state = turn.state
     tokens = seen.tokens - seen.size(seen.messages) + seen.size(state.shown)
-    return replace(seen, state=state, messages=state.shown, place=state.place, tokens=tokens)
+    shown, compactions = state.shown, state.compactions
+    return replace(
+        seen, messages=shown, place=state.place, going=not state.over, compactions=compactions, tokens=tokens
+    )
 
 
 def _put(kept: OrderedDict[str, Any], session: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from windlass.events import Compaction
 from windlass.messages import Message, Messages, Part, ToolCallPart, ToolResultPart
 from windlass.protocols import Model
-from windlass.states import Fold, State
+from windlass.states import Shown
 from windlass.turns import Turn
 
 from .budget import Meter
@@ -20,27 +20,21 @@ class Window(Struct, frozen=True):
     """What the next request would show of the history, and how much room there is.
 
     `tokens` is about what that request has, before hooks inject anything, and `limit` what it may have: the context
-    window of the model, less the answer and what hooks may inject; None if nobody knows. `models` has those of the
-    agent by name, and `model` is the one that is asked.
+    window of the model, less the answer and what hooks may inject; None if nobody knows. `place` is where the message
+    that opened the turn stands, `going` says whether that turn is under way, and `compactions` are those there were.
+    `models` has those of the agent by name, and `model` is the one that is asked.
     """
 
-    fold: Fold
+    session: str
     messages: Messages
+    place: int
+    going: bool
+    compactions: tuple[Shown, ...]
     tokens: int
     limit: int | None
     meter: Meter
     model: str = ""
     models: Mapping[str, Model] = {}
-
-    @property
-    def state(self) -> State:
-        """The state of the session."""
-        return self.fold.state
-
-    @property
-    def place(self) -> int:
-        """Where the message that opened the turn stands."""
-        return self.fold.place
 
     def size(self, messages: Sequence[Message]) -> int:
         """About how many tokens some messages have."""
@@ -67,7 +61,7 @@ class Window(Struct, frozen=True):
 
     def stays(self, at: int) -> bool:
         """Whether a message stays whatever is compacted: it opened the turn that is under way."""
-        return at == self.place and not self.state.over
+        return at == self.place and self.going
 
     def window(self, model: Model) -> int | None:
         """The context window of a model; None if nobody knows."""
