@@ -352,6 +352,25 @@ async def test_what_the_log_says_was_taken_leaves_the_inbox_for_good():
     assert list(await store.take("s", ("k1", "k2"))) == [("k3", "steer", "three")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("steer", {"role": "nobody"}),
+        ("steer", {"role": "assistant", "parts": [{"type": "text", "text": "I did."}]}),
+        ("steer", 5),
+        ("cancel", {"reason": "of which turn?"}),
+        ("hello", None),
+    ],
+)
+async def test_what_makes_no_sense_in_an_inbox_is_taken_and_ends_no_turn(kind: str, data: Any):
+    agent = Agent(FunctionModel(lambda request: says(f"of {len(request.messages)}")))
+    await agent.run("one", session="s")
+    await agent.store.put("s", "k", kind, data)
+    result = await agent.run("two", session="s")
+    assert (result.outcome, result.text) == (Completed(), "of 3")
+    assert list(await agent.store.take("s", ())) == []
+
+
 async def test_a_segment_that_is_steered_has_one_more_message_once():
     agent = Agent(ScriptedModel())
     segment = Segment(agent.compile(), Fold("s"))

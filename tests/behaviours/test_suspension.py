@@ -649,6 +649,17 @@ async def test_a_superseded_turn_passes_its_ending_hooks(ran: Ran):
     assert seen == [1, Stopped(StopReason.SUPERSEDED, "the user went on"), 2, Completed()]
 
 
+async def test_of_a_call_that_was_started_no_new_message_says_that_it_did_not_run(ran: Ran):
+    """Behaviours 83b, 99: the model reads that nobody knows, and nothing else."""
+    agent, _ = await interrupted(calls("send", to="ann"), ran)
+    result = await agent.run("never mind", session=SESSION)
+    [told] = result.messages[2].parts
+    assert told.status == "interrupted"
+    assert "may or may not have happened" in told.text
+    assert "not run" not in told.text
+    assert ran.calls == []
+
+
 async def test_finished_calls_of_a_superseded_step_keep_their_results(ran: Ran):
     """Behaviour 83b: what was done is told, what waited is closed."""
     agent = three_asked(ran)

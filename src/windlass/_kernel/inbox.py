@@ -21,14 +21,14 @@ from .stages import add_message
 async def take_inbox(segment: Segment) -> bool:
     """Move what came from outside into the log: steering becomes a message, a cancel ends the turn it was meant for.
 
-    Whether a message was added. What comes after this is told by the next commit.
+    Whether a message was added. What comes after this is told by the next commit. An entry that is none of these is
+    taken, and counts for nothing: else it would end every turn from here on.
     """
     segment.inbox = added = False
     entries = await segment.program.store.take(segment.fold.session, segment.fold.inbox)
     for key, kind, data in entries:
         taken = InboxTaken(key, kind)
-        if kind == "steer":
-            message = msgspec.convert(data, Message) if isinstance(data, dict) else as_message(data)
+        if kind == "steer" and (message := _steering(data)) is not None:
             added = await _hear(segment, taken, message) or added
         else:
             segment.record(taken)
@@ -81,7 +81,16 @@ def _cancelled(segment: Segment, data: Any) -> str | None:
     """Why the turn is cancelled; None if it was another turn, which is over. A text is meant for whatever runs."""
     if not isinstance(data, dict):
         return str(data)
-    return str(data["reason"]) if data["turn"] == segment.fold.turns else None
+    return str(data.get("reason", "")) if data.get("turn") == segment.fold.turns else None
+
+
+def _steering(data: Any) -> Message | None:
+    """What somebody said to the turn; None if it is no message of a user."""
+    try:
+        message = msgspec.convert(data, Message) if isinstance(data, dict) else as_message(data)
+    except (TypeError, msgspec.ValidationError):
+        return None
+    return message if message.role == "user" else None
 
 
 async def _hear(segment: Segment, taken: InboxTaken, message: Message) -> bool:

@@ -193,7 +193,7 @@ class TurnLifecycle(Struct):
     async def _supersede(self) -> None:
         """A new message on a turn that is not over: its open calls are closed first, then it ends, hooks and all."""
         segment = self.segment
-        await abandon(segment, "The user went on before this call was decided; it did not run.")
+        await abandon(segment, "The user went on before this call had a result.")
         if segment.fold.turn is not None and segment.fold.turn.outcome is not None:
             segment.record(Resumed(segment.program.digest, segment.clock.now()))
         segment.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))

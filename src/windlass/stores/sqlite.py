@@ -415,7 +415,7 @@ class SQLiteStore:
             if db is None:
                 db = self._local.db = self._connect()
             return db.execute(query, values).fetchall()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeError) as error:
             self._local.db = None
             self._disconnect(db)
             raise self._error("read", error) from error
