@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ import pytest
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import proxied
 
-from windlass import Agent, Approve, Cancelled, Completed, Failed, Suspended, tool
-from windlass.errors import SessionUnknown, StoreError
+from windlass import Agent, Approve, Ask, Cancelled, Completed, Failed, Result, Suspended, ToolCalling, tool
+from windlass.errors import NotSuspended, SessionUnknown, StoreError
+from windlass.messages import ModelRequest, ToolResultPart
 from windlass.protocols import Store
-from windlass.records import MessageAdded, SessionOpened, ToolCalled
+from windlass.records import MessageAdded, Record, SessionOpened, ToolCalled
+from windlass.states import State, fold
+from windlass.stores import MemoryStore
 from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FunctionModel, calls, says
@@ -507,3 +510,109 @@ def test_a_file_or_folder_that_cannot_be_written_is_named(folder, what):
     assert str(path.parent) in told
     assert "writable for this user" in told
     asyncio.run(append(file, "t"))
+
+
+# ---------------------------------------------------------------- one failure, anywhere
+
+
+class FailsOnce(MemoryStore):
+    """A store of which one call fails, before it has done anything or after."""
+
+    durable = True
+
+    def __init__(self, at: int, after: bool) -> None:
+        super().__init__()
+        self.at = at
+        self.after = after
+        self.count = 0
+
+    async def _pass(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        self.count += 1
+        fails = self.count == self.at
+        value = None if fails and not self.after else await call()
+        if fails:
+            raise StoreError("the line is cut; mend it")
+        return value
+
+    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+        return bool(await self._pass(lambda: MemoryStore.append(self, session, records, expected)))
+
+    async def read(self, session: str, start: int = 0) -> Sequence[Record]:
+        found: Sequence[Record] = await self._pass(lambda: MemoryStore.read(self, session, start))
+        return found
+
+    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+        found: Sequence[tuple[str, str, Any]] = await self._pass(lambda: MemoryStore.take(self, session, taken))
+        return found
+
+
+def bosses(store: MemoryStore, effects: list[Any]) -> Agent[Any, Any]:
+    """An agent whose sub-agents, two at once, ask before they pay."""
+
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        effects.append(euros)
+        return "paid"
+
+    @tool(effect="idempotent")
+    async def note(idempotency_key: str) -> str:
+        """Note it."""
+        return "noted"
+
+    def reply(request: ModelRequest) -> Any:
+        task = request.messages[0].text
+        if request.messages[-1].role == "tool":
+            return says("done")
+        if task == "both":
+            return calls([("clerk", {"task": "1"}), ("note", {}), ("clerk", {"task": "2"})])
+        return calls([("pay", {"euros": int(task)}), ("note", {})])
+
+    clerk = Agent(FunctionModel(reply), tools=[pay, note], name="clerk")
+    clerk.gate(ToolCalling, tool="pay")(lambda event: Ask("Pay?"))
+    return Agent(FunctionModel(reply), tools=[clerk.as_tool(), note], store=store)
+
+
+async def to_its_end(store: FailsOnce, effects: list[Any], told: list[str]) -> State:
+    """The turn, gone on with for as often as it fails."""
+    agent = bosses(store, effects)
+    result: Result[Any] | None = None
+    for _ in range(20):
+        try:
+            if result is not None and result.waiting_for:
+                result = await agent.resume("s", answers={result.waiting_for[0].id: Approve(by="eve")})
+            elif "s" in await store.sessions():
+                result = await agent.resume("s")
+            else:
+                result = await agent.run("both", session="s")
+        except StoreError as error:  # it failed when there was no turn yet
+            told.append(str(error))
+            result = None
+            continue
+        except NotSuspended:  # its last record was kept
+            break
+        if isinstance(result.outcome, Failed):
+            told.append(result.outcome.error.message)
+            result = None
+        elif not result.waiting_for:
+            break
+    return fold("s", await MemoryStore.read(store, "s"))
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_store_that_fails_once_wherever_that_is_costs_no_answer_and_no_sub_agent(after: bool):
+    """The turn ends as failed with that error, and the next resume goes on with all that was there."""
+    calm = FailsOnce(0, after)
+    whole = await to_its_end(calm, [], [])
+    assert whole.outcome == Completed()
+    for at in range(1, calm.count + 1):
+        store, effects, told = FailsOnce(at, after), list[Any](), list[str]()
+        state = await to_its_end(store, effects, told)
+        assert told == ["the line is cut; mend it"], at
+        assert state.outcome == Completed(), at
+        assert len(effects) == len(set(effects)), at
+        assert await store.approvals() == [], at
+        for session in await store.sessions():
+            assert fold(session, await MemoryStore.read(store, session)).outcome == Completed(), (at, session)
+        [results] = [message.parts for message in state.messages if message.role == "tool"]
+        assert [part.status for part in results if isinstance(part, ToolResultPart)] == ["ok"] * 3, at

@@ -20,7 +20,7 @@ from windlass._hooks.merging import strictest
 from windlass._hooks.observers import Backlog
 from windlass.criteria import CostLimit, Deadline, Limit, TokenLimit, name_of
 from windlass.decisions import Allow, Ask
-from windlass.errors import ConfigError, HookError
+from windlass.errors import ConfigError, HookError, StoreError
 from windlass.events import Delegating, ToolCalling
 from windlass.messages import Delegation, Message, ModelReply, ToolCall, ToolResult, Usage, text_result, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
@@ -245,6 +245,10 @@ class ChildSegment(Segment):
         if not any(fact is answered for answered in self.delivered or ()):  # whoever is above has heard it
             self.above.hear(fact.replace(path=self.fold.session), self)
 
+    @property
+    def broken(self) -> StoreError | None:
+        return super().broken or self.above.broken
+
     async def told(self) -> None:
         await super().told()
         await self.above.told()
@@ -300,7 +304,8 @@ class ChildLifecycle:
 async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str, number: int) -> ToolResult:
     """A task to a child, and what comes of it. A child that was started before goes on where it stood.
 
-    Whatever happens to the child is a result, but for what cancels the parent too and for questions to people.
+    Whatever happens to the child is a result, but for what cancels the parent too and for questions to people. If its
+    log can be read or written no longer, nor is that of the parent written: the next to resume finds both as they were.
     """
     assert segment.fold.open is not None
     state = segment.fold.open.calls[call.id]
@@ -322,7 +327,11 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
         else:
             await _run(segment, child)
     except Exception as error:
+        if isinstance(error, StoreError):
+            segment.give_up(error)
         return _error(tool, f"could not work: {type(error).__name__}: {error}")
+    if child.broken is not None:
+        segment.give_up(child.broken)
     if isinstance(child.state.outcome, Suspended) and child.waiting:
         _ask_too(segment, child.waiting)
         raise ChildWaits
@@ -419,8 +428,11 @@ async def _run(segment: Segment, child: ChildSegment) -> None:
 
 
 async def end_children(segment: Segment, reason: str) -> None:
-    """The open calls of a step will not be finished: neither will the children that work on them."""
-    step = segment.fold.open
+    """The open calls of a step will not be finished: neither will the children that work on them.
+
+    If the log cannot say so they stay as they are: whoever resumes it goes on with them.
+    """
+    step = segment.fold.open if segment.broken is None else None
     for call in step.calls.values() if step is not None else ():
         tool = segment.program.delegates.get(call.call.name)
         if call.result is None and call.children and tool is not None:

@@ -251,8 +251,8 @@ class Segment(Rare):
             self._writer = asyncio.Lock()
         async with self._writer:
             fold = self.fold
-            if self._unwritable is not None:
-                raise self._unwritable
+            if self.broken is not None:
+                raise self.broken
             if self._in_doubt:
                 await self._find_out()
             if batch := fold.pending[:]:
@@ -271,6 +271,16 @@ class Segment(Rare):
                     self._unwritable = StoreError(text)
                     raise self._unwritable from error
                 fold.acknowledge(len(batch))
+
+    @property
+    def broken(self) -> StoreError | None:
+        """The error of the store after which nothing more is written."""
+        return self._unwritable
+
+    def give_up(self, error: StoreError) -> None:
+        """Write nothing more: the store failed where this log goes on from, be it while reading or in a log below."""
+        if self._unwritable is None:
+            self._unwritable = error
 
     async def _find_out(self) -> None:
         """A commit was broken off: whether the batch was kept is for the store to say."""

@@ -419,6 +419,8 @@ class TurnLifecycle(Struct):
 
     async def _close(self, error: BaseException) -> State:
         segment = self.segment
+        if isinstance(error, StoreError):
+            segment.give_up(error)
         if isinstance(error, Exception):
             outcome: Failed | Cancelled | Stopped = Failed(error_value(error))
         else:
