@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -346,6 +347,29 @@ def test_what_is_asked_is_listed(folder):
     assert "answers: approve, edit, reject, respond" in result.output
     assert "food" not in windlass("approve", "rent").output
     assert windlass("approve", "nobody").output == "nothing is asked\n"
+
+
+def test_the_question_of_a_sub_agent_is_listed_once_where_it_can_be_resumed(folder):
+    Path("boss.py").write_text(
+        "from counter import *\n"
+        "boss = Agent(FunctionModel(lambda request: says('Done.') if request.messages[-1].role == 'tool' else "
+        "calls('till', task='Pay.')), tools=[agent.as_tool()], store='sqlite:///till.db')\n"
+        "boss.run_sync('See to it.', session='top')\n"
+    )
+    subprocess.run([sys.executable, "boss.py"], check=True)
+    assert windlass("approve").output.count("Pay 5 euros?") == 1
+    assert "top  top/1/1/1/1  Pay 5 euros?" in windlass("approve").output
+    assert "top/1/1  top/1/1/1/1  Pay 5 euros?" in windlass("approve", "top/1/1").output
+    result = windlass("approve", "top/1/1", "top/1/1/1/1")
+    assert result.output == "approve: kept for the next resume of top\n"
+
+
+def test_who_answers_is_noted_even_if_nobody_says_so(folder, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "eve")
+    fill("rent")
+    assert windlass("approve", "rent", "rent/1/1").exit_code == 0
+    assert windlass("resume", "counter:agent", "rent").exit_code == 0
+    assert '"by":"eve"' in windlass("show", "rent", "--records", "--json").output
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -10,7 +12,7 @@ from click.core import ParameterSource
 
 from windlass import Agent
 from windlass._text import shown
-from windlass.approvals import resolve
+from windlass.approvals import CHILD, resolve
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.protocols import Store
 from windlass.records import Asked
@@ -27,7 +29,7 @@ from .stores import store_option, with_store
 @click.option("--reject", "message", help="Say no, with a message to the model.")
 @click.option("--edit", "arguments", help="Say yes to these arguments instead, a JSON object.")
 @click.option("--respond", "text", help="Do not run it: the model reads this text as the result.")
-@click.option("--by", help="Who answers.")
+@click.option("--by", help="Who answers; if you do not say, the name you are logged in with.")
 @click.pass_context
 def approve(
     ctx: click.Context,
@@ -51,16 +53,33 @@ def approve(
     if session is None or question is None:
         _list(where, session)
         return
-    answer = _answer(message, arguments, text, by)
+    answer = _answer(message, arguments, text, by or _login())
 
-    async def work(store: Store) -> None:
+    async def work(store: Store) -> str:
+        asking = [name for name, asked in await store.approvals() if asked.id == question]
         if agent is None:
             await resolve(store, session, question, answer)
         else:
             await agent.resolve(session, question, answer)
+        return _top(session, asking)
 
-    with_store(where, work)
-    click.echo(f"{type(answer).__name__.lower()}: kept for the next resume of {session}")
+    top = with_store(where, work)
+    click.echo(f"{type(answer).__name__.lower()}: kept for the next resume of {top}")
+
+
+def _login() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return None
+
+
+def _top(session: str, asking: Iterable[str]) -> str:
+    """The session to resume: that of a sub-agent goes on with the one above it that asks the same."""
+    known = set(asking)
+    while (named := CHILD.fullmatch(session)) is not None and named[1] in known:
+        session = named[1]
+    return session
 
 
 def _answer(message: str | None, arguments: str | None, text: str | None, by: str | None) -> AnyResolution:
@@ -83,7 +102,11 @@ def _answer(message: str | None, arguments: str | None, text: str | None, by: st
 
 def _list(where: str | Store, session: str | None) -> None:
     async def work(store: Store) -> list[tuple[str, Asked]]:
-        return list(await store.approvals(session))
+        found = await store.approvals(session)
+        asking: dict[tuple[str, str], list[str]] = {}
+        for name, asked in found:
+            asking.setdefault((asked.id, asked.digest), []).append(name)
+        return [(name, asked) for name, asked in found if _top(name, asking[asked.id, asked.digest]) == name]
 
     found = with_store(where, work)
     for name, asked in found:
