@@ -50,7 +50,7 @@ async def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(tmp_pa
     for store in (relative, absolute):
         assert isinstance(store, SQLiteStore)
         assert store.durable
-        await store.append("s", [SessionOpened("new", "a", "p")], 0)
+        await store.append("s", [OPENED], 0)
         await store.close()
     assert (tmp_path / "a" / "logs.db").exists()
     assert (tmp_path / "b" / "logs.db").exists()
@@ -59,7 +59,7 @@ async def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(tmp_pa
 async def test_a_relative_path_stays_where_it_was_when_the_process_moves(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_store("sqlite:///logs.db")
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert list(await store.read("s")) == [OPENED]
@@ -70,7 +70,7 @@ async def test_a_relative_path_stays_where_it_was_when_the_process_moves(tmp_pat
 async def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for store in (open_store("sqlite:///~/a.db"), SQLiteStore("~/b.db"), SQLiteStore(Path("~/c.db"))):
-        await store.append("s", [SessionOpened("new", "a", "p")], 0)
+        await store.append("s", [OPENED], 0)
         await store.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "c.db"]
 
@@ -172,9 +172,9 @@ class Counting(SQLiteStore):
 
 async def test_what_waits_is_committed_together(file):
     store = Counting(file)
-    first = asyncio.ensure_future(store.append("first", [SessionOpened("new", "a", "p")], 0))
+    first = asyncio.ensure_future(store.append("first", [OPENED], 0))
     await asyncio.to_thread(store.begun.wait, 20)
-    rest = [asyncio.ensure_future(store.append(f"s{name}", [SessionOpened("new", "a", "p")], 0)) for name in range(99)]
+    rest = [asyncio.ensure_future(store.append(f"s{name}", [OPENED], 0)) for name in range(99)]
     await asyncio.sleep(0)
     store.go.set()
     await asyncio.gather(first, *rest)
@@ -185,10 +185,10 @@ async def test_what_waits_is_committed_together(file):
 
 async def test_who_is_refused_does_not_take_the_others_along(file):
     store = Counting(file)
-    first = asyncio.ensure_future(store.append("s", [SessionOpened("new", "a", "p")], 0))
+    first = asyncio.ensure_future(store.append("s", [OPENED], 0))
     await asyncio.to_thread(store.begun.wait, 20)
     together = [asyncio.ensure_future(store.append("s", [number(at)], 1)) for at in range(3)]
-    together.append(asyncio.ensure_future(store.append("t", [SessionOpened("new", "a", "p")], 0)))
+    together.append(asyncio.ensure_future(store.append("t", [OPENED], 0)))
     await asyncio.sleep(0)
     store.go.set()
     results = await asyncio.gather(first, *together, return_exceptions=True)
@@ -216,7 +216,7 @@ async def test_a_loop_that_was_closed_while_it_waited_harms_nobody(file):
     store = Counting(file)
 
     async def impatient() -> None:
-        store._write_later = asyncio.ensure_future(store.append("s", [SessionOpened("new", "a", "p")], 0))  # type: ignore[attr-defined]
+        store._write_later = asyncio.ensure_future(store.append("s", [OPENED], 0))  # type: ignore[attr-defined]
         await asyncio.sleep(0)
 
     def leave() -> None:
@@ -227,7 +227,7 @@ async def test_a_loop_that_was_closed_while_it_waited_harms_nobody(file):
 
     await asyncio.to_thread(leave)
     store.go.set()
-    await store.append("t", [SessionOpened("new", "a", "p")], 0)
+    await store.append("t", [OPENED], 0)
     assert list(await store.read("s")) == [OPENED]
     await store.close()
 
@@ -243,7 +243,7 @@ async def test_the_write_ahead_log_does_not_grow_without_bound(store, file):
 
 
 async def test_closing_leaves_one_file(store, file):
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     await store.read("s")
     await store.close()
     assert [path.name for path in file.parent.iterdir()] == ["logs.db"]
@@ -251,7 +251,7 @@ async def test_closing_leaves_one_file(store, file):
 
 async def test_closing_waits_for_what_is_being_written(file):
     store = Counting(file)
-    appending = asyncio.ensure_future(store.append("s", [SessionOpened("new", "a", "p")], 0))
+    appending = asyncio.ensure_future(store.append("s", [OPENED], 0))
     await asyncio.to_thread(store.begun.wait, 20)
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
@@ -302,7 +302,7 @@ async def test_processes_that_share_a_file_advance_a_session_one_at_a_time(store
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 async def test_a_forked_process_has_a_writer_and_connections_of_its_own(store):
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     await store.read("s")
     with store._lock:  # as if another thread had it at that moment
         child = os.fork()
@@ -330,7 +330,7 @@ async def _in_the_child(store: SQLiteStore) -> None:
 
 async def test_a_stalled_process_that_wakes_up_cannot_write(store, file):
     other = SQLiteStore(file)
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     await other.append("s", [Resumed()], 1)
     for expected in (1, 0):
         with pytest.raises(SessionConflict, match="'s' has 2 records, not"):
@@ -417,9 +417,7 @@ async def test_a_migration_that_fails_changes_nothing(file, store, monkeypatch):
 
 async def test_those_who_come_first_at_the_same_time_make_one_file(file):
     stores = [SQLiteStore(file) for _ in range(6)]
-    await asyncio.gather(
-        *[store.append(f"s{at}", [SessionOpened("new", "a", "p")], 0) for at, store in enumerate(stores)]
-    )
+    await asyncio.gather(*[store.append(f"s{at}", [OPENED], 0) for at, store in enumerate(stores)])
     assert len(await stores[0].sessions()) == 6
     for store in stores:
         await store.close()
@@ -431,7 +429,7 @@ async def test_a_file_of_another_application_is_refused_and_not_touched(file, st
     db.close()
     before = file.read_bytes()
     with pytest.raises(StoreError, match="of another application; name another file"):
-        await store.append("s", [SessionOpened("new", "a", "p")], 0)
+        await store.append("s", [OPENED], 0)
     assert file.read_bytes() == before
 
 
@@ -441,7 +439,7 @@ async def test_what_was_taken_from_the_inbox_or_erased_is_no_longer_in_the_file(
     await store.put("s", "k1", "answer", {"text": "hunter3"})
     await store.append("s", [InboxTaken("k1", "answer")], 2)
     assert not await store.put("s", "k1", "answer", "again")
-    await store.append("other", [SessionOpened("new", "a", "p")], 0)
+    await store.append("other", [OPENED], 0)
     await store.close()
     assert b"hunter3" not in file.read_bytes()
     assert b"hunter2" in file.read_bytes()
@@ -519,7 +517,7 @@ async def test_the_bytes_of_a_step_do_not_depend_on_what_was_before(store, file)
 
 async def test_where_the_disk_is_quick_the_caller_commits_itself_and_else_the_writer(file, store, monkeypatch):
     monkeypatch.setattr(module, "QUICK", 60.0)
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     for at in range(1, 4):
         await store.append("s", [OPENED], at)
     assert store._here is not None
@@ -532,7 +530,7 @@ async def test_where_the_disk_is_quick_the_caller_commits_itself_and_else_the_wr
 async def test_a_caller_who_finds_the_file_locked_does_not_block_the_loop(file, monkeypatch):
     monkeypatch.setattr(module, "QUICK", 60.0)
     store = SQLiteStore(file)
-    await store.append("s", [SessionOpened("new", "a", "p")], 0)
+    await store.append("s", [OPENED], 0)
     await store.append("s", [OPENED], 1)
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -554,7 +552,7 @@ async def test_an_id_that_no_file_can_hold_is_refused_by_reads_as_by_writes(tmp_
     for asked in (
         store.read("lone \ud800"),
         store.find(search="\ud800"),
-        store.append("lone \ud800", [SessionOpened("new", "a", "p")], 0),
+        store.append("lone \ud800", [OPENED], 0),
     ):
         with pytest.raises(StoreError, match="surrogates"):
             await asked
