@@ -40,6 +40,7 @@ async def log_of(agent: Agent, kind: type) -> list[Any]:
 
 
 async def test_a_plain_hook_that_blocks_the_loop_is_named(monkeypatch):
+    """Behaviour 83g: and told how not to."""
     monkeypatch.setattr(dispatch, "BLOCKED_AFTER", 0.05)
     agent = Agent(ScriptedModel(says("hi")))
 

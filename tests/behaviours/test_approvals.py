@@ -32,6 +32,7 @@ from windlass import (
 )
 from windlass.errors import StaleAnswer
 from windlass.protocols import Store
+from windlass.records import ToolDecided
 from windlass.stores import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import ScriptedModel, calls, says
@@ -134,6 +135,9 @@ async def test_an_edited_call_runs_with_the_new_arguments_under_the_same_id(bank
     assert (bank.paid, told(result)) == ([3], [("ok", "paid 3")])
     assert result.messages[2].parts[0].call_id == asked.id
     assert asked.call.arguments == {"euros": 5}
+    [proposed] = result.messages[1].tool_calls
+    [executed] = [r.json for r in await (await bank.open()).read(SESSION) if isinstance(r, ToolDecided) and r.json]
+    assert (proposed.json, executed) == ('{"euros":5}', '{"euros":3}')
 
 
 async def test_a_rejected_call_never_runs_and_the_model_goes_on(bank):

@@ -671,7 +671,7 @@ async def test_of_parallel_calls_those_that_had_ended_keep_their_results(means):
 
 @pytest.mark.parametrize("wait", [True, False])
 async def test_a_tool_in_a_thread_is_of_unknown_outcome_and_its_late_result_is_a_fact(wait):
-    """Behaviour 83f, 83g: a thread cannot be stopped; what it gives after all is told, and is no message."""
+    """Behaviour 83f: a thread cannot be stopped; what it gives after all is told, and is no message."""
     release = threading.Event()
     entered = threading.Event()
 

@@ -238,7 +238,7 @@ def test_plain_wraps_of_a_step_and_a_turn_work(run: Run):
 
 
 async def test_a_plain_wrap_does_not_stall_the_event_loop():
-    """Behaviour 41: while a plain wrap waits, the loop goes on: the wrap is not run on the loop's thread."""
+    """Behaviours 41, 83g: while a plain wrap waits, the loop goes on: the wrap is not run on the loop's thread."""
     agent = Agent(ScriptedModel(says("x")))
     released = threading.Event()
     threads: list[bool] = []
