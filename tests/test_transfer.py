@@ -17,6 +17,7 @@ from windlass import (
     Asked,
     Completed,
     Delegating,
+    Failed,
     Injected,
     ModelReplying,
     SessionStarting,
@@ -186,6 +187,38 @@ async def test_a_session_whose_sub_agent_is_at_work_keeps_its_id(store, other):
         await import_session(other, lines, "t")
     assert list(await other.sessions()) == []
     assert await import_session(other, lines) == "s"
+
+
+async def test_a_sub_agent_whose_log_was_left_behind_is_not_begun_anew(store, other):
+    """What it has done would be done again, and nobody would be told. Once its log is there, too, it goes on."""
+    done: list[int] = []
+
+    @tool
+    async def act(number: int) -> str:
+        """Act."""
+        done.append(number)
+        return "acted"
+
+    def reply(request: Any) -> Any:
+        if request.messages[-1].role == "tool":
+            return says("done")
+        both = calls([("act", {"number": 1}), ("act", {"number": 2})])
+        return calls("clerk", task="act") if request.messages[0].text == "go" else both
+
+    def agent(store: Store) -> Agent:
+        clerk = Agent(FunctionModel(reply), tools=[act], name="clerk")
+        clerk.gate(ToolCalling)(lambda event: Ask("Act?") if event.call.arguments["number"] == 2 else None)
+        return Agent(FunctionModel(reply), tools=[clerk.as_tool()], store=store)
+
+    (asked,) = (await agent(store).run("go", session="s")).waiting_for
+    await import_session(other, await export_session(store, "s"))
+    failed = await agent(other).resume("s", answers={asked.id: Approve()})
+    assert isinstance(failed.outcome, Failed)
+    assert "the log of session 's/1/1'" in failed.outcome.error.message
+    assert done == [1]
+    await import_session(other, await export_session(store, "s/1/1"))
+    assert (await agent(other).resume("s")).outcome == Completed()
+    assert done == [1, 2]
 
 
 async def _send() -> str:

@@ -26,7 +26,7 @@ from windlass.messages import Delegation, Message, ModelReply, ToolCall, ToolRes
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
 from windlass.slots import Slot
-from windlass.states import CallFold, Fold, State, fold_log
+from windlass.states import CallFold, Child, Fold, State, fold_log
 from windlass.tools import Tool
 
 from .composites import ExecutionLifecycle
@@ -319,7 +319,7 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
         if known is None:
             child: ChildSegment | None = await _start(segment, tool, state, session, task)
         else:
-            child = await _find(segment, tool, known.started)
+            child = await _find(segment, tool, known)
         if child is None:
             raise ChildWaits
         if child.state.over and child.message is None:
@@ -365,15 +365,21 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
     return ChildSegment(segment, program, Fold(session), started, message=user(task))
 
 
-async def _find(segment: Segment, tool: Delegate, started: Delegated) -> ChildSegment | None:
+async def _find(segment: Segment, tool: Delegate, known: Child) -> ChildSegment | None:
     """A child that was started before, with the answers that came for it. None if it still waits for all of them.
 
-    An answer or a cancel may wait in its own inbox, or in that of an agent below it: it came when they had just
+    One that has spent something and has no log is not begun anew: nobody knows what it has done. An answer or a cancel may wait in its own inbox, or in that of an agent below it: it came when they had just
     suspended, or was meant for one of them.
     """
+    started = known.started
     program = program_of(segment.program, tool, started.tools)
     log = await program.store.read(started.session)
     fold = fold_log(started.session, log)
+    if fold.turn is None and (known.charged.requests or known.charged.total):
+        raise StoreError(
+            f"the log of session {started.session!r}, in which agent {tool.agent!r} was at work for session "
+            f"{segment.fold.session!r}, is not in this store: import it too and resume, or go on with a new message"
+        )
     if fold.turn is None:
         return ChildSegment(segment, program, fold, started, message=user(started.task))
     delivered = await _delivered(segment, fold, log)

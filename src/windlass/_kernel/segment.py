@@ -281,6 +281,7 @@ class Segment(Rare):
         """Write nothing more: the store failed where this log goes on from, be it while reading or in a log below."""
         if self._unwritable is None:
             self._unwritable = error
+            self._append_now = None
 
     async def _find_out(self) -> None:
         """A commit was broken off: whether the batch was kept is for the store to say."""
