@@ -368,8 +368,9 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
 async def _find(segment: Segment, tool: Delegate, known: Child) -> ChildSegment | None:
     """A child that was started before, with the answers that came for it. None if it still waits for all of them.
 
-    One that has spent something and has no log is not begun anew: nobody knows what it has done. An answer or a cancel may wait in its own inbox, or in that of an agent below it: it came when they had just
-    suspended, or was meant for one of them.
+    One that has spent something and has no log is not begun anew: nobody knows what it has done. An answer or a cancel
+    may wait in its own inbox, or in that of an agent below it: it came when they had just suspended, or was meant for
+    one of them.
     """
     started = known.started
     program = program_of(segment.program, tool, started.tools)
