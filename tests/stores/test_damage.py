@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -616,3 +617,21 @@ async def test_a_store_that_fails_once_wherever_that_is_costs_no_answer_and_no_s
             assert fold(session, await MemoryStore.read(store, session)).outcome == Completed(), (at, session)
         [results] = [message.parts for message in state.messages if message.role == "tool"]
         assert [part.status for part in results if isinstance(part, ToolResultPart)] == ["ok"] * 3, at
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_store_that_fails_once_leaves_no_sub_agent_of_a_superseded_turn_behind(after: bool):
+    """A new message ends the sub-agents first; one whose log cannot say so ends the turn, and the next try ends it."""
+    for at in range(1, 12):
+        store = FailsOnce(0, after)
+        agent = bosses(store, [])
+        assert (await agent.run("both", session="s")).waiting_for
+        store.at = store.count + at
+        with suppress(StoreError):
+            await agent.run("never mind", session="s")
+        store.at = 0
+        if not any(message.text == "never mind" for message in (await agent.state("s")).messages):
+            await agent.run("never mind", session="s")
+        assert [name for name, _ in await store.approvals() if name.startswith("s/1/")] == [], at
+        for session in ("s/1/1", "s/1/3"):
+            assert fold(session, await store.read(session)).over, (at, session)

@@ -457,6 +457,9 @@ async def _end(segment: Segment, tool: Delegate, started: Delegated, reason: str
     except asyncio.CancelledError:
         if cancelled():
             raise
+    if child.broken is not None:
+        segment.give_up(child.broken)
+        raise child.broken
     charge(segment, child)
 
 
