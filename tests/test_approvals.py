@@ -60,7 +60,10 @@ async def test_an_answer_given_elsewhere_counts_at_the_next_resume(store):
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Edit({"euros": 3}), ([3], "paid 3")),
+        (
+            Edit({"euros": 3}, by="ann"),
+            ([3], '[Before this call ran, ann changed its arguments to {"euros":3}]\npaid 3'),
+        ),
         (Reject("too much"), ([], "Denied: too much")),
         (Respond("was paid"), ([], "was paid")),
     ],

@@ -13,8 +13,19 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from . import records as r
-from .decisions import Ask, Vote
-from .messages import Message, Messages, ModelReply, ToolCall, ToolCallPart, ToolResult, ToolResultPart, Usage, Value
+from .decisions import Ask, Edit, Vote
+from .messages import (
+    Message,
+    Messages,
+    ModelReply,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    Usage,
+    Value,
+)
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
 _NO_MESSAGES = Messages()
@@ -33,8 +44,8 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     """One tool call as the records tell it so far: proposed, then decided, called, returned.
 
     `call` is what would be executed, `called` the number of the latest attempt, `starts` how often one was started, by
-    whatever process. `undoing` says that somebody began to undo it. `children` has the agents that were given it as a
-    task, one per attempt.
+    whatever process. `undoing` says that somebody began to undo it, `edited` who changed its arguments when asked.
+    `children` has the agents that were given it as a task, one per attempt.
     """
 
     proposed: ToolCall
@@ -46,6 +57,7 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     children: tuple[Child, ...] = ()
     starts: int = 0
     undoing: bool = False
+    edited: str | None = None
 
     def child(self, session: str) -> Child | None:
         """The child agent with this session."""
@@ -363,7 +375,8 @@ class StepFold(Struct):
         for call in self.calls.values():
             if (result := call.result) is not None:
                 proposed = call.proposed
-                parts.append(ToolResultPart(proposed.id, proposed.name, result.content, result.status))
+                content = result.content if call.edited is None else (_edit_note(call, call.edited), *result.content)
+                parts.append(ToolResultPart(proposed.id, proposed.name, content, result.status))
         return (self.reply.message, Message("tool", tuple(parts)))
 
     def state(self) -> OpenStep:
@@ -704,8 +717,20 @@ def _(fold: Fold, record: r.ToolDecided) -> None:
     call.decided = record
     if record.json is not None:
         call.call = call.proposed.replace(json=record.json)
+        call.edited = _editor(_turn(fold), record.call)
     if step.versions is not None:
         step.changed(call)
+
+
+def _editor(turn: TurnFold, call: str) -> str | None:
+    """Who changed the arguments of a call when asked about it."""
+    edits = [answered for answered in turn.answered if answered.id == call and isinstance(answered.answer, Edit)]
+    return (edits[-1].by or "a person") if edits else None
+
+
+def _edit_note(call: CallFold, by: str) -> TextPart:
+    """What the transcript says beside the result of an edited call: the reply keeps what the model proposed."""
+    return TextPart(f"[Before this call ran, {by} changed its arguments to {call.call.json}]\n", "edit")
 
 
 @_folds(r.ToolCalled)

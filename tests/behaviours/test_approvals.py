@@ -38,6 +38,7 @@ from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import ScriptedModel, calls, says
 
 SESSION = "s"
+EDITED = '[Before this call ran, a person changed its arguments to {"euros":%d}]\n'
 
 
 class Bank:
@@ -132,7 +133,7 @@ async def test_an_edited_call_runs_with_the_new_arguments_under_the_same_id(bank
     """Behaviour 44: what was proposed and what was executed are both in the log."""
     (asked,) = await suspended(bank)
     result = await resumed(bank, {asked.id: Edit({"euros": 3})})
-    assert (bank.paid, told(result)) == ([3], [("ok", "paid 3")])
+    assert (bank.paid, told(result)) == ([3], [("ok", EDITED % 3 + "paid 3")])
     assert result.messages[2].parts[0].call_id == asked.id
     assert asked.call.arguments == {"euros": 5}
     [proposed] = result.messages[1].tool_calls
@@ -180,7 +181,7 @@ async def test_mixed_answers_keep_the_order_of_the_calls(bank):
     three = calls([("pay", {"euros": 1}), ("look", {"at": "sea"}), ("pay", {"euros": 3})])
     first, third = await suspended(bank, three)
     result = await resumed(bank, {third.id: Edit({"euros": 4}), first.id: Reject("no")})
-    assert told(result) == [("denied", "Denied: no"), ("ok", "saw sea"), ("ok", "paid 4")]
+    assert told(result) == [("denied", "Denied: no"), ("ok", "saw sea"), ("ok", EDITED % 4 + "paid 4")]
     assert bank.paid == [4]
     proposed = [call.id for call in result.messages[1].tool_calls]
     assert [part.call_id for part in result.messages[2].parts] == proposed

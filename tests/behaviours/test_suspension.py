@@ -254,13 +254,16 @@ async def test_a_person_may_respond_in_place_of_what_was_asked_about(event: Any,
 
 
 async def test_an_edited_call_runs_with_the_edited_arguments_under_its_id(ran: Ran):
-    """Behaviour 109: what a person wrote is what runs."""
+    """Behaviour 109: what a person wrote is what runs, and the transcript has both: what was proposed, what ran."""
     agent, model, asked = await suspended_at(ToolCalling, ran)
     result = await agent.resume(SESSION, answers={asked.id: Edit({"to": "bob"})})
     assert result.outcome == Completed()
     assert ran.calls == ["bob"]
-    part = model.requests[1].messages[-1].parts[0]
-    assert (part.call_id, part.text) == (asked.id, "sent to bob")
+    *_, proposed, answered = model.requests[1].messages
+    assert proposed.tool_calls[0].json == asked.call.json
+    [part] = answered.parts
+    note = '[Before this call ran, a person changed its arguments to {"to":"bob"}]\n'
+    assert (part.call_id, part.text) == (asked.id, f"{note}sent to bob")
 
 
 @pytest.mark.parametrize("event", [TurnStarting, ModelCalling, ModelReplying, TurnEnding], ids=lambda e: e.__name__)
