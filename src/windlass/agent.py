@@ -30,6 +30,7 @@ from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
 from .approvals import CHILD, resolve
+from .context.assembly import prompt_of
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -53,6 +54,7 @@ from .types import Approver, Criterion
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from .context.prefixes import Prefix
     from .explaining import Explanation
     from .why import Why
 
@@ -214,12 +216,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             check.inherit = False
             hooks.append(check)
         compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
-        tools = self.tools
+        tools, sections = self.tools, self._sections()
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
         self._program = Program(
             name=self.name,
             model=self.model,
-            sections=self._sections(),
+            sections=sections,
             tools=tools,
             output_schema=self._output.schema,
             hooks=compiled,
@@ -230,7 +232,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             handlers=self._pipeline.handlers,
             store=self._store,
             observers=Observers(),
-            description=describe(compiled.all, tools.values(), [name_of(criterion) for criterion in criteria]),
+            description=describe(
+                compiled.all,
+                tools.values(),
+                [name_of(criterion) for criterion in criteria],
+                prompt_of(
+                    sections, self.model.name, self._given["windows"], self._given["settings"], self._output.schema
+                ),
+                [self._given["mask"]],
+            ),
             **self._given,
         )
         try:
@@ -427,6 +437,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if not records:
             raise _unknown(session)
         return Why(session, records)
+
+    async def prefixes(self, session: str) -> tuple[Prefix, ...]:
+        """How stable the prefix of a session's requests was, call by call, and who broke it, as the log tells it."""
+        from .context.prefixes import prefixes
+        from .context.replay import described, pipelines, requests
+
+        records = await self._store.read(session)
+        if not records:
+            raise _unknown(session)
+        known = {digest: described(await self._store.pipeline(digest)) for digest in pipelines(records)}
+        return prefixes(requests(session, records, known), self._given["count"])
 
     async def steer(self, session: str, message: str | Message) -> None:
         """Put a message into the turn that is running in a session; the model reads it at its next step.

@@ -303,11 +303,12 @@ class StepStarted(Fact, frozen=True):
 
 
 class ModelCalled(Fact, frozen=True, gc=True):
-    """A request has left for a model."""
+    """A request leaves for a model, just as it is here. `round` counts how often the step asked for a reply."""
 
     step: int
     attempt: int
     request: Any = None
+    round: int = 1
 
 
 class TurnFailed(Fact, frozen=True, gc=True):

@@ -19,9 +19,11 @@ from ._kernel.executing import Executor
 from ._kernel.running import Runner
 from ._kernel.stopping import Resolver
 from ._kernel.turn_lifecycle import TurnLifecycle
+from .context.assembly import Prompt
 from .criteria import tools_ran
 from .errors import ConfigError
 from .events import FACTS
+from .masking import Mask
 from .messages import digest
 from .records import Fact
 from .tools import Tool
@@ -95,14 +97,24 @@ class Pipeline(Struct, frozen=True):
         return [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
 
 
-def describe(hooks: Iterable[Hook], tools: Iterable[Tool[..., Any]], criteria: Iterable[str]) -> bytes:
-    """What a pipeline is made of, as plain data: stored once, under its hash."""
+def describe(
+    hooks: Iterable[Hook],
+    tools: Iterable[Tool[..., Any]],
+    criteria: Iterable[str],
+    prompt: Prompt,
+    masks: Iterable[Mask | None] = (),
+) -> bytes:
+    """What a pipeline is made of, as plain data without secrets: stored once, under its hash."""
+    tools = list(tools)
     shown = [{"name": tool.name, "digest": _digest(tool)} for tool in tools]
     rows = [
         {"kind": h.kind, "event": h.event.__name__, "name": h.name, "band": h.band, "priority": h.priority}
         for h in hooks
     ]
-    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria)})
+    described = msgspec.to_builtins(replace(prompt, tools=tuple([tool.spec for tool in tools])), enc_hook=str)
+    for mask in masks:
+        described = described if mask is None else mask.plain(described)
+    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": described})
 
 
 def _digest(tool: Tool[..., Any]) -> str:

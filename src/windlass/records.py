@@ -148,7 +148,10 @@ class ModelAttempted(Record, frozen=True):
 
 
 class ModelReplied(Record, frozen=True):
-    """The reply that counts for this step. `paid` is false if no model was asked for it (a cache, an `Answer`)."""
+    """The reply that counts for this step. `paid` is false if no model was asked for it (a cache, an `Answer`).
+
+    `fingerprint` is set if a wrap had changed the request.
+    """
 
     step: int
     reply: ModelReply
@@ -156,6 +159,7 @@ class ModelReplied(Record, frozen=True):
     attempt: int = 1
     paid: bool = True
     at: float = 0.0
+    fingerprint: str = ""
 
 
 class ReplyRejected(Record, frozen=True):

@@ -185,9 +185,24 @@ def _plain(value: Any) -> Any:
 
 
 def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
-    """What a changed list of messages has that the old one had not."""
+    """What a changed list of messages has that the old one had not, and where the old ones are in it.
+
+    Each run of `kept` ones is where it stood, where it stands and how long it is; the new ones have the other places.
+    """
     if before == after:
         return {}
-    known = {id(message) for message in before}
-    added = [message for message in after if id(message) not in known and message not in before]
-    return {"from": len(before), "to": len(after), "new": _plain(added)}
+    old = list(before)
+    places = {id(message): at for at, message in reversed([*enumerate(old)])}
+    added: list[Message] = []
+    kept: list[list[int]] = []
+    for at, message in enumerate(after):
+        place = places.get(id(message))
+        if place is None and message in old:
+            place = old.index(message)
+        if place is None:
+            added.append(message)
+        elif kept and [place, at] == [kept[-1][0] + kept[-1][2], kept[-1][1] + kept[-1][2]]:
+            kept[-1][2] += 1
+        else:
+            kept.append([place, at, 1])
+    return {"from": len(old), "to": len(after), "new": _plain(added), "kept": kept}

@@ -50,6 +50,7 @@ class ModelCaller:
         self.error: Exception | None = None
         self.paid = True
         self.number = self.round = 1
+        self.fingerprint = ""
         self.said: list[ModelReply] = []
         if self.wrapped:
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
@@ -58,7 +59,7 @@ class ModelCaller:
         """One request to one model, and the reply as the transformers leave it."""
         segment = self.segment
         if segment.listens:
-            segment.fact(ModelCalled, step, self.number, request)
+            segment.fact(ModelCalled, step, self.number, request, self.round)
         if segment.meter is not None:
             segment.meter.check(request)
         program = segment.program

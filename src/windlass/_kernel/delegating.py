@@ -18,6 +18,7 @@ from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import strictest
 from windlass._hooks.observers import Backlog
+from windlass.context.assembly import prompt_of
 from windlass.criteria import CostLimit, Deadline, Limit, TokenLimit, name_of
 from windlass.decisions import Allow, Ask
 from windlass.errors import ConfigError, HookError, StoreError
@@ -27,7 +28,6 @@ from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
 from windlass.slots import Slot
 from windlass.states import CallFold, Child, Fold, State, fold_log
-from windlass.tools import Tool
 
 from .composites import ExecutionLifecycle
 from .delegates import Delegate
@@ -61,7 +61,7 @@ def below(
     parent: Program,
     own: Program,
     only: tuple[str, ...] | None,
-    describe: Callable[[Iterable[Hook], Iterable[Tool[..., Any]], Iterable[str]], bytes],
+    describe: Callable[..., bytes],
 ) -> Program:
     """An agent's program with what its parent passes on: hooks and transformers, its store and its clock."""
     _check_tools(parent, own, only)
@@ -94,7 +94,13 @@ def below(
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
-        description=describe([*hooks.all, *stopping], tools.values(), [name for name, _ in own.named_criteria]),
+        description=describe(
+            [*hooks.all, *stopping],
+            tools.values(),
+            [name for name, _ in own.named_criteria],
+            prompt_of(own.sections, own.model_name, own.budget.windows, own.settings, own.output_schema),
+            [own.mask, parent.mask],
+        ),
         unmatched=own.unmatched if stricter else parent.unmatched,
         reserve=own.reserve,
         max_regenerations=own.max_regenerations,

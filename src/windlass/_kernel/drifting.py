@@ -16,7 +16,29 @@ def differences(recorded: bytes | None, current: bytes) -> tuple[str, ...]:
         *_changes("hook", _hooks(old), _hooks(new)),
         *_changes("tool", _tools(old), _tools(new)),
         *_changes("criterion", dict.fromkeys(old["criteria"]), dict.fromkeys(new["criteria"])),
+        *(_said(old["prompt"], new["prompt"]) if "prompt" in old else ()),
     )
+
+
+def _said(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """How what a model is told, whatever the conversation, has changed; its tools are compared elsewhere."""
+    lines = _changes("system text", _sections(old), _sections(new))
+    if old["model"] != new["model"]:
+        lines.append(f"model {old['model']!r} is {new['model']!r} now")
+    return (
+        lines
+        if old.get("output_schema") == new.get("output_schema")
+        else [*lines, "the schema of the output has changed"]
+    )
+
+
+def _sections(prompt: dict[str, Any]) -> dict[str, Any]:
+    """The sections of the system text by who put them there."""
+    found: dict[str, Any] = {}
+    for section in prompt.get("sections", ()):
+        origin = section.get("origin")
+        found.setdefault("of the agent" if origin is None else f"of {origin!r}", []).append(section["text"])
+    return found
 
 
 def _changes(what: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -18,10 +18,11 @@ from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
+from windlass.masking import Mask
 from windlass.messages import TextPart, ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Evaluated, Record
+from windlass.records import Evaluated
 from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
@@ -83,7 +84,7 @@ class Program:
         max_regenerations: int,
         max_vetoes: int,
         max_parallel: int,
-        mask: Callable[[Record], Record] | None,
+        mask: Mask | None,
         max_depth: int,
         ending_timeout: float,
         patience: float,

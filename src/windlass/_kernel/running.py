@@ -164,7 +164,8 @@ class Runner:
         given, reply = reply, _with_ids(reply, f"{self.fold.session}/{number}")
         if voice is not None:
             voice.settle(given, reply, number, round_, attempt)
-        segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now()))
+        changed = self.caller.fingerprint if paid else ""
+        segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now(), changed))
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""

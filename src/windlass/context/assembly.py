@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from windlass.messages import (
     ContentPart,
@@ -27,14 +29,70 @@ REJECTED = "Your previous reply was rejected: {feedback}\nGive another reply."
 class Shown(Protocol):
     """What an agent shows to a model whatever the conversation."""
 
-    system: str
-    sections: tuple[TextPart, ...]
-    specs: tuple[ToolSpec, ...]
-    settings: Mapping[str, Any]
-    output_schema: Mapping[str, Any] | None
-
+    @property
+    def system(self) -> str: ...
+    @property
+    def sections(self) -> tuple[TextPart, ...]: ...
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def output_schema(self) -> Mapping[str, Any] | None: ...
     @property
     def model_name(self) -> str: ...
+
+
+class Prompt(Struct, frozen=True, omit_defaults=True):
+    """What an agent shows to a model whatever the conversation, as it is kept with its log.
+
+    Settings are not: who knows what is in them. `answer` is how many tokens they leave to a reply.
+    """
+
+    sections: tuple[TextPart, ...]
+    model: str
+    tools: tuple[ToolSpec, ...] = ()
+    window: int | None = None
+    answer: int = 0
+    output_schema: Mapping[str, Any] | None = None
+
+    @property
+    def system(self) -> str:
+        """The system text."""
+        return joined(self.sections)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools."""
+        return self.tools
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Nothing: settings are not kept."""
+        return {}
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, if no hook says otherwise."""
+        return self.model
+
+
+def prompt_of(
+    sections: Sequence[TextPart],
+    model: str,
+    windows: Mapping[str, int | None],
+    settings: Mapping[str, Any],
+    output_schema: Mapping[str, Any] | None,
+) -> Prompt:
+    """What is kept of an agent's prompt. The tools are added when they are described."""
+    answer = settings.get("max_tokens")
+    room = answer if isinstance(answer, int) else 0
+    return Prompt(tuple(sections), model, (), windows.get(model), room, output_schema)
+
+
+def joined(sections: Iterable[TextPart]) -> str:
+    """The system text that some sections make."""
+    return "\n\n".join([section.text for section in sections])
 
 
 def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...] = ()) -> ModelRequest:
@@ -64,6 +122,14 @@ def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec
         return shown.system, shown.specs
     system = shown.system if opened.system is None else opened.system
     return system, shown.specs if opened.tools is None else opened.tools
+
+
+def lasting(state: State | Fold) -> Messages:
+    """The messages of the current step's request that are meant to stay: without what goes with the step."""
+    turn, messages = state.turn, state.shown
+    this_step = step_id(state.session, state.steps + 1)
+    injected = () if turn is None else tuple([item for item in turn.injected if item.about != this_step])
+    return Messages(messages, overlay=_overlay(state, messages, injected)) if injected else messages
 
 
 def _overlay(state: State | Fold, messages: Messages, injected: tuple[Injected, ...]) -> dict[int, Message]:

@@ -214,9 +214,12 @@ def pieces(request: ModelRequest, counter: Counter) -> list[tuple[str, int]]:
 
 def sections_of(request: ModelRequest) -> tuple[TextPart, ...]:
     """What the system text is put together from. If a hook has changed it since, nobody knows any more."""
-    if not request.system or "\n\n".join([section.text for section in request.sections]) == request.system:
-        return request.sections
-    return (TextPart(request.system),)
+    rest = request.system
+    for section in request.sections:
+        head, found, rest = rest.partition(section.text)
+        if head.strip() or not found:
+            return (TextPart(request.system),)
+    return (TextPart(request.system),) if rest.strip() else request.sections
 
 
 def _of_part(part: Part, message: Message, counter: Counter) -> list[tuple[str, int]]:

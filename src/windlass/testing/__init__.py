@@ -11,6 +11,7 @@ from .exchanges import Exchange, sse
 from .hook_sets import HookSet, PlannedHook
 from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, breaks, calls, says
 from .observers import RecordingObserver
+from .prefixes import assert_prefix_stable
 from .scenes import SCENES, Scene
 from .stores import StoreFailed, StoreReport, check_store
 from .traces import HookTrace, assert_same
@@ -25,5 +26,6 @@ __all__ = [
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
     "check_store", "StoreReport", "StoreFailed", "check_model", "ModelReport", "ModelFailed", "Scene", "SCENES",
+    "assert_prefix_stable",
     "Cassette", "Exchange", "sse", "UnexpectedRequest",
 ]  # fmt: skip
