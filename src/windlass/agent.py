@@ -175,11 +175,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Let a capability install itself; the application may put it into the guard band."""
         label = getattr(capability, "name", None) or type(capability).__name__
         self._open("capability", label)
-        part = Part(label, band)
+        part = Part(label, band, self.masked)
         capability.install(part)
         self._merge(part.registered)
         self._capabilities.append(label)
         return self
+
+    def masked(self, value: Any) -> Any:
+        mask: Mask | None = self._given["mask"]
+        return value if mask is None else mask.plain(value)
 
     def with_lifecycle(self, lifecycle: Any) -> Self:
         """Register what a `Lifecycle` or `LifecycleHook` overrides."""

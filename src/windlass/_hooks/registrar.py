@@ -237,6 +237,10 @@ class Registrar:
         self._open("instructions", text[:40])
         self.registered.instructions.append((rank, TextPart(text, self._origin)))
 
+    def masked(self, value: Any) -> Any:
+        """A value made of what JSON has, without the secrets that the application named: for who keeps something."""
+        return value
+
     # ------------------------------------------------------------ what a subclass may restrict
 
     def _verb(self, kind: Kind, event: type, options: Any) -> Callable[[Any], Any]:
@@ -267,10 +271,14 @@ class Registrar:
 class Part(Registrar):
     """What a capability registers through: its hooks carry its name and cannot ask for the guard band."""
 
-    def __init__(self, capability: str, band: Band | None) -> None:
+    def __init__(self, capability: str, band: Band | None, masked: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
+        self._masked = masked
         self._capability = self._origin = capability
         self._band: Band | None = band
+
+    def masked(self, value: Any) -> Any:
+        return value if self._masked is None else self._masked(value)
 
     def add(self, hook: Hook) -> None:
         super().add(hook)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .audit import Audit
 from .clear_results import ClearResults
 from .offload import Offload
 from .summarize import Summarize
 from .triggers import Fraction, Messages, Tokens, Trigger
 from .trim import Trim
 
-__all__ = ["ClearResults", "Fraction", "Messages", "Offload", "Summarize", "Tokens", "Trigger", "Trim"]
+__all__ = ["Audit", "ClearResults", "Fraction", "Messages", "Offload", "Summarize", "Tokens", "Trigger", "Trim"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -18,9 +19,25 @@ from .stores import store_option, with_store
 @store_option
 @click.argument("session")
 @click.option("--records", is_flag=True, help="Every record, one a line, with its number.")
+@click.option(
+    "--context", "step", type=int, metavar="STEP", help="What filled the model's window at a step, by origin."
+)
+@click.option(
+    "--audit",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --context: take the request from this file of an Audit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
-def show(address: str, session: str, records: bool, as_json: bool) -> None:
-    """Show the latest turn of a session, step by step, or all its records."""
+def show(address: str, session: str, records: bool, step: int | None, audit: Path | None, as_json: bool) -> None:
+    """Show the latest turn of a session, step by step, or all its records, or what a model was shown."""
+    if audit is not None and step is None:
+        raise click.UsageError("--audit says where a request is kept; name its step with --context")
+    if step is not None:
+        from .context import show_context
+
+        show_context(address, session, step, audit, as_json)
+        return
 
     async def work(store: Store) -> list[bytes]:
         return [encode(record) for record in await store.read(session)]

@@ -26,7 +26,7 @@ from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run,
 
 PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
-    "instruct", "add",
+    "instruct", "add", "masked",
 )  # fmt: skip
 """What a capability may use of the registrar."""
 

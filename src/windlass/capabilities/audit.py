@@ -1,0 +1,372 @@
+"""Audit: what exactly did the model see at step 17?"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.errors import ConfigError, StoreError
+from windlass.events import ModelCalled
+from windlass.messages import Message, Messages, ModelRequest, TextPart, ToolSpec, json_with_surrogates
+from windlass.turns import Turn
+
+if TYPE_CHECKING:
+    from windlass import Hooks
+    from windlass.protocols import Clock
+
+SESSIONS = 256
+"""Of how many sessions it is remembered what they sent last."""
+
+OFTEN = 10
+"""How often within a ttl what is too old is dropped."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS parts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS uses (whole INTEGER, part INTEGER, PRIMARY KEY (whole, part)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lanes (id INTEGER PRIMARY KEY, session TEXT NOT NULL, base INTEGER, length INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS lines (lane INTEGER, place INTEGER, part INTEGER, PRIMARY KEY (lane, place)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS requests (
+    id INTEGER PRIMARY KEY, session TEXT NOT NULL, step INTEGER NOT NULL, round INTEGER, attempt INTEGER, at REAL,
+    lane INTEGER, length INTEGER, system INTEGER, tools INTEGER, rest INTEGER
+);
+CREATE TABLE IF NOT EXISTS tails (request INTEGER, place INTEGER, part INTEGER, PRIMARY KEY (request, place))
+    WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS requests_of ON requests (session, step);
+"""
+# A lane is a history that only grows, from the first `length` messages of another one on. A request is the first
+# messages of a lane and a tail of its own.
+
+
+class _Cursor:
+    """What a session sent last: the messages of its lane, and where system text, tools and the rest are kept."""
+
+    __slots__ = ("head", "lane", "messages")
+
+    def __init__(self, lane: int, messages: list[Message]) -> None:
+        self.lane = lane
+        self.messages = messages
+        self.head: tuple[ModelRequest, tuple[int, int, int]] | None = None
+
+
+class Audit:
+    """Keep every request just as it leaves for a model, after all hooks and wraps, each attempt, in a file of its own.
+
+    Of each request only what is new is kept, part by part, compressed; the secrets that the application named are
+    masked. What is older than `ttl` seconds is dropped. It looks on from a thread of the observers, so that no turn
+    waits for it, and what is queued when a process dies is lost. One object may serve several agents.
+    """
+
+    def __init__(self, path: str | Path, *, ttl: float | None = None, clock: Clock | None = None) -> None:
+        if ttl is not None and ttl <= 0:
+            raise ConfigError(f"Audit(ttl={ttl}): must be above 0")
+        self.name = "audit"
+        self.path = Path(path)
+        self.ttl = ttl
+        self._now: Callable[[], float] = time.time if clock is None else clock.now
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+        self._cursors: OrderedDict[str, _Cursor] = OrderedDict()
+        self._purged = 0.0
+
+    def install(self, registrar: Hooks) -> None:
+        """Register it."""
+        masked = registrar.masked
+
+        def keep(fact: ModelCalled, turn: Turn[Any]) -> None:
+            session = fact.path or turn.session_id
+            if fact.request is not None:
+                self._keep(session, (fact.step, fact.round, fact.attempt), fact.request, masked)
+
+        registrar.observe(ModelCalled, name=self.name)(keep)
+
+    # ------------------------------------------------------------ reading
+
+    def request(self, session: str, step: int, attempt: int | None = None) -> ModelRequest:
+        """What was sent at a step. Of several requests it is the last, or the one with this number, from 1 on."""
+        with self._lock, self._opened() as db:
+            query = (
+                "SELECT id, lane, length, system, tools, rest FROM requests WHERE session = ? AND step = ? ORDER BY id"
+            )
+            rows = db.execute(query, (session, step)).fetchall()
+            if not rows or (attempt is not None and not 1 <= attempt <= len(rows)):
+                raise LookupError(self._lacking(db, session, step, attempt, len(rows)))
+            id_, lane, length, system, tools, rest = rows[-1 if attempt is None else attempt - 1]
+            tail = db.execute("SELECT part FROM tails WHERE request = ? ORDER BY place", (id_,)).fetchall()
+            parts = _Parts(db)
+            messages = [*self._history(db, lane, length), *[part for (part,) in tail]]
+            return _request(
+                [parts.message(part) for part in messages], parts.get(system), parts.get(tools), parts.get(rest)
+            )
+
+    def steps(self, session: str) -> list[tuple[int, int]]:
+        """The steps of a session that have requests here, and how many each."""
+        with self._lock, self._opened() as db:
+            query = "SELECT step, count(*) FROM requests WHERE session = ? GROUP BY step ORDER BY step"
+            return [(step, count) for step, count in db.execute(query, (session,))]
+
+    @staticmethod
+    def _history(db: sqlite3.Connection, lane: int | None, length: int) -> list[int]:
+        """The first messages of a lane: its own, and before them those of the one it came from."""
+        found: list[int] = []
+        while lane is not None and length:
+            base, start = db.execute("SELECT base, length FROM lanes WHERE id = ?", (lane,)).fetchone()
+            query = "SELECT part FROM lines WHERE lane = ? AND place < ? ORDER BY place"
+            found = [*[part for (part,) in db.execute(query, (lane, length))], *found]
+            lane, length = base, min(start, length)
+        return found
+
+    def _lacking(self, db: sqlite3.Connection, session: str, step: int, attempt: int | None, count: int) -> str:
+        if count:
+            return f"step {step} of session {session!r} has {count} requests in {self.path}, none has number {attempt}"
+        if db.execute("SELECT 1 FROM requests WHERE session = ? LIMIT 1", (session,)).fetchone() is None:
+            return f"{self.path} has no request of session {session!r}"
+        return f"{self.path} has no request of step {step} of session {session!r}"
+
+    # ------------------------------------------------------------ dropping
+
+    def erase(self, session: str) -> bool:
+        """Drop all requests of a session and of its sub-agents. Whether there were any."""
+        with self._lock, self._opened() as db:
+            theirs = "session = ? OR substr(session, 1, ?) = ?"
+            found = db.execute(f"DELETE FROM requests WHERE {theirs}", _below(session)).rowcount
+            self._cursors = OrderedDict()
+            self._sweep(db)
+        with self._lock:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # or else it is still in the file beside this one
+        return found > 0
+
+    def purge(self) -> int:
+        """Drop what is older than the ttl. How many requests these were."""
+        if self.ttl is None:
+            return 0
+        with self._lock, self._opened() as db:
+            self._purged = self._now()
+            found = db.execute("DELETE FROM requests WHERE at < ?", (self._purged - self.ttl,)).rowcount
+            if found:
+                self._sweep(db)
+        return found
+
+    def _sweep(self, db: sqlite3.Connection) -> None:
+        """Drop what no request needs any more."""
+        db.execute("DELETE FROM tails WHERE request NOT IN (SELECT id FROM requests)")
+        unused = "id NOT IN (SELECT lane FROM requests) AND id NOT IN (SELECT base FROM lanes WHERE base IS NOT NULL)"
+        while db.execute(f"DELETE FROM lanes WHERE {unused}").rowcount:
+            pass
+        db.execute("DELETE FROM lines WHERE lane NOT IN (SELECT id FROM lanes)")
+        heads = " UNION ".join([f"SELECT {column} FROM requests" for column in ("system", "tools", "rest")])
+        used = f"SELECT part FROM lines UNION SELECT part FROM tails UNION SELECT part FROM uses UNION {heads}"
+        for _ in range(2):  # messages, then what they were made of
+            db.execute(f"DELETE FROM parts WHERE id NOT IN ({used})")
+            db.execute("DELETE FROM uses WHERE whole NOT IN (SELECT id FROM parts)")
+        left = {lane for (lane,) in db.execute("SELECT id FROM lanes")}
+        self._cursors = OrderedDict([item for item in self._cursors.items() if item[1].lane in left])
+        for cursor in self._cursors.values():
+            cursor.head = None
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is needed."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+            self._cursors = OrderedDict()
+
+    # ------------------------------------------------------------ writing
+
+    def _keep(
+        self, session: str, place: tuple[int, int, int], request: ModelRequest, masked: Callable[[Any], Any]
+    ) -> None:
+        with self._lock:
+            if self.ttl is not None and self._now() >= self._purged + self.ttl / OFTEN:
+                self.purge()
+            try:
+                with self._opened() as db:
+                    self._write(db, session, place, request, _Keeper(db, masked))
+            except BaseException:
+                self._cursors.pop(session, None)
+                raise
+
+    def _write(
+        self, db: sqlite3.Connection, session: str, place: tuple[int, int, int], request: ModelRequest, keeper: _Keeper
+    ) -> None:
+        messages = list(request.messages)
+        own = len(request.messages.shared[2]) + 1
+        end = max(len(messages) - own, 0)  # parts of a step stand in the last message, and go with it
+        cursor = self._lane(db, session, messages[:end], keeper)
+        head = self._head(cursor, request, keeper)
+        columns = "session, step, round, attempt, at, lane, length, system, tools, rest"
+        row = (session, *place, self._now(), cursor.lane, end, *head)
+        id_ = db.execute(f"INSERT INTO requests ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+        tail = [(id_, at, keeper.message(message)) for at, message in enumerate(messages[end:], end)]
+        db.executemany("INSERT INTO tails VALUES (?, ?, ?)", tail)
+
+    def _lane(self, db: sqlite3.Connection, session: str, messages: list[Message], keeper: _Keeper) -> _Cursor:
+        """The lane that begins with these messages: the session's last one if it goes on, else one that forks off."""
+        cursor = self._cursors.pop(session, None)
+        same = 0 if cursor is None else _leading(cursor.messages, messages)
+        if cursor is None or same < min(len(cursor.messages), len(messages)):
+            base = cursor.lane if cursor is not None and same else None
+            made = db.execute("INSERT INTO lanes (session, base, length) VALUES (?, ?, ?)", (session, base, same))
+            assert made.lastrowid is not None
+            cursor = _Cursor(made.lastrowid, messages[:same])
+        new = messages[len(cursor.messages) :]
+        lines = [(cursor.lane, at, keeper.message(message)) for at, message in enumerate(new, len(cursor.messages))]
+        db.executemany("INSERT INTO lines VALUES (?, ?, ?)", lines)
+        cursor.messages += new
+        self._cursors[session] = cursor
+        if len(self._cursors) > SESSIONS:
+            self._cursors.popitem(last=False)
+        return cursor
+
+    @staticmethod
+    def _head(cursor: _Cursor, request: ModelRequest, keeper: _Keeper) -> tuple[int, int, int]:
+        """Where the system text, the tools and the rest of a request are kept; what is the same is not looked at."""
+        last, known = cursor.head or (None, (0, 0, 0))
+        system, tools, rest = known
+        if last is None or last.system is not request.system or last.sections is not request.sections:
+            system = keeper.plain({"system": request.system, "sections": request.sections})
+        if last is None or last.tools is not request.tools:
+            tools = keeper.plain(request.tools)
+        if last is None or any(getattr(last, name) is not getattr(request, name) for name in _REST):
+            rest = keeper.plain({name: getattr(request, name) for name in _REST})
+        cursor.head = request.replace(messages=Messages()), (system, tools, rest)
+        return system, tools, rest
+
+    def _opened(self) -> sqlite3.Connection:
+        """The file, as a transaction."""
+        if self._db is None:
+            try:
+                self._db = _open(self.path)
+            except sqlite3.Error as error:
+                raise StoreError(f"the audit file {self.path} cannot be opened: {error}") from error
+        return self._db
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    try:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and "tails" not in tables:
+            raise StoreError(f"{path} is no file of an Audit; give it one of its own")
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
+            db.execute(f"PRAGMA {pragma}")
+        db.executescript(SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+_REST = ("model", "settings", "output")
+
+
+class _Keeper:
+    """Puts parts into the file, each once."""
+
+    def __init__(self, db: sqlite3.Connection, masked: Callable[[Any], Any]) -> None:
+        self._db = db
+        self._masked = masked
+
+    def plain(self, value: Any) -> int:
+        """Some value."""
+        return self._put(self._masked(msgspec.to_builtins(value, enc_hook=str)))
+
+    def message(self, message: Message) -> int:
+        """A message: its frame, in which a number stands for a part that is kept beside it."""
+        frame = self._masked(msgspec.to_builtins(message, enc_hook=str))
+        used: list[int] = []
+        frame["parts"] = [self._part(part, used) for part in frame.get("parts", ())]
+        whole = self._put(frame)
+        self._db.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", [(whole, part) for part in used])
+        return whole
+
+    def _part(self, part: dict[str, Any], used: list[int]) -> Any:
+        if part.get("type") == "tool_result":
+            return {**part, "content": [self._part(inner, used) for inner in part.get("content", ())]}
+        used.append(self._put(part))
+        return used[-1]
+
+    def _put(self, plain: Any) -> int:
+        data = _encoded(plain)
+        digest = blake2b(data, digest_size=16).digest()
+        known = self._db.execute("SELECT id FROM parts WHERE digest = ?", (digest,)).fetchone()
+        if known is not None:
+            return int(known[0])
+        row = (digest, zlib.compress(data, 6))
+        made = self._db.execute("INSERT INTO parts (digest, data) VALUES (?, ?)", row).lastrowid
+        assert made is not None
+        return made
+
+
+class _Parts:
+    """Reads parts from the file, each once."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._known: dict[int, Any] = {}
+
+    def get(self, part: int) -> Any:
+        """A part as plain data."""
+        if part not in self._known:
+            (data,) = self._db.execute("SELECT data FROM parts WHERE id = ?", (part,)).fetchone()
+            self._known[part] = _decoded(zlib.decompress(data))
+        return self._known[part]
+
+    def message(self, part: int) -> Message:
+        """A message, put together again."""
+        frame = self.get(part)
+        return msgspec.convert({**frame, "parts": [self._part(inner) for inner in frame["parts"]]}, Message)
+
+    def _part(self, part: Any) -> Any:
+        if isinstance(part, int):
+            return self.get(part)
+        return {**part, "content": [self._part(inner) for inner in part["content"]]}
+
+
+def _request(messages: Iterable[Message], system: Any, tools: Any, rest: Any) -> ModelRequest:
+    return ModelRequest(
+        system["system"],
+        Messages(messages),
+        msgspec.convert(tools, tuple[ToolSpec, ...]),
+        sections=msgspec.convert(system["sections"], tuple[TextPart, ...]),
+        **rest,
+    )
+
+
+def _leading(old: Sequence[Message], new: Sequence[Message]) -> int:
+    """How many messages two histories have in common from their start."""
+    at = 0
+    for one, other in zip(old, new, strict=False):
+        if one is not other and one != other:
+            break
+        at += 1
+    return at
+
+
+def _below(session: str) -> tuple[str, int, str]:
+    """What finds a session and those of its sub-agents."""
+    return session, len(session) + 1, f"{session}/"
+
+
+def _encoded(plain: Any) -> bytes:
+    try:
+        return msgspec.json.encode(plain)
+    except UnicodeEncodeError:  # a lone surrogate
+        return json_with_surrogates(plain).encode()
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)

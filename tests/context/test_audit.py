@@ -1,0 +1,239 @@
+"""Audit: every request as it left, in little space, for as long as is wanted."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windlass import (
+    Agent,
+    ModelCall,
+    ModelCalling,
+    ModelError,
+    ModelReplying,
+    Regenerate,
+    Rewind,
+    StepEnding,
+    StepStarting,
+    ToolReturning,
+    TurnStarting,
+    tool,
+    user,
+)
+from windlass.capabilities import Audit
+from windlass.errors import ConfigError, StoreError
+from windlass.messages import Message, Messages, ModelRequest
+from windlass.testing import FakeClock, FunctionModel, ScriptedModel, calls, check_capability, says
+from windlass.testing.strategies import messages as any_messages
+
+from .test_replay import Half, add, look, script
+
+S = "s1"
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[Audit]:
+    made = Audit(tmp_path / "audit.db")
+    yield made
+    made.close()
+
+
+def patient(model: Any, **options: Any) -> Agent[Any, Any]:
+    """An agent that waits for its observers however slow the machine is."""
+    return Agent(model, observer_patience=30, **options)
+
+
+def rows(audit: Audit, table: str) -> int:
+    with closing(sqlite3.connect(audit.path)) as db:
+        return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+async def test_every_request_can_be_had_just_as_it_left(audit: Audit):
+    model = script(8, calls("look", at="sea"), says("done again"))
+    agent = patient(model, tools=[add, look], system="You add.", settings={"temperature": 0}).with_capability(audit)
+    agent.with_capability(Half(10))
+    agent.inject(TurnStarting, name="recall")(lambda event: "for the turn")
+    agent.inject(StepStarting, name="clock")(lambda event: f"step {event.step}")
+    agent.inject(ToolReturning, name="beside")(lambda event: f"beside {event.call.id}")
+    agent.gate(StepEnding)(lambda event: Rewind(6, "again") if event.step.number == 6 else None)
+
+    @agent.rewrite(ModelCalling)
+    def framed(event: Any) -> Any:
+        return event.request.replace(
+            messages=[user("first"), *event.request.messages, user(f"last {event.turn.steps}")]
+        )
+
+    await agent.run("go", session=S)
+    await agent.run("on", session=S)
+    assert len(model.requests) == 11
+    assert [audit.request(S, step) for step in range(1, 12)] == model.requests
+    assert audit.steps(S) == [(step, 1) for step in range(1, 12)]
+    audit.close()
+    assert audit.request(S, 7) == model.requests[6]
+
+
+async def test_every_attempt_is_kept_after_the_wraps(audit: Audit):
+    model = ScriptedModel(says("bad"), ModelError("busy"), says("good"))
+    agent = patient(model).with_capability(audit)
+    agent.gate(ModelReplying)(lambda event: Regenerate("better") if event.reply.text == "bad" else None)
+
+    @agent.wrap(ModelCall)
+    async def again(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except ModelError:
+            return await call_next(request.replace(system="try harder"))
+
+    await agent.run("go", session=S)
+    assert [audit.request(S, 1, attempt) for attempt in (1, 2, 3)] == model.requests
+    assert audit.request(S, 1).system == "try harder"
+    with pytest.raises(LookupError, match=r"has 3 requests in .*, none has number 4"):
+        audit.request(S, 1, 4)
+    with pytest.raises(LookupError, match="no request of step 2 of session 's1'"):
+        audit.request(S, 2)
+    with pytest.raises(LookupError, match="no request of session 'nobody'"):
+        audit.request("nobody", 1)
+
+
+async def test_sub_agents_are_kept_by_their_own_sessions_and_erased_with_the_one_above(audit: Audit):
+    below = ScriptedModel(says("found"))
+    child = Agent(below, name="child")
+    model = ScriptedModel(calls("child", task="find it"), says("done"))
+    agent = patient(model, tools=[child.as_tool()]).with_capability(audit)
+    await agent.run("go", session=S)
+    with closing(sqlite3.connect(audit.path)) as db:
+        (session,) = [name for (name,) in db.execute("SELECT DISTINCT session FROM requests") if name != S]
+    assert audit.request(session, 1) == below.requests[0]
+    assert audit.erase(S)
+    assert not audit.erase(S)
+    assert [rows(audit, table) for table in ("parts", "uses", "lanes", "lines", "requests", "tails")] == [0] * 6
+
+
+async def test_what_is_erased_is_in_no_file_any_more_and_others_stay(audit: Audit):
+    agent = patient(FunctionModel(lambda request: says("a common answer"))).with_capability(audit)
+    await agent.run("the quick brown fox", session=S)
+    await agent.run("and again", session=S)
+    await agent.run("something else", session="s2")
+    kept = audit.request("s2", 1)
+    assert audit.erase(S)
+    assert audit.request("s2", 1) == kept
+    await agent.run("on with it", session=S)
+    assert audit.request(S, 3).messages[0].text == "the quick brown fox"
+
+
+async def test_what_is_too_old_is_dropped_and_the_rest_can_still_be_read(tmp_path: Path):
+    clock = FakeClock(1000.0)
+    audit = Audit(tmp_path / "audit.db", ttl=100, clock=clock)
+    model = FunctionModel(lambda request: says("answer " + str(len(request.messages))))
+    agent = patient(model, clock=clock).with_capability(audit)
+    sent: list[Any] = []
+    agent.rewrite(ModelCalling)(lambda event: sent.append(event.request))
+    for number in range(10):
+        await agent.run(f"message {number}", session=S)
+        await agent.run("once", session=f"other{number}")
+        await clock.advance(30)
+    assert [step for step, _ in audit.steps(S)] == [7, 8, 9, 10]
+    assert audit.request(S, 7) == sent[12]
+    assert rows(audit, "lanes") == 5
+    await clock.advance(1000)
+    assert audit.purge() == 8
+    assert [rows(audit, table) for table in ("parts", "uses", "lanes", "lines", "tails")] == [0] * 5
+    await agent.run("after all that", session=S)
+    assert audit.request(S, 11) == sent[-1]
+    audit.close()
+
+
+def test_a_ttl_is_above_nothing():
+    with pytest.raises(ConfigError, match="ttl"):
+        Audit("x.db", ttl=0)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path):
+    with pytest.raises(StoreError, match=r"missing.audit\.db cannot be opened"):
+        Audit(tmp_path / "missing" / "audit.db").request(S, 1)
+
+
+async def test_secrets_that_the_application_named_are_masked(audit: Audit):
+    model = script(1)
+    agent = patient(model, tools=[add], system="The key is sesame-open.", secrets=["sesame-open"]).with_capability(
+        audit
+    )
+    await agent.run("go", session=S)
+    assert model.requests[0].system == "The key is sesame-open."
+    assert audit.request(S, 2).system == "The key is •••."
+    audit.close()
+    assert b"sesame" not in audit.path.read_bytes()
+
+
+async def test_an_agent_with_an_audit_behaves_like_one_without(tmp_path: Path):
+    numbers = itertools.count()
+    made: list[Audit] = []
+
+    def make() -> Audit:
+        made.append(Audit(tmp_path / f"{next(numbers)}.db"))
+        return made[-1]
+
+    await check_capability(make)
+    for one in made:
+        one.close()
+
+
+async def test_what_300_steps_take_grows_with_what_is_new(tmp_path: Path):
+    """A request of step 300 has 600 messages; what it costs is what is new in it."""
+    sizes: dict[int, int] = {}
+    for steps in (75, 150, 300):
+        numbers = itertools.count()
+
+        @tool(effect="pure", inline=True)
+        def read(path: str, numbers: Any = numbers) -> str:
+            """Read a file."""
+            return "".join([f"{path} line {at} {next(numbers) * 7919 % 10007}\n" for at in range(40)])
+
+        audit = Audit(tmp_path / f"{steps}.db")
+        script = [calls("read", path=f"file{at}.py") for at in range(steps)]
+        agent = patient(ScriptedModel(*script, says("done")), tools=[read], system="You read. " * 100)
+        agent.with_capability(audit)
+        agent.inject(TurnStarting)(lambda event: "for the turn")
+        agent.inject(StepStarting)(lambda event: f"step {event.step}")
+        agent.inject(ToolReturning)(lambda event: f"beside {event.call.id}")
+        await agent.run("go", session=S)
+        requests = [audit.request(S, step) for step in (1, steps // 2, steps + 1)]
+        assert [len(request.messages) for request in requests] == [1, steps - 1 - steps % 2, 2 * steps + 1]
+        assert rows(audit, "lines") < 2 * steps + 2
+        with closing(sqlite3.connect(audit.path)) as db:
+            data, frames = db.execute("SELECT sum(length(data)), count(*) FROM parts").fetchone()
+        assert frames < 10 * steps
+        sizes[steps] = data
+        audit.close()
+    assert 1.8 < sizes[150] / sizes[75] < 2.2
+    assert 1.8 < sizes[300] / sizes[150] < 2.2
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_sequence_of_requests_comes_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    """Whatever a session sends after whatever else: a longer history, a shorter one, another one."""
+    audit = Audit(tmp_path_factory.mktemp("audit") / "audit.db")
+    pool = data.draw(st.lists(any_messages(), min_size=1, max_size=6))
+    histories = st.lists(st.sampled_from(pool), max_size=6)
+    tails = st.lists(st.sampled_from(pool), max_size=2).map(tuple)
+    sent: list[ModelRequest] = []
+    try:
+        for step in range(1, data.draw(st.integers(1, 8)) + 1):
+            history: list[Message] = data.draw(histories)
+            messages = Messages(history, tail=data.draw(tails)) if history else Messages()
+            request = ModelRequest(data.draw(st.sampled_from(["", "one", "two"])), messages, model="m")
+            audit._keep(S, (step, 1, 1), request, lambda plain: plain)
+            sent.append(request)
+        found = [audit.request(S, step) for step in range(1, len(sent) + 1)]
+        assert [repr(request) for request in found] == [repr(request) for request in sent]
+    finally:
+        audit.close()
