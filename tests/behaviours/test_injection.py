@@ -304,19 +304,22 @@ async def test_a_transient_injection_is_out_of_the_state_once_the_turn_has_ended
 
 
 async def test_what_was_injected_for_a_turn_can_be_pruned_once_it_has_ended(tmp_path: Path):
-    """Behaviour 90: a prune drops it from the turn that is over, and leaves it in the one that waits."""
-    clock = FakeClock(100.0)
-    model = ScriptedModel(says("one"), calls("add", a=1, b=1), says("two"))
-    agent = Agent(model, tools=[add], store=f"sqlite:///{tmp_path}/logs.db", clock=clock)
+    """Behaviour 90: a prune drops it where the turn is over, and leaves it where one waits."""
+    model = ScriptedModel(says("one"), calls("add", a=1, b=1), says("two"), says("three"))
+    store = f"sqlite:///{tmp_path}/logs.db"
+    agent = Agent(model, tools=[add], store=store, clock=FakeClock(100.0))
     agent.inject(TurnStarting)(lambda event: f"about {event.message.text}")
     agent.gate(ToolCalling)(lambda event: Ask("May it?"))
-    await agent.run("first", session=SESSION)
+    await agent.run("first", session="over")
     waiting = await agent.run("second", session=SESSION)
-    await agent.store.prune(before=1_000.0)
-    kept = [record.parts for record in await log_of(agent) if isinstance(record, Injected)]
-    assert [[part.text for part in parts] for parts in kept] == [[], ["about second"]]
+    assert await agent.store.prune(before=1_000.0) == 1
+    kept = {name: b"".join([encode(record) for record in await log_of(agent, name)]) for name in ("over", SESSION)}
+    assert b"about first" not in kept["over"]
+    assert b"about second" in kept[SESSION]
     await agent.resume(SESSION, answers={waiting.waiting_for[0].id: Approve()})
     assert "about second" in said(model.requests[2])
+    await agent.run("third", session="over")
+    assert said(model.requests[3]) == ["first", "one", "third", "about third"]
     await agent.store.close()
 
 
