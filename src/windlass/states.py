@@ -398,13 +398,13 @@ class Fold:
 
     `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
     the latest step, if nobody has asked for it as a value yet. `messages` is the transcript so far; it shares its
-    storage with all that came before. `written` are the stored records since the latest turn began, and maybe some
-    before: `of_latest_turn` cuts them off.
+    storage with all that came before. `laid` is what the assembly of requests remembers of the turn. `written` are the
+    stored records since the latest turn began, and maybe some before: `of_latest_turn` cuts them off.
     """
 
     __slots__ = (
-        "_items", "_shown", "_state", "before", "compactions", "ended", "going", "inbox", "last", "messages", "open",
-        "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
+        "_items", "_shown", "_state", "before", "compactions", "ended", "going", "inbox", "laid", "last", "messages",
+        "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
@@ -426,6 +426,7 @@ class Fold:
         self.pending: list[r.Record] = []
         self.messages = _NO_MESSAGES
         self.compactions: tuple[Shown, ...] = ()
+        self.laid: Any = None
         self._items: list[Message] = []
         self._shown: list[Message] = []
         self._state: State | None = None
@@ -929,7 +930,7 @@ def _(fold: Fold, record: r.TurnEnded) -> None:
     turn.active += record.active
     turn.injected = ()
     turn.waiting = ()
-    fold.open = None
+    fold.open = fold.laid = None
     fold.going = False
 
 

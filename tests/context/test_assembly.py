@@ -23,7 +23,7 @@ from windlass import (
 )
 from windlass.context.assembly import assemble
 from windlass.messages import Message, ModelRequest, ToolResultPart
-from windlass.records import MessageAdded, TurnStarted
+from windlass.records import MessageAdded, StepEnded, TurnStarted
 from windlass.states import Fold
 from windlass.testing import FunctionModel, ScriptedModel, assert_prefix_stable, calls, says
 
@@ -132,10 +132,10 @@ async def test_a_request_shares_its_messages_tools_and_text_with_the_one_before(
         assert after.tools is before.tools
         assert after.system is before.system
         assert after.sections is before.sections
-        assert after.messages.shared[0] is before.messages.shared[0]
-        old, new = list(before.messages)[1:-1], list(after.messages)[1:]
+        old, new = list(before.messages)[:-1], list(after.messages)
         assert all(one is other for one, other in zip(old, new, strict=False))
         assert old == new[: len(old)]
+        assert after.messages.shared[0] is before.messages.shared[0]
         kept = [part for message in before.messages for part in message.parts if not isinstance(part, ToolResultPart)]
         now = {id(part) for message in after.messages for part in message.parts}
         assert [part for part in kept if id(part) not in now and part.origin is None] == []
@@ -152,8 +152,25 @@ def test_assembling_a_long_history_touches_no_message(length: int):
         fold.add(MessageAdded())
     fold.add(Injected((TextPart("for the turn", "hook"),), hook="hook", event="TurnStarting", about=f"{S}/t{length}"))
     request = assemble(fold, program)
-    items, shown, tail = request.messages.shared
-    assert (shown, tail) == (length, ())
-    assert items is fold.messages.shared[0]
-    assert list(request.messages.overlay or ()) == [length - 1]
-    assert request.messages[0] is fold.messages[0]
+    assert len(request.messages) == length
+    assert all(one is other for one, other in zip(list(request.messages)[:-1], fold.messages, strict=False))
+    assert [part.text for part in request.messages[-1].parts] == [f"message {length - 1}", "for the turn"]
+    again = assemble(fold, program)
+    assert again.messages.shared[0] is request.messages.shared[0]
+    assert again.messages.overlay is None
+    assert assemble(fold.state, program) == request
+
+
+@given(st.lists(plans, max_size=4), st.integers(1, 4))
+async def test_what_a_fold_remembers_is_what_its_state_alone_gives(injections: list[Plan], steps: int):
+    """Assembly is a pure function of the state: what it remembers changes nothing."""
+    agent = Agent(script(steps), tools=[add], system="You add.")
+    for number, plan in enumerate(injections):
+        install(agent, number, plan)
+    program = agent.compile()
+    await agent.run("go", session=S)
+    fold = Fold(S)
+    for record in await agent.store.read(S):
+        fold.add(record)
+        if isinstance(record, StepEnded | TurnStarted | MessageAdded):
+            assert assemble(fold, program) == assemble(fold.state, program)

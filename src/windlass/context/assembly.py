@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from windlass.messages import (
     user,
 )
 from windlass.records import Injected
-from windlass.states import Fold, OpenStep, State, StepFold, step_id
+from windlass.states import Fold, OpenStep, State, StepFold, TurnFold, TurnState, step_id
 
 from .budget import Meter
 
@@ -108,8 +109,7 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
         system, tools = instructions(state, shown)
         sections = opened.sections or sections
     if turn is not None and (turn.injected or unrecorded):
-        overlay = _overlay(state, messages, (*turn.injected, *unrecorded))
-        messages = Messages(messages, overlay=overlay)
+        messages = laid_out(state, unrecorded).shown(step_id(state.session, state.steps + 1))
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
     return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema, sections)
@@ -126,53 +126,92 @@ def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec
 
 def lasting(state: State | Fold) -> Messages:
     """The messages of the current step's request that are meant to stay: without what goes with the step."""
-    turn, messages = state.turn, state.shown
-    this_step = step_id(state.session, state.steps + 1)
-    injected = () if turn is None else tuple([item for item in turn.injected if item.about != this_step])
-    return Messages(messages, overlay=_overlay(state, messages, injected)) if injected else messages
+    turn = state.turn
+    return state.shown if turn is None or not turn.injected else laid_out(state).shown()
 
 
-def _overlay(state: State | Fold, messages: Messages, injected: tuple[Injected, ...]) -> dict[int, Message]:
-    """The messages that carry injected parts, by their index."""
-    overlay: dict[int, Message] = {}
-    this_step = step_id(state.session, state.steps + 1)
-    for item in injected:
-        assert not isinstance(item.parts, str)
+class Laid:
+    """What models are shown in a turn, with what was injected for it. It grows with the turn, and so costs what is new.
+
+    A request is a view of `items`, which only ever get longer; whatever would change one that was shown makes new ones.
+    """
+
+    __slots__ = ("items", "length", "of_steps", "source", "turn", "used")
+
+    def __init__(self, turn: TurnState | TurnFold, source: list[Message]) -> None:
+        self.turn = turn
+        self.source = source
+        self.items: list[Message] = []
+        self.length = 0
+        self.used: tuple[int, int] = (0, 0)
+        self.of_steps: dict[str, list[Injected]] = {}
+
+    def goes_on(self, turn: TurnState | TurnFold, source: list[Message], length: int, given: tuple[int, int]) -> bool:
+        """Whether nothing but new messages and injections came since."""
+        grown = length >= self.length and given[0] >= self.used[0] and given[1] >= self.used[1]
+        return grown and turn is self.turn and source is self.source
+
+    def shown(self, step: str = "") -> Messages:
+        """All messages, the last one with what was injected for this step."""
+        messages = Messages.sharing(self.items)
+        if not self.items or not (injected := self.of_steps.get(step)):
+            return messages
+        parts = [part for item in injected for part in item.parts if not isinstance(part, str)]
+        return Messages(messages, overlay={len(self.items) - 1: attached(self.items[-1], tuple(parts))})
+
+    def take(self, item: Injected, session: str, place: int) -> None:
+        """What one hook injected: to its place, or aside until its step comes."""
         if item.durable or not item.parts:
-            continue
-        if item.about == this_step:
-            _attach(messages, overlay, len(messages) - 1, item.parts)
-        elif item.about.startswith(f"{state.session}/t"):
-            _attach(messages, overlay, state.place, item.parts)
-        elif (index := _index_of_result(messages, state.place, item.about)) is not None:
-            _attach(messages, overlay, index, item.parts, item.about)
-    return overlay
+            return
+        assert not isinstance(item.parts, str)
+        rest = item.about[len(session) + 1 :]
+        if rest.isdecimal():
+            self.of_steps.setdefault(item.about, []).append(item)
+        elif rest.startswith("t"):
+            self._put(place, item.parts)
+        elif (index := index_of_result(self.items, place, item.about)) is not None:
+            self._put(index, item.parts, item.about)
+
+    def _put(self, index: int, parts: tuple[ContentPart, ...], call: str | None = None) -> None:
+        if 0 <= index < len(self.items):
+            if index < self.length:
+                self.items = self.items[:]
+            self.items[index] = attached(self.items[index], parts, call)
 
 
-def _attach(
-    messages: Messages,
-    overlay: dict[int, Message],
-    index: int,
-    parts: tuple[ContentPart, ...],
-    call: str | None = None,
-) -> None:
-    """Put parts beside a user message, or into the content of a tool result: never as text after one."""
-    if not 0 <= index < len(messages):
-        return
-    message = overlay.get(index, messages[index])
+def laid_out(state: State | Fold, unrecorded: tuple[Injected, ...] = ()) -> Laid:
+    """The messages of the turn as they are shown; a fold remembers them."""
+    turn = state.turn
+    assert turn is not None
+    source, length, _ = state.shown.shared
+    given = len(turn.injected), len(unrecorded)
+    laid: Laid | None = state.laid if isinstance(state, Fold) else None
+    if laid is None or not laid.goes_on(turn, source, length, given):
+        laid = Laid(turn, source)
+        if isinstance(state, Fold):
+            state.laid = laid
+    laid.items += islice(source, laid.length, length)
+    for item in (*turn.injected[laid.used[0] :], *unrecorded[laid.used[1] :]):
+        laid.take(item, state.session, state.place)
+    laid.length, laid.used = length, given
+    return laid
+
+
+def attached(message: Message, parts: tuple[ContentPart, ...], call: str | None = None) -> Message:
+    """A message with more parts: beside those of a user, or inside a tool result: never as text after one."""
     if message.role != "tool":
-        overlay[index] = message.replace(parts=(*message.parts, *parts))
-        return
+        return message.replace(parts=(*message.parts, *parts))
     changed: list[Part] = list(message.parts)
     for at in range(len(changed) - 1, -1, -1):
         result = changed[at]
         if isinstance(result, ToolResultPart) and call in (None, result.call_id):
             changed[at] = result.replace(content=(*result.content, *parts))
             break
-    overlay[index] = message.replace(parts=tuple(changed))
+    return message.replace(parts=tuple(changed))
 
 
-def _index_of_result(messages: Messages, start: int, call: str) -> int | None:
+def index_of_result(messages: Sequence[Message], start: int, call: str) -> int | None:
+    """Where the result of a call is, from the end of the messages back to the start of the turn."""
     for index in range(len(messages) - 1, start, -1):
         message = messages[index]
         if message.role == "tool" and any(getattr(part, "call_id", None) == call for part in message.parts):
