@@ -21,6 +21,7 @@ from typing import Any
 
 import adapters
 import agents
+import contexts
 import handloop
 from costs import Cost, cost_of, resident_kb, rounds, summary, timing
 from work import work
@@ -282,6 +283,27 @@ async def memory(seconds: float) -> dict[str, Any]:
     }
 
 
+async def context(seconds: float) -> dict[str, Any]:
+    """What a vendor's cache serves of a long session, and what assembly and a step cost where the history is long.
+
+    A step's cost is what 100 more of them add to a turn: what a turn costs once is not in it.
+    """
+    found: dict[str, Any] = {"cache": await contexts.cached(), "assembly": {}, "step": {}}
+    assembled: Samples = defaultdict(list)
+    turns: dict[tuple[int, int], list[Cost]] = defaultdict(list)
+    for number in rounds(seconds):
+        for name, injected in (("nothing", False), ("injected", True)):
+            assembled[name].append(contexts.assembly(2000, injected))
+        for before in _order([10, 1000], number):
+            for steps in (100, 200):
+                turns[before, steps].append(await contexts.turn_after(before, steps))
+    found["assembly"] = _summaries(assembled, 1)
+    for before in (10, 1000):
+        more, less = (min([cost.cpu for cost in turns[before, steps]]) for steps in (200, 100))
+        found["step"][str(before)] = (more - less) / 100 * 1e6
+    return found
+
+
 IMPORTS = {"empty": "pass", "hand": "import asyncio, json", "windlass": "import windlass"}
 CHILD = """
 import time
@@ -335,6 +357,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "latency": (latency, 14.0),
     "stream": (stream, 6.0),
     "store": (store, 8.0),
+    "context": (context, 12.0),
     "imports": (imports, 7.0),
     "construct": (construct, 3.0),
     "concurrent": (concurrent, 10.0),

@@ -92,6 +92,17 @@ def store_rows(found: Found) -> Iterator[Row]:
     yield Row("store", "a step in memory, over none kept", memory, figure=percent, unit="%", bar=30.0)
 
 
+def context_rows(found: Found) -> Iterator[Row]:
+    cache = found["cache"]
+    what = f"{cache['hit_percent']:.1f} % of {cache['input_tokens'] / 1e6:.1f} million tokens hit; missed"
+    yield Row("context", what, figure=100 - cache["hit_percent"], unit="%", bar=10.0)
+    for name, what in (("nothing", "assembly of 2,000 messages"), ("injected", "  with parts of the turn")):
+        costs = found["assembly"][name]
+        yield Row("context", what, (costs["cpu"], None), (costs["wall"], None), costs["cpu"], "µs", 1000.0)
+    short, long = found["step"]["10"], found["step"]["1000"]
+    yield Row("context", "a step after 1,000 steps, over 10", (long, None), figure=long / short, bar=1.3)
+
+
 def import_rows(found: Found) -> Iterator[Row]:
     cpu = _pair(found, "cpu")
     yield Row("imports", "the process", cpu, figure=_ratio(cpu), bar=2.0)
@@ -146,6 +157,10 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
     "stream": ("stream: a delta of text, from the model to the consumer; µs", stream_rows),
     "store": ("store: N=400 in an SQLite file on tmpfs, synchronous=FULL; µs per step", store_rows),
+    "context": (
+        "context: a session of 300 steps, 5 hooks that inject, 2 compactions, on a simulated cache; µs",
+        context_rows,
+    ),
     "imports": (
         "imports: `import windlass` over `import asyncio, json`; ms (judged: CPU of the process)",
         import_rows,

@@ -23,6 +23,7 @@ PUBLIC = (
     "windlass",
     "windlass.capabilities",
     "windlass.context.compaction",
+    "windlass.context.prefixes",
     "windlass.criteria",
     "windlass.decisions",
     "windlass.deltas",

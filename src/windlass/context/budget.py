@@ -145,29 +145,40 @@ class Budget:
         return None if window is None else max(window - int(settings.get("max_tokens") or 0), 0)
 
 
+class _Tally:
+    """How far a list that only grows was counted. There are two: the history, and that with what was injected."""
+
+    __slots__ = ("counted", "items", "sum")
+
+    def __init__(self, items: list[Message]) -> None:
+        self.items = items
+        self.counted = self.sum = 0
+
+
 class Meter:
     """The size of one session's requests as they grow: what was counted is not counted again."""
 
-    __slots__ = ("_counted", "_items", "_sum", "budget", "counter", "last")
+    __slots__ = ("_tallies", "budget", "counter", "last")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.counter = Counter(budget.count)
         self.last: tuple[str, int] = ("", 0)
-        self._items: list[Message] = []
-        self._counted = self._sum = 0
+        self._tallies: tuple[_Tally, ...] = ()
 
     def history(self, messages: Messages) -> int:
         """Our count of some messages. That costs what is new in them."""
         items, length, tail = messages.shared
         message = self.counter.message
-        if items is not self._items or length < self._counted:
-            self._items, self._counted, self._sum = items, 0, 0
-        if length > self._counted:
-            for item in islice(items, self._counted, length):
-                self._sum += message(item)
-            self._counted = length
-        total = self._sum
+        tally = next((known for known in self._tallies if known.items is items and known.counted <= length), None)
+        if tally is None:
+            tally = _Tally(items)
+            self._tallies = (tally, *self._tallies[:1])
+        if length > tally.counted:
+            for item in islice(items, tally.counted, length):
+                tally.sum += message(item)
+            tally.counted = length
+        total = tally.sum
         if messages.overlay:
             total += sum([message(new) - message(items[at]) for at, new in messages.overlay.items()])
         return total + sum([message(item) for item in tail]) if tail else total

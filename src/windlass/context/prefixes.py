@@ -264,4 +264,4 @@ def _leaves(message: Message) -> list[TextPart | ImagePart]:
     return [part for part in parts if isinstance(part, TextPart | ImagePart)]
 
 
-__all__ = ["KINDS", "Break", "Filling", "Prefix", "broken_by", "filling", "prefixes"]
+__all__ = ["KINDS", "Break", "Filling", "Prefix", "filling", "prefixes"]

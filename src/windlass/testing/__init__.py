@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .adapters import ModelFailed, ModelReport, check_model
+from .caches import PrefixCache
 from .cassettes import Cassette, UnexpectedRequest
 from .clocks import FakeClock
 from .conformance import CapabilityFailed, CapabilityReport, check_capability
@@ -26,6 +27,6 @@ __all__ = [
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
     "check_store", "StoreReport", "StoreFailed", "check_model", "ModelReport", "ModelFailed", "Scene", "SCENES",
-    "assert_prefix_stable",
+    "assert_prefix_stable", "PrefixCache",
     "Cassette", "Exchange", "sse", "UnexpectedRequest",
 ]  # fmt: skip
