@@ -220,7 +220,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             check.inherit = False
             hooks.append(check)
         compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
-        tools, sections = self.tools, self._sections()
+        tools, sections, windows = self.tools, self._sections(), self._windows()
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
         self._program = Program(
             name=self.name,
@@ -230,7 +230,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             output_schema=self._output.schema,
             hooks=compiled,
             compactors=self.registered.compactors,
-            windows=self._windows(),
+            windows=windows,
             criteria=criteria,
             composites=self._pipeline.composites,
             handlers=self._pipeline.handlers,
@@ -240,9 +240,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
                 compiled.all,
                 tools.values(),
                 [name_of(criterion) for criterion in criteria],
-                prompt_of(
-                    sections, self.model.name, self._given["windows"], self._given["settings"], self._output.schema
-                ),
+                prompt_of(sections, self.model.name, windows, self._given["settings"], self._output.schema),
                 [self._given["mask"]],
             ),
             **self._given,

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from windlass._hooks.dispatch import Passage, Recorder, tokens
+from windlass._hooks.dispatch import Passage, Recorder
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
@@ -49,13 +49,11 @@ from windlass.slots import Slot
 from windlass.states import Fold, State, Step, StepFold, step_id
 from windlass.turns import Turn, Writes
 
+from .carrying import Carried, is_for_child, said
 from .composites import ErrorHandler, PhaseHandler, StepRunner
 from .handover import Handover
 from .program import Program
 from .speaking import Voice, without_words
-
-STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
-"""Where parts are injected for one step and go with it."""
 
 
 class Rare:
@@ -80,6 +78,7 @@ class Rare:
     meter: Meter | None = None
     tried: Mapping[str, int] = {}
     relieved = 0
+    _carried: Carried | None = None
     _ended = False
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
@@ -484,24 +483,23 @@ class Segment(Rare):
 
     def injected_tokens(self) -> int:
         """About how many injected tokens the turn carries."""
-        return sum([tokens(item.parts) for item in self._visible()])
+        return self._carries().size(step_id(self.fold.session, self.fold.steps + 1))
 
-    def _visible(self) -> list[Injected]:
-        """What was injected and is shown in this step."""
-        turn = self.fold.turn
-        items = (*(turn.injected if turn is not None else ()), *self.unrecorded)
-        now = step_id(self.fold.session, self.fold.steps + 1)
-        mine = [item for item in items if item.event not in STEP_EVENTS or item.about == now]
-        return [item for item in mine if not is_for_child(item, self.fold.session)]
+    def _carries(self) -> Carried:
+        if self._carried is None:
+            self._carried = Carried(self.fold.session)
+        return self._carried.take(self.fold.turn, self.unrecorded)
 
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:
         """Whether models are shown the same already: what is there twice helps nobody. A child sees only its own."""
         if is_for_child(item, self.fold.session) or item.event == "SessionStarting":
             return False
-        texts = said(item)
+        text = said(item)
         if item.durable:
-            return any(message.origin is not None and said(message) == texts for message in self.fold.shown)
-        return any(said(other) == texts for other in (*self._visible(), *beside) if not other.durable)
+            return any(message.origin is not None and said(message) == text for message in self.fold.shown)
+        if any(said(other) == text for other in beside if not other.durable):
+            return True
+        return self._carries().has(text, step_id(self.fold.session, self.fold.steps + 1))
 
     # ------------------------------------------------------------ work beside the turn
 
@@ -605,17 +603,6 @@ class Surrounded:
 
         await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
         return steps[0]
-
-
-def said(item: Injected | Message) -> list[Any]:
-    """What some parts say, whoever put them there."""
-    parts: Any = item.parts
-    return [part.replace(origin=None) if hasattr(part, "origin") else part for part in parts]
-
-
-def is_for_child(item: Injected, session: str) -> bool:
-    """Whether parts were injected for an agent below this session."""
-    return item.event == "Delegating" and not item.about.startswith(f"{session}/t")
 
 
 def _side_request(model: Model, messages: Any, options: dict[str, Any]) -> ModelRequest:
