@@ -34,8 +34,8 @@ class Adapter(NamedTuple):
     chunks: Callable[[], list[Any]]
 
 
-def growth(adapter: Adapter, rounds: int) -> tuple[float, float]:
-    """Microseconds that encoding takes at the 10th step of a turn and at the 400th."""
+def growth(adapter: Adapter, rounds: int, *, injected: bool = False) -> tuple[float, float]:
+    """Microseconds that encoding takes at the 10th step of a turn and at the 400th, be it with a part injected."""
     early: list[int] = []
     late: list[int] = []
     for _ in range(rounds):
@@ -45,7 +45,8 @@ def growth(adapter: Adapter, rounds: int) -> tuple[float, float]:
             call = ToolCallPart("add", '{"a": 1}', id=f"s/{step}/0", vendor_id=f"call_{step}")
             items.append(Message("assistant", (TextPart("Let me see."), call), id=f"s/{step}"))
             items.append(Message("tool", (ToolResultPart(f"s/{step}/0", "add", (TextPart("2"),)),)))
-            request = ModelRequest("Be quick.", Messages.sharing(items), TOOLS)
+            overlay = {0: items[0].replace(parts=(*items[0].parts, TextPart("It is Monday.")))} if injected else None
+            request = ModelRequest("Be quick.", Messages(Messages.sharing(items), overlay=overlay), TOOLS)
             start = perf_counter_ns()
             body(request)
             took = perf_counter_ns() - start
@@ -127,22 +128,13 @@ def _anthropic() -> Adapter:
         made, settings = Requests("claude-sonnet-4-5"), merged({}, {})
         return lambda request: made.body(request, settings, streaming=True)
 
-    def decoder() -> Feed:
-        feed = Assembly().feed
-
-        def fed(event: Any) -> tuple[Any, ...]:
-            delta = feed(event)
-            return () if delta is None else (delta,)
-
-        return fed
-
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
     begin = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     ]
     chunk = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " word"}}
-    return Adapter(encoder, decoder, lambda: [*begin, *[dict(chunk) for _ in range(CHUNKS)]])
+    return Adapter(encoder, lambda: Assembly().feed, lambda: [*begin, *[dict(chunk) for _ in range(CHUNKS)]])
 
 
 def _google() -> Adapter:

@@ -258,8 +258,10 @@ async def models(seconds: float) -> dict[str, Any]:
     count = max(3, round(seconds * 2))
     for name, make in adapters.ADAPTERS.items():
         adapter = make()
-        early, late = adapters.growth(adapter, count)
-        found[name] = {"step 10": early, "step 400": late, "chunks_per_second": round(adapters.rate(adapter, count))}
+        found[name] = {"chunks_per_second": round(adapters.rate(adapter, count))}
+        for what, injected in (("", False), (" with a part injected", True)):
+            early, late = adapters.growth(adapter, count, injected=injected)
+            found[name] |= {f"step 10{what}": early, f"step 400{what}": late}
     return found
 
 

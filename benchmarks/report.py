@@ -131,8 +131,9 @@ def concurrent_rows(found: Found) -> Iterator[Row]:
 
 def model_rows(found: Found) -> Iterator[Row]:
     for name, costs in found.items():
-        pair = costs["step 400"], costs["step 10"]
-        yield Row("models", f"{name}: step 400 over step 10", pair, figure=_ratio(pair), bar=1.3)
+        for what in ("", " with a part injected"):
+            pair = costs[f"step 400{what}"], costs[f"step 10{what}"]
+            yield Row("models", f"{name}: step 400 over step 10{what}", pair, figure=_ratio(pair), bar=1.3)
     for name, costs in found.items():
         rate = costs["chunks_per_second"]
         yield Row("models", f"{name}: {rate:,} chunks a second", figure=1e6 / rate, unit="µs", bar=10.0)

@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from windlass.testing import Exchange
+
+from .serving import Pieces, cut
 
 WIRE = Path(os.environ.get("WINDLASS_WIRE") or Path(__file__).resolve().parents[3] / "shared" / "wire")
 
@@ -39,6 +42,13 @@ def interactions(path: Path) -> list[Any]:
     return list(yaml.load(path.read_text(encoding="utf-8"), Loader=loader)["interactions"])
 
 
+def served(response: dict[str, Any], seed: int) -> httpx2.Response:
+    """A recorded response, cut at random offsets."""
+    status, headers, body = _recorded(response)
+    whole = body if isinstance(body, str) else json.dumps(body)
+    return httpx2.Response(status, headers=headers, stream=Pieces(cut(whole.encode(), seed)))
+
+
 def exchanges(path: Path, *, any_body: bool = True) -> list[Exchange]:
     """The exchanges of a file; they fit any body unless told otherwise."""
     return [_exchange(pair, any_body) for pair in interactions(path)]
@@ -51,11 +61,15 @@ def expected(path: Path) -> list[dict[str, Any]]:
 
 
 def _exchange(pair: dict[str, Any], any_body: bool) -> Exchange:
-    request, response = pair["request"], pair["response"]
-    answer = response["parsed_body"] if "parsed_body" in response else response["body"]["string"]
+    request = pair["request"]
+    status, headers, answer = _recorded(pair["response"])
+    sent = {} if any_body or "parsed_body" not in request else {"sent": request["parsed_body"]}
+    return Exchange.of(request["uri"], answer, status=status, headers=headers, method=request["method"], **sent)
+
+
+def _recorded(response: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+    """The status, the headers without those that say how the body was sent, and the body."""
     dropped = ("content-encoding", "content-length", "transfer-encoding")
     headers = {name: values[0] for name, values in response["headers"].items() if name.lower() not in dropped}
-    sent = {} if any_body or "parsed_body" not in request else {"sent": request["parsed_body"]}
-    return Exchange.of(
-        request["uri"], answer, status=response["status"]["code"], headers=headers, method=request["method"], **sent
-    )
+    body = response["parsed_body"] if "parsed_body" in response else response["body"]["string"]
+    return response["status"]["code"], headers, body

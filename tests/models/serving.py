@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
 
+from windlass.errors import ModelError
 from windlass.messages import Messages, ModelReply, ModelRequest, user
 
 
@@ -47,7 +50,7 @@ class Server:
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
-        self.asked.append(json.loads(request.content))
+        self.asked.append(json.loads(request.content or b"null"))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -77,3 +80,53 @@ async def heard(model: Any, request: ModelRequest) -> tuple[list[Any], ModelRepl
         at: text for at, part in parts.items() if (text := getattr(part, "text", getattr(part, "json", "")))
     }
     return deltas, reply
+
+
+async def asked(model: Any, request: ModelRequest | None = None, *, streaming: bool) -> ModelReply:
+    """The reply of a model that is asked in one of the two ways."""
+    request = request or asking()
+    return (await heard(model, request))[1] if streaming else await model.reply(request)
+
+
+def facts(error: ModelError) -> tuple[Any, ...]:
+    """All that an error says."""
+    return type(error), str(error), error.status, error.retryable, error.request_id, error.retry_after
+
+
+class Socket:
+    """A server on the loopback that answers a request with bytes, and then does what it is told to."""
+
+    def __init__(self, then: Callable[[Socket], Any]) -> None:
+        self.then = then
+        self.asked: list[bytes] = []
+        self.gone = asyncio.Event()
+        self.writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            self.asked.append(head + await reader.readexactly(length))
+            listening = asyncio.create_task(reader.read())
+            listening.add_done_callback(lambda _: self.gone.set())
+            await self.then(self)
+            listening.cancel()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.gone.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def listening(then: Callable[[Socket], Any]) -> AsyncIterator[tuple[Socket, str]]:
+    """A server that runs meanwhile, and its address."""
+    socket = Socket(then)
+    server = await asyncio.start_server(socket.serve, "127.0.0.1", 0)
+    async with server:
+        yield socket, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -4,18 +4,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResultPart
-from windlass.models.history import History, Wire, by_role
+from windlass.models.history import History, Wire
+
+
+def alternate(row: list[Wire], wire: list[Wire]) -> None:
+    """Join as a vendor wants it who takes no two messages of one role in a row."""
+    for one in wire:
+        if row and row[-1]["role"] == one["role"]:
+            row[-1] = {**row[-1], "content": [*row[-1]["content"], *one["content"]]}
+        else:
+            row.append(one)
 
 
 class Counting:
     def __init__(self, *, merged: bool = False) -> None:
         self.encoded = 0
-        join = by_role("content") if merged else list.extend
+        join = alternate if merged else list.extend
         self.history = History(self._encode, lambda ours, theirs: theirs or f"made-{ours}", join)
 
     def _encode(self, message: Message, id_of) -> list[Wire]:
         self.encoded += 1
-        content = [id_of(part) if type(part) is ToolResultPart else str(part) for part in message.parts]
+        content = [str(part) if type(part) is TextPart else id_of(part) for part in message.parts]
         return [{"role": message.role, "content": content}] if content else []
 
 
@@ -57,6 +66,23 @@ def test_a_result_follows_its_call_when_another_vendor_names_it():
     assert (before[-1]["content"], after[-1]["content"]) == (["old"], ["new"])
 
 
+def test_two_calls_never_share_an_id_though_the_vendor_gives_it_again():
+    messages = [text("hello"), call("c1", "call_1"), result("c1"), call("c2", "call_1"), result("c2")]
+    wire = Counting().history.encoded(messages)
+    assert [one["content"] for one in wire[1:]] == [["call_1"], ["call_1"], ["made-c2"], ["made-c2"]]
+    shorter = Counting().history.encoded([messages[0], *messages[3:]])
+    assert [one["content"] for one in shorter[1:]] == [["call_1"], ["call_1"]]
+
+
+def test_a_message_with_something_laid_over_it_costs_no_encoding_of_those_after_it():
+    counting = Counting(merged=True)
+    items = [text("hello")]
+    for step in range(50):
+        items += [call(f"c{step}"), result(f"c{step}")]
+        counting.history.encoded(Messages(Messages.sharing(items), overlay={0: text("hello, on a Monday")}))
+    assert counting.encoded == 101
+
+
 pool = [
     text("a"),
     text("b"),
@@ -64,7 +90,9 @@ pool = [
     Message("user", ()),
     call("c1", "x"),
     call("c1", "y"),
+    call("c2", "x"),
     result("c1"),
+    result("c2"),
 ]
 conversations = st.lists(st.lists(st.sampled_from(pool), max_size=8), max_size=6)
 
@@ -87,6 +115,10 @@ def test_views_of_a_list_that_grows_are_sent_as_if_they_were_the_first(steps, me
     for grow, tail, replaced in steps:
         items += [call(f"c{len(items)}"), result(f"c{len(items)}")][:grow]
         view = Messages.sharing(items if grow else items[: len(items) // 2])
-        overlay = {replaced: text("instead")} if replaced is not None and replaced < len(items) // 2 else None
+        overlay = (
+            {replaced: text(f"instead of {replaced % 2}")}
+            if replaced is not None and replaced < len(items) // 2
+            else None
+        )
         view = Messages(view, overlay=overlay, tail=(text("now"),) * tail)
         assert kept.encoded(view) == Counting(merged=merged).history.encoded(list(view))

@@ -24,6 +24,8 @@ IDS = {
     GOOGLE.name: "a uuid|with/signs that nobody else takes {}",
 }
 """Ids as these vendors make them, or worse."""
+ONE_ID = dict.fromkeys(IDS, "call_1")
+"""Ids of servers that count the calls of each reply anew, or do not count."""
 
 PAIRS = [(one, other) for one in VENDORS for other in VENDORS]
 
@@ -36,10 +38,10 @@ def weather_tool(city: str) -> str:
     return f"18 degrees in {city}"
 
 
-def turn(vendor: Vendor, number: int) -> list[ModelReply]:
+def turn(vendor: Vendor, number: int, ids: dict[str, str]) -> list[ModelReply]:
     """What a vendor says in a turn: it thinks, says something only it understands, calls two tools, and answers."""
     name = vendor.name
-    one, other = [weather(city).replace(vendor_id=IDS[name].format(f"{number}{city}")) for city in ("Paris", "Rome")]
+    one, other = [weather(city).replace(vendor_id=ids[name].format(f"{number}{city}")) for city in ("Paris", "Rome")]
     thought = ThinkingPart(f"a thought of {name}", f"signature-of-{name}")
     asked = (thought, OpaquePart(name, f"a secret of {name}"), TextPart(f"{name} looks."))
     return [
@@ -48,12 +50,12 @@ def turn(vendor: Vendor, number: int) -> list[ModelReply]:
     ]
 
 
-async def converse(*vendors: Vendor) -> list[list[Json]]:
+async def converse(*vendors: Vendor, ids: dict[str, str] = IDS) -> list[list[Json]]:
     """One session in which each vendor has its turn; what each was sent."""
     store = MemoryStore()
     sent: list[list[Json]] = []
     for number, vendor in enumerate(vendors):
-        exchanges = [Exchange.of(vendor.path(False), vendor.whole(reply)) for reply in turn(vendor, number)]
+        exchanges = [Exchange.of(vendor.path(False), vendor.whole(reply)) for reply in turn(vendor, number, ids)]
         with Cassette(exchanges) as cassette:
             agent = Agent(vendor.model(cassette.client()), tools=[weather_tool], store=store, system="Be kind.")
             result = await agent.run(f"A question for {vendor.name}?", session="s")
@@ -88,6 +90,14 @@ async def test_the_first_vendor_gets_its_own_back_when_it_returns(first: Vendor,
         assert f"signature-of-{first.name}" in told
     if first is not second:
         assert f"a secret of {second.name}" not in told
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+async def test_calls_are_told_apart_though_the_vendor_gives_them_one_id(vendor: Vendor):
+    _, bodies = await converse(vendor, vendor, ids=ONE_ID)
+    for body in bodies:
+        VALID[vendor.name](body)
+    assert json.dumps(bodies[1]).count('call_1"') == 2, "the first call and its result keep the vendor's id"
 
 
 # ---------------------------------------------------------------- what a vendor accepts

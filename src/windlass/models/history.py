@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from windlass.messages import Message, Messages, ToolCallPart, ToolResultPart
 
 Wire: TypeAlias = dict[str, Any]
 WireId: TypeAlias = Callable[[str, str | None], str]
-Encode: TypeAlias = Callable[[Message, Callable[[ToolResultPart], str]], list[Wire]]
+IdOf: TypeAlias = Callable[[ToolCallPart | ToolResultPart], str]
+Encode: TypeAlias = Callable[[Message, IdOf], list[Wire]]
 Join: TypeAlias = Callable[[list[Wire], list[Wire]], None]
 
 CONVERSATIONS = 64
@@ -19,9 +20,10 @@ CONVERSATIONS = 64
 class History:
     """The encodings of the latest conversations; one is known by its first message.
 
-    `encode` makes the wire form of one message and is given the wire id of the call that a result belongs to,
-    `wire_id` makes that id of our id and the vendor's, and `join` adds a message to those before it: a vendor that
-    wants roles to alternate replaces the last one there (and never changes it: it may be in use).
+    `encode` makes the wire form of one message and is given the wire ids of calls, which results refer to; `wire_id`
+    makes such an id of our id and the vendor's, or of ours alone where another call has that one; and `join` adds a
+    message to those before it: a vendor that wants roles to alternate replaces the last one there (and never changes
+    it: it may be in use).
     """
 
     def __init__(self, encode: Encode, wire_id: WireId, join: Join = list.extend) -> None:
@@ -32,10 +34,11 @@ class History:
 
     def encoded(self, messages: Iterable[Message], before: Iterable[Wire] = ()) -> list[Wire]:
         """What comes before, and the messages as the vendor wants them."""
-        current = messages if type(messages) is Messages else list(messages)
+        current = messages if type(messages) is Messages else Messages(messages)
         if not len(current):
             return list(before)
-        key = id(current[0])
+        items, _, tail = current.shared
+        key = id((items or tail)[0])
         # Taken out while in use: another thread with the same first message starts afresh.
         kept = self._kept.pop(key, None) or _Conversation(self._encode, self._wire_id, self._join)
         wire = [*before, *kept.encoded(current)]
@@ -66,10 +69,12 @@ class _Conversation:
         self._kept: list[_Kept] = []
         self._row: list[Wire] = []
         self._ids: dict[str, str] = {}
+        self._callers: dict[str, str] = {}
         self._list: list[Message] | None = None
         self._settled = 0
+        self._overlaid: Iterable[int] = ()
 
-    def encoded(self, messages: Sequence[Message]) -> list[Wire]:
+    def encoded(self, messages: Messages) -> list[Wire]:
         """The conversation, which is still ours: whoever asks makes a copy."""
         start, current = self._unsettled(messages)
         before = self._messages[start:]
@@ -82,15 +87,20 @@ class _Conversation:
             self._add(message, dropped.get(id(message)))
         return self._row
 
-    def _unsettled(self, messages: Sequence[Message]) -> tuple[int, list[Message]]:
+    def _unsettled(self, messages: Messages) -> tuple[int, list[Message]]:
         """How many messages are surely those of before, as views of one list that only grows, and those after them."""
-        if type(messages) is not Messages or messages.overlay:
-            self._list, self._settled = None, 0
-            return 0, list(messages)
         items, length, tail = messages.shared
+        overlay = messages.overlay or {}
         start = min(self._settled, length) if items is self._list else 0
-        self._list, self._settled = items, length
-        return start, [*items[start:length], *tail]
+        for at in (*overlay, *self._overlaid):
+            if at < start and messages[at] != self._messages[at]:
+                start = at
+        self._list, self._settled, self._overlaid = items, length, overlay
+        current = items[start:length]
+        for at, message in overlay.items():
+            if at >= start:
+                current[at - start] = message
+        return start, [*current, *tail]
 
     def _drop(self, known: int) -> list[_Kept]:
         """Forget all from a message on; what that was can be used again."""
@@ -101,40 +111,33 @@ class _Conversation:
                 self._row[-1] = dropped[0].last
             del self._messages[known:], self._kept[known:]
             if any(kept.message.tool_calls for kept in dropped):
-                self._ids = {}
+                self._ids, self._callers = {}, {}
                 for message in self._messages:
                     self._learn(message)
         return dropped
 
     def _add(self, message: Message, known: _Kept | None) -> None:
         self._learn(message)
-        ids = [self._id_of(part) for part in message.parts if type(part) is ToolResultPart]
+        ids = [self._id_of(part) for part in message.parts if isinstance(part, ToolCallPart | ToolResultPart)]
         wire = known.wire if known and known.ids == ids else self._encode(message, self._id_of)
         self._messages.append(message)
         self._kept.append(_Kept(message, wire, ids, len(self._row), self._row[-1] if self._row else None))
         self._join(self._row, wire)
 
     def _learn(self, message: Message) -> None:
-        """Note the wire ids of the calls of a message."""
+        """Note the wire ids of the calls of a message. A server may give an id again, in another reply."""
         for part in message.parts:
             if type(part) is ToolCallPart:
-                self._ids[part.id or part.vendor_id or ""] = self._wire_id(part.id, part.vendor_id)
+                caller = part.id or part.vendor_id or ""
+                id = self._wire_id(part.id, part.vendor_id)
+                if self._callers.setdefault(id, caller) != caller:
+                    id = self._wire_id(part.id, None)
+                self._ids[caller] = id
 
-    def _id_of(self, result: ToolResultPart) -> str:
-        return self._ids.get(result.call_id) or self._wire_id(result.call_id, result.call_id)
-
-
-def by_role(content: str) -> Join:
-    """A join for vendors who want the roles to alternate: what has the role of the message before it goes into that."""
-
-    def join(row: list[Wire], wire: list[Wire]) -> None:
-        for one in wire:
-            if row and row[-1]["role"] == one["role"]:
-                row[-1] = {**row[-1], content: [*row[-1][content], *one[content]]}
-            else:
-                row.append(one)
-
-    return join
+    def _id_of(self, part: ToolCallPart | ToolResultPart) -> str:
+        if isinstance(part, ToolCallPart):
+            return self._ids[part.id or part.vendor_id or ""]
+        return self._ids.get(part.call_id) or self._wire_id(part.call_id, part.call_id)
 
 
-__all__ = ["History", "Join", "Wire", "WireId", "by_role"]
+__all__ = ["Encode", "History", "IdOf", "Join", "Wire", "WireId"]

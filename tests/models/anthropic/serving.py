@@ -7,7 +7,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 from tests.models import serving
-from tests.models.serving import Pieces, asking, cut, heard
+from tests.models.serving import Pieces, asked, asking, cut, facts, heard
 
 from windlass.models.anthropic import AnthropicMessages
 
@@ -86,11 +86,13 @@ __all__ = [
     "Pieces",
     "Server",
     "answer",
+    "asked",
     "asking",
     "block",
     "call",
     "cut",
     "events",
+    "facts",
     "heard",
     "streamed",
     "text",

@@ -13,7 +13,7 @@ from windlass.errors import AuthFailed, ConfigError, Overloaded
 from windlass.models import open_model
 from windlass.models.anthropic import AnthropicMessages
 
-from .serving import Server, answer, asking, heard, streamed, text
+from .serving import Server, answer, asked, asking, heard, streamed, text
 
 
 async def test_a_model_is_opened_by_its_name_and_finds_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ async def test_a_missing_key_is_an_error_that_says_where_it_is_looked_for(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model: Any = open_model("anthropic:claude-sonnet-4-6")
     with pytest.raises(AuthFailed, match="set ANTHROPIC_API_KEY, or pass api_key"):
-        await (heard(model, asking()) if streaming else model.reply(asking()))
+        await asked(model, streaming=streaming)
     await model.aclose()
 
 

@@ -22,7 +22,7 @@ from windlass.errors import (
     ServerError,
 )
 
-from .serving import Server, answer, asking, events, heard, text
+from .serving import Server, answer, asked, asking, events, facts, heard, text
 
 INVALID = {"type": "invalid_request_error"}
 SPENT = {"error_code": "enforced_spend_limit_reached"}
@@ -58,11 +58,8 @@ async def test_a_status_becomes_an_error_and_is_asked_for_once(
         body = {"type": "error", "error": error, "request_id": "req_body"}
         server = Server(httpx2.Response(status, json=body, headers={"request-id": "req_1"}))
         with pytest.raises(ModelError) as caught:
-            await (heard(server.model(), asking()) if streaming else server.model().reply(asking()))
-        assert type(caught.value) is kind
-        assert str(caught.value) == error["message"]
-        facts = (caught.value.status, caught.value.retryable, caught.value.request_id, caught.value.retry_after)
-        assert facts == (status, retryable, "req_1", None)
+            await asked(server.model(), streaming=streaming)
+        assert facts(caught.value) == (kind, error["message"], status, retryable, "req_1", None)
         assert len(server.requests) == 1
 
 
@@ -75,43 +72,6 @@ async def test_an_error_of_something_between_us_and_the_vendor_is_one_too() -> N
     with pytest.raises(RateLimited, match=r"^Too many tokens$") as limited:
         await plain.model().reply(asking())
     assert limited.value.request_id == "aws_1"
-
-
-WAITS = [
-    ({"retry-after": "7"}, 7.0),
-    ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
-    ({"retry-after": "Mon, 16 Nov 2026 00:00:30 GMT", "date": "Mon, 16 Nov 2026 00:00:00 GMT"}, 30.0),
-    ({"retry-after": "Mon, 16 Nov 2020 00:00:30 GMT"}, 0.0),
-    ({"retry-after": "soon"}, None),
-]
-
-
-@pytest.mark.parametrize(("headers", "seconds"), WAITS)
-async def test_a_server_says_in_many_ways_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    body = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}
-    with pytest.raises(RateLimited) as caught:
-        await Server(httpx2.Response(429, json=body, headers=headers)).model().reply(asking())
-    assert caught.value.retry_after == seconds
-
-
-NETWORK = [
-    (httpx2.ConnectError("refused"), ConnectionFailed),
-    (httpx2.RemoteProtocolError("peer closed"), ConnectionFailed),
-    (httpx2.ReadTimeout("slow"), ModelTimeout),
-    (httpx2.ConnectTimeout("slow"), ModelTimeout),
-]
-
-
-@pytest.mark.parametrize(("error", "kind"), NETWORK)
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_a_network_that_fails_can_be_tried_again(
-    error: Exception, kind: type[ModelError], streaming: bool
-) -> None:
-    server = Server(error)
-    with pytest.raises(kind) as caught:
-        await (heard(server.model(), asking()) if streaming else server.model().reply(asking()))
-    assert caught.value.retryable
-    assert len(server.requests) == 1
 
 
 INSIDE: list[tuple[dict[str, Any], type[ModelError], bool]] = [

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from tests.models.recordings import expected, interactions, pairs, recordings
+from tests.models.recordings import expected, interactions, pairs, recordings, served
 
 from windlass.errors import BadRequest, ModelError, ModelNotFound
 from windlass.messages import (
@@ -26,7 +25,7 @@ from windlass.messages import (
     ToolSpec,
 )
 
-from .serving import Pieces, Server, answer, cut, heard
+from .serving import Server, answer, asked
 
 KINDS: dict[type[Part], str] = {TextPart: "text", ToolCallPart: "tool_use", ThinkingPart: "thinking"}
 FACTS = {
@@ -36,19 +35,10 @@ FACTS = {
 ERRORS = {"not_found_error": ModelNotFound, "invalid_request_error": BadRequest}
 
 
-def served(response: dict[str, Any], seed: int) -> httpx2.Response:
-    """The recorded response, cut at random offsets."""
-    skipped = ("content-length", "content-encoding", "transfer-encoding")
-    headers = [(k, v) for k, values in response["headers"].items() if k.lower() not in skipped for v in values]
-    whole = "parsed_body" in response
-    body = json.dumps(response["parsed_body"]) if whole else response["body"]["string"]
-    return httpx2.Response(response["status"]["code"], headers=headers, stream=Pieces(cut(body.encode(), seed)))
-
-
 async def replayed(pair: dict[str, Any], facts: dict[str, Any], seed: int = 0) -> ModelReply:
     model = Server(served(pair["response"], seed)).model(facts["model_requested"], max_tokens=4096)
     request = request_of(pair["request"]["parsed_body"]).replace(settings={})
-    return (await heard(model, request))[1] if facts["stream"] else await model.reply(request)
+    return await asked(model, request, streaming=facts["stream"])
 
 
 @pytest.mark.parametrize(("path", "place", "pair", "facts"), pairs("anthropic"))
@@ -189,7 +179,7 @@ async def test_a_request_says_what_the_recorded_one_said(
     body = pair["request"]["parsed_body"]
     server = Server(pair_answer(facts))
     model = server.model(body["model"], cache=False)
-    await (heard(model, request_of(body)) if facts["stream"] else model.reply(request_of(body)))
+    await asked(model, request_of(body), streaming=facts["stream"])
     assert essence(server.asked[0]) == essence(body)
     assert server.requests[0].url.path == "/v1/messages"
 

@@ -28,7 +28,7 @@ from windlass.messages import (
 )
 from windlass.models.anthropic import AnthropicMessages
 
-from .serving import MODEL, Pieces, Server, answer, asking, block, call, events, heard, streamed, text
+from .serving import MODEL, Pieces, Server, answer, asked, asking, block, call, events, heard, streamed, text
 
 VENDOR = "anthropic"
 CITATION = {"type": "char_location", "cited_text": "x", "document_index": 0}
@@ -41,6 +41,7 @@ FOUND = {
 MCP = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "look", "server_name": "s", "input": {}}
 NEW = {"type": "hologram", "depth": 3, "of": {"x": [1, None]}}
 USED = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": "ö"}}
+DIRECT = {**USED, "id": "toolu_2"}
 
 # A block, the parts that it becomes, and the block that goes back (None: the same).
 BLOCKS: list[tuple[dict[str, Any], list[Part], dict[str, Any] | None]] = [
@@ -53,11 +54,11 @@ BLOCKS: list[tuple[dict[str, Any], list[Part], dict[str, Any] | None]] = [
     ({"type": "thinking", "thinking": "Hm", "signature": "s"}, [ThinkingPart("Hm", "s", vendor=VENDOR)], None),
     ({"type": "redacted_thinking", "data": "d"}, [ThinkingPart("", "d", redacted=True, vendor=VENDOR)], None),
     (USED, [ToolCallPart("add", '{"a":1,"b":"ö"}', vendor_id="toolu_1")], None),
-    ({**USED, "caller": {"type": "direct"}}, [ToolCallPart("add", '{"a":1,"b":"ö"}', vendor_id="toolu_1")], USED),
+    ({**DIRECT, "caller": {"type": "direct"}}, [ToolCallPart("add", '{"a":1,"b":"ö"}', vendor_id="toolu_2")], DIRECT),
     (
-        {**USED, "input": {}, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}},
+        {**USED, "id": "toolu_3", "input": {}, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}},
         [
-            ToolCallPart("add", "{}", vendor_id="toolu_1"),
+            ToolCallPart("add", "{}", vendor_id="toolu_3"),
             OpaquePart(VENDOR, {"fields": {"caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}}),
         ],
         None,
@@ -344,7 +345,7 @@ async def test_compressed_answers_are_read() -> None:
         pieces = Pieces([body[at : at + 3] for at in range(0, len(body), 3)])
         headers = {"content-type": kind, "content-encoding": "gzip"}
         model = Server(httpx2.Response(200, headers=headers, stream=pieces)).model()
-        reply = (await heard(model, asking()))[1] if streaming else await model.reply(asking())
+        reply = await asked(model, streaming=streaming)
         assert reply.text == "Hi"
 
 
@@ -374,7 +375,7 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("event", ODD)
 async def test_an_event_that_makes_no_sense_is_a_bad_reply(event: dict[str, Any]) -> None:
-    with pytest.raises(BadReply, match="cannot be understood"):
+    with pytest.raises(BadReply, match="not as it should be"):
         await heard(Server(events(event)).model(), asking())
 
 

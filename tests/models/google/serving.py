@@ -1,19 +1,16 @@
-"""A server at the network's edge: hands out what it was given, and keeps what it was asked."""
+"""A server that a client of Google's asks."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 from google import genai
+from tests.models import serving
+from tests.models.serving import Pieces, Socket, asked, asking, cut, facts, heard, listening
 
-from windlass.messages import Messages, ModelReply, ModelRequest, user
 from windlass.models.google import GoogleGemini
 
 # Made once: to read all certificates takes longer than any test.
@@ -21,57 +18,16 @@ TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TRUSTING: dict[str, Any] = {"client_args": {"verify": TRUST}, "async_client_args": {"verify": TRUST, "ssl": TRUST}}
 
 
-class Pieces(httpx2.AsyncByteStream):
-    """A body in pieces. It ends with an error if one is given, and says whether it was closed."""
-
-    def __init__(self, pieces: list[bytes], error: Exception | None = None) -> None:
-        self.pieces = pieces
-        self.error = error
-        self.closed = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
-        if self.error:
-            raise self.error
-
-    async def aclose(self) -> None:
-        self.closed = True
-
-
-def cut(body: bytes, seed: int = 0) -> list[bytes]:
-    """A body cut at random offsets."""
-    offsets = sorted(random.Random(seed).sample(range(1, len(body)), min(len(body) - 1, 40))) if len(body) > 1 else []
-    return [body[start:end] for start, end in zip([0, *offsets], [*offsets, len(body)], strict=True)]
-
-
-class Server:
-    """Serves answers in turn: a mapping as JSON, bytes as a stream of events, a response as it is."""
+class Server(serving.Server):
+    """Serves answers in turn to its client."""
 
     def __init__(self, *answers: Any, **options: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[Any] = []
-        self.requests: list[httpx2.Request] = []
-        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
-        told = genai.types.HttpOptions(httpx_async_client=http, api_version="v1beta", **TRUSTING, **options)
+        super().__init__(*answers)
+        told = genai.types.HttpOptions(httpx_async_client=self.http, api_version="v1beta", **TRUSTING, **options)
         self.client = genai.Client(api_key="k", http_options=told)
 
     def model(self, name: str = "gemini-2.5-flash", **options: Any) -> GoogleGemini:
         return GoogleGemini(name, client=self.client, **options)
-
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        self.asked.append(json.loads(request.content))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, httpx2.Response):
-            return answer
-        if isinstance(answer, bytes):
-            answer = Pieces(cut(answer))
-        if isinstance(answer, Pieces):
-            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=answer)
-        return httpx2.Response(200, json=answer)
 
 
 def events(*data: Any) -> bytes:
@@ -85,68 +41,27 @@ def answer(*parts: dict[str, Any], finish: str | None = "STOP", **besides: Any) 
     return {"candidates": [candidate | ({"finishReason": finish} if finish else {}) | besides], "responseId": "r1"}
 
 
-def asking(text: str = "Hello", **fields: Any) -> ModelRequest:
-    """A request with one message of a user."""
-    return ModelRequest("", Messages([user(text)]), **fields)
-
-
 async def taken(stream: AsyncIterator[Any], into: list[Any]) -> None:
     """Put what a stream gives into a list, for as long as it gives."""
     async for piece in stream:
         into.append(piece)  # noqa: PERF401 (what came before an error counts)
 
 
-async def heard(model: Any, request: ModelRequest) -> tuple[list[Any], ModelReply]:
-    """The deltas and the reply of a stream. The pieces of each part, joined, must be what the reply has there."""
-    *deltas, reply = [piece async for piece in model.stream(request)]
-    assert type(reply) is ModelReply
-    joined: dict[int, str] = {}
-    for delta in deltas:
-        joined[delta.part] = joined.get(delta.part, "") + delta.text
-    parts = dict(enumerate(reply.message.parts))
-    assert joined == {
-        at: text for at, part in parts.items() if (text := getattr(part, "text", getattr(part, "json", "")))
-    }
-    return deltas, reply
-
-
-class Socket:
-    """A server on the loopback that answers a request with bytes, and then does what it is told to."""
-
-    def __init__(self, then: Callable[[Socket], Any]) -> None:
-        self.then = then
-        self.asked: list[bytes] = []
-        self.gone = asyncio.Event()
-        self.writer: asyncio.StreamWriter
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writer = writer
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-            self.asked.append(head + await reader.readexactly(length))
-            listening = asyncio.create_task(reader.read())
-            listening.add_done_callback(lambda _: self.gone.set())
-            await self.then(self)
-            listening.cancel()
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            self.gone.set()
-            writer.close()
-
-
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
 
-
-@asynccontextmanager
-async def listening(then: Callable[[Socket], Any]) -> AsyncIterator[tuple[Socket, str]]:
-    """A server that runs meanwhile, and its address."""
-    socket = Socket(then)
-    server = await asyncio.start_server(socket.serve, "127.0.0.1", 0)
-    async with server:
-        yield socket, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+__all__ = [
+    "HEAD",
+    "TRUSTING",
+    "Pieces",
+    "Server",
+    "Socket",
+    "answer",
+    "asked",
+    "asking",
+    "cut",
+    "events",
+    "facts",
+    "heard",
+    "listening",
+    "taken",
+]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import inspect
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
@@ -22,7 +19,7 @@ from windlass.messages import TextPart
 from windlass.models import open_model
 from windlass.models.google import GoogleGemini
 
-from .serving import HEAD, TRUSTING, Server, Socket, answer, asking, events, heard, listening, taken
+from .serving import HEAD, TRUSTING, Server, Socket, answer, asked, asking, events, heard, listening, taken
 
 CHUNKS = [answer({"text": "Hé"}, finish=None), answer({"text": "llo"})]
 VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
@@ -109,44 +106,6 @@ async def test_a_key_of_the_environment_and_an_address_of_ones_own(
     assert head.startswith(b"post /v1beta/models/gemini-2.5-flash:generatecontent http/1.1\r\n")
     assert b"x-goog-api-key: from-the-environment\r\n" in head
     assert b"x-server-timeout" not in head
-
-
-class Answering(BaseHTTPRequestHandler):
-    """Answers "Hi" and keeps the connection open."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps(answer({"text": "Hi"})).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_model_may_be_asked_in_one_event_loop_after_another(caplog: pytest.LogCaptureFixture) -> None:
-    """The connection of the first loop is still open when that ends, and of no use to the second."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        models = [GoogleGemini("gemini-x", api_key="k", base_url=f"http://127.0.0.1:{server.server_port}")]
-
-        async def ask() -> str:
-            text = (await models[0].reply(asking())).text
-            gc.collect()
-            await asyncio.sleep(0)
-            return text
-
-        assert [asyncio.run(ask()) for _ in range(3)] == ["Hi"] * 3
-        assert len(models[0]._connection._own) == 1
-        models.clear()
-        gc.collect()
-        server.shutdown()
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_vertex_is_asked_at_its_own_place() -> None:
@@ -257,7 +216,7 @@ async def test_a_server_that_dribbles_runs_out_of_time(streaming: bool) -> None:
     async with listening(dribble) as (socket, address):
         model = own(address, timeout=0.2)
         with pytest.raises(ModelTimeout) as caught:
-            await (heard(model, asking()) if streaming else model.reply(asking()))
+            await asked(model, streaming=streaming)
         assert caught.value.retryable
         if socket.asked:
             await socket.gone.wait()
@@ -275,7 +234,7 @@ async def test_gzip(streaming: bool) -> None:
 
     async with listening(zipped) as (_, address):
         model = own(address)
-        reply = (await heard(model, asking()))[1] if streaming else await model.reply(asking())
+        reply = await asked(model, streaming=streaming)
         assert reply.text == "Héllo"
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-import yaml
+from tests.models.recordings import WIRE, interactions, pairs, served
 
 from windlass.errors import ModelError
 from windlass.messages import (
@@ -26,42 +24,24 @@ from windlass.messages import (
     ToolSpec,
 )
 
-from .serving import Pieces, Server, cut, heard
+from .serving import Server, asked, heard
 
-WIRE = Path(__file__).parents[4] / "shared" / "wire"
-WIRE = WIRE if WIRE.is_dir() else Path(os.environ.get("WINDLASS_WIRE", WIRE))
-# What a file may hold besides: the user's own dealings with the vendor, which no model makes.
 OTHER_DEALINGS = ("/cachedContents", "oauth2.googleapis.com")
 FINISHES = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 def recorded() -> list[Any]:
-    """One case for each pair of a request and its answer. A file nobody has told us what to expect of is an error."""
-    if not WIRE.is_dir():
-        if os.environ.get("WINDLASS_REQUIRE_WIRE"):
-            raise FileNotFoundError(f"the recordings are required and not at {WIRE}")
-        return [pytest.param(None, marks=pytest.mark.skip(reason="no recordings beside the repository"))]
-    expected = json.loads((WIRE / "EXPECTED.json").read_text(encoding="utf-8"))
-    cases = []
-    for path in sorted((WIRE / "google").iterdir()):
-        pairs = yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]
-        for at, (pair, facts) in enumerate(zip(pairs, expected[f"google/{path.name}"]["facts"], strict=True), 1):
-            uri = pair["request"]["uri"]
-            if any(place in uri for place in OTHER_DEALINGS):
-                continue
-            assert "enerateContent" in uri, f"{path.name} holds {uri}, of which this test knows nothing"
-            cases.append(pytest.param((pair, facts), id=f"{path.stem}-{at}"))
-    assert cases, f"no recordings in {WIRE / 'google'}"
+    """The cases in which a model is asked. One that is neither that nor known is an error."""
+    cases = [case for case in pairs("google") if not any(place in uri_of(case) for place in OTHER_DEALINGS)]
+    for case in cases:
+        uri = uri_of(case)
+        assert not uri or "enerateContent" in uri, f"{case.id} holds {uri}, of which this test knows nothing"
     return cases
 
 
-def served(response: dict[str, Any], seed: int) -> httpx2.Response:
-    """The recorded response, cut at random offsets."""
-    skipped = ("content-length", "content-encoding", "transfer-encoding")
-    headers = [(name, value) for name, values in response["headers"].items() if name not in skipped for value in values]
-    whole = "parsed_body" in response
-    body = json.dumps(response["parsed_body"]) if whole else response["body"]["string"]
-    return httpx2.Response(response["status"]["code"], headers=headers, stream=Pieces(cut(body.encode(), seed)))
+def uri_of(case: Any) -> str:
+    pair = case.values[2]
+    return str(pair["request"]["uri"]) if pair else ""
 
 
 def model_of(pair: dict[str, Any]) -> str:
@@ -71,13 +51,14 @@ def model_of(pair: dict[str, Any]) -> str:
 async def replayed(server: Server, pair: dict[str, Any], stream: bool) -> ModelReply:
     request = request_of(pair["request"]["parsed_body"])
     model = server.model(model_of(pair))
-    return (await heard(model, request))[1] if stream else await model.reply(request)
+    return await asked(model, request, streaming=stream)
 
 
-@pytest.mark.parametrize("case", recorded())
+@pytest.mark.parametrize(("path", "place", "pair", "facts"), recorded())
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_a_recording_decodes_to_what_is_expected_of_it(case: Any, seed: int) -> None:
-    pair, facts = case
+async def test_a_recording_decodes_to_what_is_expected_of_it(
+    path: Path, place: int, pair: Any, facts: Any, seed: int
+) -> None:
     server = Server(served(pair["response"], seed))
     if facts.get("error"):
         with pytest.raises(ModelError) as caught:
@@ -178,9 +159,8 @@ def essence(body: dict[str, Any]) -> dict[str, Any]:
     return dict(told)
 
 
-@pytest.mark.parametrize("case", recorded())
-async def test_a_request_says_what_the_recorded_one_said(case: Any) -> None:
-    pair, facts = case
+@pytest.mark.parametrize(("path", "place", "pair", "facts"), recorded())
+async def test_a_request_says_what_the_recorded_one_said(path: Path, place: int, pair: Any, facts: Any) -> None:
     server = Server(served(pair["response"], 0))
     if facts.get("error"):
         with pytest.raises(ModelError):
@@ -196,13 +176,13 @@ async def test_a_turn_is_continued_as_the_recorded_one_was() -> None:
     path = WIRE / "google" / "test_native_output_with_function_tools_stream.yaml"
     if not path.is_file():
         pytest.skip("no recordings beside the repository")
-    first, second = yaml.safe_load(path.read_text(encoding="utf-8"))["interactions"]
+    first, second = interactions(path)
     said = await replayed(Server(served(first["response"], 0)), first, stream=True)
     theirs = second["request"]["parsed_body"]["contents"]
     answered = message_of(theirs[2])
-    asked = ModelRequest("", Messages([message_of(theirs[0]), said.message, answered]))
+    request = ModelRequest("", Messages([message_of(theirs[0]), said.message, answered]))
     server = Server(served(second["response"], 0))
-    await heard(server.model(model_of(second)), asked)
+    await heard(server.model(model_of(second)), request)
     ours = server.asked[0]["contents"]
     # They write the signature in the other of the two alphabets of base64.
     signed = ours[1]["parts"][0]

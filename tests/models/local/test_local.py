@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.models.openai.serving import asking, heard
+from tests.models.serving import asking, heard
 from tests.servers.llama import TEMPLATE
 
 from windlass import Agent, ModelCalling, tool

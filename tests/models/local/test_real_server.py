@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.models.openai.serving import asking, heard
+from tests.models.serving import asked, asking, heard
 
 from windlass import Agent, ModelCalling, tool
 from windlass.deltas import ArgumentsDelta, TextDelta
@@ -65,7 +65,7 @@ def extra(model: object) -> dict[str, Any]:
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_the_answer_fits_the_schema(model, streaming):
     request = asking("Who are you?", output=PERSON, settings={"max_tokens": 80, "extra": extra(model)})
-    reply = (await heard(model, request))[1] if streaming else await model.reply(request)
+    reply = await asked(model, request, streaming=streaming)
     answer = json.loads(reply.text)
     assert (type(answer["name"]), type(answer["old"])) == (str, bool)
 
@@ -133,7 +133,7 @@ async def test_what_is_too_long_for_the_window_is_said(model):
 async def test_a_bad_request_is_told_in_the_words_of_the_server(model, streaming):
     request = asking("Hi", settings={"temperature": "hot"})
     with pytest.raises(BadRequest, match="temperature") as caught:
-        await (heard(model, request) if streaming else model.reply(request))
+        await asked(model, request, streaming=streaming)
     assert caught.value.status == 400
 
 

@@ -1,65 +1,21 @@
-"""A server at the network's edge: hands out what it was given, and keeps what it was asked."""
+"""A server that a client of OpenAI's asks."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 from openai import AsyncOpenAI
-
-from windlass.messages import Messages, ModelReply, ModelRequest, user
-
-
-class Pieces(httpx2.AsyncByteStream):
-    """A body in pieces. It ends with an error if one is given, and says whether it was closed."""
-
-    def __init__(self, pieces: list[bytes], error: Exception | None = None) -> None:
-        self.pieces = pieces
-        self.error = error
-        self.closed = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
-        if self.error:
-            raise self.error
-
-    async def aclose(self) -> None:
-        self.closed = True
+from tests.models import serving
+from tests.models.serving import Pieces, Socket, asked, asking, cut, facts, heard, listening
 
 
-def cut(body: bytes, seed: int = 0) -> list[bytes]:
-    """A body cut at random offsets."""
-    offsets = sorted(random.Random(seed).sample(range(1, len(body)), min(len(body) - 1, 40))) if len(body) > 1 else []
-    return [body[start:end] for start, end in zip([0, *offsets], [*offsets, len(body)], strict=True)]
-
-
-class Server:
-    """Serves answers in turn: a mapping as JSON, bytes as a stream of events, a response as it is."""
+class Server(serving.Server):
+    """Serves answers in turn to its client."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[Any] = []
-        self.requests: list[httpx2.Request] = []
-        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
-        self.client = AsyncOpenAI(api_key="k", base_url="https://api.openai.com/v1", http_client=http)
-
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        self.asked.append(json.loads(request.content or b"null"))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, httpx2.Response):
-            return answer
-        if isinstance(answer, bytes):
-            answer = Pieces(cut(answer))
-        if isinstance(answer, Pieces):
-            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=answer)
-        return httpx2.Response(200, json=answer)
+        super().__init__(*answers)
+        self.client = AsyncOpenAI(api_key="k", base_url="https://api.openai.com/v1", http_client=self.http)
 
 
 def events(*data: Any, done: bool = True) -> bytes:
@@ -68,20 +24,4 @@ def events(*data: Any, done: bool = True) -> bytes:
     return "".join([*lines, "data: [DONE]\n\n" if done else ""]).encode()
 
 
-def asking(text: str = "Hello", **fields: Any) -> ModelRequest:
-    """A request with one message of a user."""
-    return ModelRequest("", Messages([user(text)]), **fields)
-
-
-async def heard(model: Any, request: ModelRequest) -> tuple[list[Any], ModelReply]:
-    """The deltas and the reply of a stream. The pieces of each part, joined, must be what the reply has there."""
-    *deltas, reply = [piece async for piece in model.stream(request)]
-    assert type(reply) is ModelReply
-    joined: dict[int, str] = {}
-    for delta in deltas:
-        joined[delta.part] = joined.get(delta.part, "") + delta.text
-    parts = dict(enumerate(reply.message.parts))
-    assert joined == {
-        at: text for at, part in parts.items() if (text := getattr(part, "text", getattr(part, "json", "")))
-    }
-    return deltas, reply
+__all__ = ["Pieces", "Server", "Socket", "asked", "asking", "cut", "events", "facts", "heard", "listening"]

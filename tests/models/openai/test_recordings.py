@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
-import yaml
+from tests.models.recordings import WIRE, expected, interactions, recordings, served
 
 from windlass.errors import ModelError
 from windlass.messages import (
@@ -30,10 +27,8 @@ from windlass.messages import (
 from windlass.models.openai import OpenAIChat, OpenAIResponses
 from windlass.models.openai.dialects import chat_dialect
 
-from .serving import Pieces, Server, cut, heard
+from .serving import Server, asked
 
-WIRE = Path(__file__).parents[4] / "shared" / "wire"
-WIRE = WIRE if WIRE.is_dir() else Path(os.environ.get("WINDLASS_WIRE", WIRE))
 OTHER_PROTOCOLS = ("bedrock-runtime.us-east-1.amazonaws.com",)
 """Hosts of recordings that do not speak OpenAI's protocols."""
 
@@ -69,25 +64,18 @@ class Case(NamedTuple):
 
 def recorded() -> list[Any]:
     """One case for each request and all that answers it. A file that nobody knows how to treat is an error."""
-    if not WIRE.is_dir():
-        if os.environ.get("WINDLASS_REQUIRE_WIRE"):
-            raise FileNotFoundError(f"the recordings are required and not at {WIRE}")
-        return [pytest.param(None, marks=pytest.mark.skip(reason="no recordings beside the repository"))]
-    expected = json.loads((WIRE / "EXPECTED.json").read_text())
-    files = [path for folder in ("openai_chat", "openai_responses", "other") for path in (WIRE / folder).glob("*.yaml")]
+    files = [path for folder in ("openai_chat", "openai_responses", "other") for path in recordings(folder)]
     return [
         pytest.param(case, id=f"{case.name.removesuffix('.yaml')}-{at}")
-        for path in sorted(files)
-        for at, case in enumerate(cases_of(path, expected), 1)
-    ]
+        for path in files
+        for at, case in enumerate(cases_of(path), 1)
+    ] or [pytest.param(None, marks=pytest.mark.skip(reason="no recordings beside the repository"))]
 
 
-def cases_of(path: Path, expected: dict[str, Any]) -> list[Case]:
+def cases_of(path: Path) -> list[Case]:
     name = f"{path.parent.name}/{path.name}"
-    pairs = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["interactions"]
-    assert len(pairs) == len(expected[name]["facts"]), f"{name} has {len(pairs)} pairs and EXPECTED.json others"
     cases: list[Case] = []
-    for pair, facts in zip(pairs, expected[name]["facts"], strict=True):
+    for pair, facts in zip(interactions(path), expected(path), strict=True):
         request, place = pair["request"], urlsplit(pair["request"]["uri"])
         if place.hostname in OTHER_PROTOCOLS:
             continue
@@ -108,21 +96,6 @@ def test_every_recording_is_replayed() -> None:
     assert files - replayed <= {"test_bedrock_model_iter_stream.yaml"}
 
 
-def served(response: dict[str, Any], seed: int) -> httpx2.Response:
-    """The recorded response, cut at random offsets."""
-    skipped = ("content-length", "content-encoding", "transfer-encoding")
-    headers = [(k, v) for k, values in response["headers"].items() if k.lower() not in skipped for v in values]
-    if "parsed_body" in response:
-        body = json.dumps(response["parsed_body"]).encode()
-    else:
-        body = response["body"]["string"].encode()
-    return httpx2.Response(response["status"]["code"], headers=headers, stream=Pieces(cut(body, seed)))
-
-
-async def replayed(model: Any, request: ModelRequest, stream: bool) -> ModelReply:
-    return (await heard(model, request))[1] if stream else await model.reply(request)
-
-
 FINISHES = {"stop": "stop", "completed": "stop", "tool_calls": "tool_calls", "length": "length"}
 PARTS = {"reasoning": ThinkingPart, "message": TextPart, "function_call": ToolCallPart}
 
@@ -135,10 +108,10 @@ async def test_a_recording_decodes_to_what_is_expected_of_it(case: Case, seed: i
     model, request = case.model(server), request_of(case)
     if facts.get("error"):
         with pytest.raises(ModelError) as caught:
-            await replayed(model, request, facts["stream"])
+            await asked(model, request, streaming=facts["stream"])
         assert_error(caught.value, facts, case.answers[-1]["headers"])
         return
-    reply = await replayed(model, request, facts["stream"])
+    reply = await asked(model, request, streaming=facts["stream"])
     assert not server.answers
     tools = [tool for tool in facts.get("tools", []) if not tool[0].startswith("[server]")]
     assert reply.text == facts.get("text", "")
@@ -318,7 +291,7 @@ def asking(body: dict[str, Any]) -> dict[str, Any]:
 async def test_a_request_says_what_the_recorded_one_said(case: Case) -> None:
     body, server = case.body, Server({"id": "x"})
     with pytest.raises(ModelError):
-        await replayed(case.model(server), request_of(case), bool(body.get("stream")))
+        await asked(case.model(server), request_of(case), streaming=bool(body.get("stream")))
     sent = server.asked[0]
     assert said(sent) == said(body)
     if case.name.startswith("other/"):

@@ -16,9 +16,9 @@ from windlass.errors import ConnectionFailed, ModelTimeout
 from windlass.messages import ModelReply, assistant
 from windlass.models.openai import OpenAIChat, OpenAIResponses
 
-from .serving import asking, events
+from .serving import Socket, asking, events, listening
 
-Act = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Act = Callable[[Socket], Awaitable[None]]
 
 WHOLE_CHAT = {"choices": [{"finish_reason": "stop", "message": {"content": "Hi"}}], "usage": {"prompt_tokens": 3}}
 CHAT = [
@@ -39,30 +39,10 @@ ADAPTERS = [
 
 
 @asynccontextmanager
-async def serving(act: Act) -> AsyncIterator[str]:
-    """A server that reads a request and then does as it is told; its address."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            await reader.readexactly(int(length.split(b":")[1]))
-            await act(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-
-
-@asynccontextmanager
 async def talking(adapter: Any, act: Act, **settings: Any) -> AsyncIterator[Any]:
     """A model with a client of its own that talks to such a server."""
-    async with serving(act) as address:
-        model = adapter("m", base_url=address, api_key="k", settings=settings)
+    async with listening(act) as (_, address):
+        model = adapter("m", base_url=f"{address}/v1", api_key="k", settings=settings)
         try:
             yield model
         finally:
@@ -81,11 +61,7 @@ def raw(body: bytes, kind: str = "text/event-stream", framing: str = "chunked", 
 
 
 def sending(answer: bytes) -> Act:
-    async def act(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-        await writer.drain()
-
-    return act
+    return lambda socket: socket.send(answer)
 
 
 async def streamed(model: Any) -> ModelReply:
@@ -104,9 +80,8 @@ async def test_a_stream_that_breaks_off_after_any_byte_can_be_tried_again(
     length = 0
     outcomes: list[ModelReply | None] = []
 
-    async def act(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer[:length])
-        await writer.drain()
+    async def act(socket: Socket) -> None:
+        await socket.send(answer[:length])
 
     async with talking(adapter, act) as model:
         for length in range(len(answer)):  # noqa: B007
@@ -128,9 +103,8 @@ async def test_an_answer_that_breaks_off_after_any_byte_can_be_tried_again(
     answer = raw(json.dumps(whole).encode(), "application/json", "length")
     length = 0
 
-    async def act(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer[:length])
-        await writer.drain()
+    async def act(socket: Socket) -> None:
+        await socket.send(answer[:length])
 
     async with talking(adapter, act) as model:
         for length in range(0, len(answer), 5):  # noqa: B007
@@ -144,12 +118,10 @@ async def test_the_first_delta_comes_as_soon_as_it_is_sent(adapter: Any, whole: 
     first, rest = stream[: stream.index(b"\n\n") + 2], stream[stream.index(b"\n\n") + 2 :]
     heard = asyncio.Event()
 
-    async def act(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(raw(first, framing="close"))
-        await writer.drain()
+    async def act(socket: Socket) -> None:
+        await socket.send(raw(first, framing="close"))
         await heard.wait()
-        writer.write(rest)
-        await writer.drain()
+        await socket.send(rest)
 
     async with talking(adapter, act) as model, aclosing(model.stream(asking())) as pieces:
         assert await anext(pieces) == TextDelta("Hi", 0)
@@ -162,10 +134,9 @@ async def test_the_first_delta_comes_as_soon_as_it_is_sent(adapter: Any, whole: 
 async def test_who_stops_listening_closes_the_connection(adapter: Any, whole: Any, stream: bytes, how: str) -> None:
     gone, heard = asyncio.Event(), asyncio.Event()
 
-    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(raw(stream[: stream.index(b"\n\n") + 2], framing="close"))
-        await writer.drain()
-        assert await reader.read() == b""
+    async def act(socket: Socket) -> None:
+        await socket.send(raw(stream[: stream.index(b"\n\n") + 2], framing="close"))
+        await socket.gone.wait()
         gone.set()
 
     async def listen(model: Any) -> None:
@@ -192,9 +163,9 @@ async def test_who_does_not_wait_for_an_answer_closes_the_connection(
 ) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
-    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def act(socket: Socket) -> None:
         asked.set()
-        assert await reader.read() == b""
+        await socket.gone.wait()
         gone.set()
 
     async with talking(adapter, act) as model:
@@ -216,12 +187,11 @@ async def test_a_server_that_sends_byte_by_byte_for_ever_is_too_late(
     start = b"HTTP/1.1 200 OK\r\n" if from_the_first_byte else raw(b"data: {", framing="close")
     gone = asyncio.Event()
 
-    async def act(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(start)
+    async def act(socket: Socket) -> None:
+        await socket.send(start)
         try:
-            while True:
-                writer.write(b"x")
-                await writer.drain()
+            while not socket.gone.is_set():
+                await socket.send(b"x")
                 await asyncio.sleep(0.01)
         finally:
             gone.set()
@@ -244,7 +214,7 @@ async def test_a_compressed_answer_is_read(adapter: Any, whole: Any, stream: byt
 
 
 async def test_nobody_there_is_a_failed_connection() -> None:
-    async with serving(sending(b"")) as address:
+    async with listening(sending(b"")) as (_, address):
         pass
     model = OpenAIChat("m", base_url=address, api_key="k")
     with pytest.raises(ConnectionFailed) as caught:

@@ -9,16 +9,18 @@ from typing import Any
 from windlass.deltas import AnyDelta
 from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
+from windlass.models.errors import understood
 from windlass.models.history import Wire
-from windlass.prices import context_window, costed
+from windlass.prices import context_window
 
-from .connection import Connection
+from .connection import connection
 from .decode import decode_reply
 from .encode import VENDOR
-from .errors import understood
 from .requests import Requests
 from .settings import merged
+from .streaming import Assembly
 
+PATH = "/v1/messages"
 LONGEST_UNSTREAMED = 21_333
 """With more `max_tokens` a reply may take longer than connections live; it is then streamed, whoever asks."""
 
@@ -28,10 +30,7 @@ def _options(settings: Mapping[str, Any], body: Wire) -> Wire:
     headers = dict(body.pop("extra_headers", None) or {})
     if betas := body.pop("betas", None):
         headers["anthropic-beta"] = betas if isinstance(betas, str) else ",".join(betas)
-    options: Wire = {"headers": headers} if headers else {}
-    if "timeout" in settings:
-        options["timeout"] = settings["timeout"]
-    return options
+    return {"headers": headers or None, "timeout": settings.get("timeout")}
 
 
 class AnthropicMessages:
@@ -58,7 +57,7 @@ class AnthropicMessages:
         self._settings = settings
         self._model = model
         self._requests = Requests(model)
-        self._connection = Connection(client, base_url, api_key)
+        self._connection = connection(client, base_url, api_key)
 
     @property
     def context_window(self) -> int | None:
@@ -71,26 +70,22 @@ class AnthropicMessages:
         body = self._requests.body(request, settings)
         if body["max_tokens"] > LONGEST_UNSTREAMED:
             return await self._heard(request)
-        answer = await self._connection.ask(body, _options(settings, body))
+        answer = await self._connection.post(PATH, body, **_options(settings, body))
         with understood():
-            return self._costed(decode_reply(answer))
+            return self._connection.costed(decode_reply(answer), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
         settings = merged(self._settings, request.settings)
         body = self._requests.body(request, settings, streaming=True)
-        async with aclosing(self._connection.hear(body, _options(settings, body))) as pieces:
+        heard = self._connection.hear(PATH, body, Assembly(), **_options(settings, body))
+        async with aclosing(heard) as pieces:
             async for piece in pieces:
-                yield self._costed(piece) if type(piece) is ModelReply else piece
+                yield piece
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
-
-    def _costed(self, reply: ModelReply) -> ModelReply:
-        """A reply with its cost where that is known: the same model may have another price elsewhere."""
-        address = str(self._connection.client().base_url)
-        return costed(reply, address, self._model)
 
     async def _heard(self, request: ModelRequest) -> ModelReply:
         async with aclosing(self.stream(request)) as stream:

@@ -10,7 +10,6 @@ from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 
 from .encode import CONTAINER, FIELDS, VENDOR
-from .errors import told_error
 
 Block = Mapping[str, Any]
 
@@ -27,8 +26,6 @@ FINISHES = {
 
 def decode_reply(answer: Any) -> ModelReply:
     """The reply that an answer of the vendor's is."""
-    if isinstance(answer, Mapping) and answer.get("type") == "error":
-        raise told_error(answer)
     if not isinstance(answer, Mapping) or answer.get("type", "message") != "message" or "content" not in answer:
         raise BadReply(f"expected a message, got {str(answer)[:200]!r}")
     parts = [part for block in answer["content"] or () for part in decode_block(block)]

@@ -21,15 +21,13 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
-from windlass.models.history import Encode, History, Wire
+from windlass.models.history import Encode, History, IdOf, Wire
 
 VENDOR = "anthropic"
 FIELDS = "fields"
 """The only key of an opaque part that holds what the block before it has and our part has no place for."""
 CONTAINER = "container"
 """The only key of an opaque part that says where the vendor ran code, so that it may go on there."""
-
-IdOf = Callable[[ToolResultPart], str]
 
 _OWN_ID = re.compile(r"toolu_[a-zA-Z0-9_-]{1,80}")
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -127,8 +125,7 @@ def _image_of(media_type: str, data: str) -> Wire:
 
 
 def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    id = wire_id(part.id, part.vendor_id)
-    return {"type": "tool_use", "id": id, "name": part.name, "input": arguments(part.json)}
+    return {"type": "tool_use", "id": id_of(part), "name": part.name, "input": arguments(part.json)}
 
 
 def arguments(text: str) -> dict[str, Any]:

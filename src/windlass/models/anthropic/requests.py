@@ -9,9 +9,9 @@ from typing import Any
 from anthropic import transform_schema
 
 from windlass.messages import Message, Messages, ModelRequest, ToolSpec, thawed
-from windlass.models.history import Wire
+from windlass.models.history import IdOf, Wire
 
-from .encode import CONTAINER, IdOf, encode_message, history, riding
+from .encode import CONTAINER, encode_message, history, riding
 from .settings import encode_settings, tool_choice
 
 _CACHEABLE = ("text", "image", "document", "tool_use", "tool_result")

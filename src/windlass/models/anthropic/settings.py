@@ -6,13 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.errors import ConfigError
+from windlass.models.settings import merging
 
-SETTINGS = (
-    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
-    "cache", "extra",
-)  # fmt: skip
-
+merged = merging("cache")
 MAX_TOKENS = 16_384
 """How long a reply may be unless `max_tokens` says; the vendor wants to be told, and older models refuse that much."""
 _OLDER = (
@@ -23,18 +19,6 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh"
 """Tokens to think with, for models that want to be told them and know no effort."""
 _BUDGETED = re.compile(r"claude-3-7|claude-(opus|sonnet|haiku)-4(-[015]\b|-2025|@|$)|claude-4-(opus|sonnet)")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
-
-
-def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a model and those of a request, which win; `extra` is merged key by key."""
-    settings = {**own, **asked}
-    if unknown := [name for name in settings if name not in SETTINGS]:
-        text = (
-            f"unknown settings {', '.join(unknown)}: known are {', '.join(SETTINGS)}; what only the vendor knows goes"
-        )
-        raise ConfigError(f"{text} under 'extra'")
-    settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def encode_settings(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,4 +70,4 @@ def _reasoning(model: str, reasoning: Any, room: int | None) -> dict[str, Any]:
     return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
 
 
-__all__ = ["BUDGETS", "MAX_TOKENS", "SETTINGS", "encode_settings", "merged", "tool_choice"]
+__all__ = ["BUDGETS", "MAX_TOKENS", "encode_settings", "merged", "tool_choice"]

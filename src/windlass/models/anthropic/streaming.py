@@ -30,8 +30,15 @@ class Assembly:
         self._ending: dict[str, Any] = {}
         self.complete = False
 
-    def feed(self, event: Event) -> AnyDelta | None:
-        """Take an event; unknown ones are passed over."""
+    def feed(self, event: Event) -> tuple[AnyDelta, ...]:
+        """What an event adds; unknown ones are passed over."""
+        delta = self._take(event)
+        return () if delta is None else (delta,)
+
+    def end(self) -> None:
+        """The server says that it is done, which here is an event."""
+
+    def _take(self, event: Event) -> AnyDelta | None:
         kind = event.get("type")
         if kind == "content_block_delta":
             block = self._blocks.get(event["index"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from google.auth.exceptions import GoogleAuthError
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
+from windlass.models.connections import Clients
 from windlass.prices import context_window, costed
 
 from .encode import VENDOR
@@ -91,43 +91,17 @@ class _Connection:
         if client is not None and not isinstance(client, genai.Client):
             raise ConfigError(f"client of {name!r} is a {type(client).__name__}; pass a google.genai.Client")
         self._given = client
-        self._name = name
-        self._base_url = base_url
-        self._api_key = api_key
-        self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
-        # Made at once, so that a missing key is found at once; the first event loop gets it.
-        self._spare = self._made() if client is None else None
         self.version = API_VERSION if client is None else None
-        inside(self._spare.client if self._spare else client)
+        # One is made at once, so that a missing key is found at once; the first event loop gets it.
+        spare = [] if client else [_Own.made(name, base_url, api_key)]
+        inside(client or spare[0].client)
+        self._own = Clients(lambda: spare.pop() if spare else _Own.made(name, base_url, api_key), _Own.close)
 
     def client(self) -> genai.Client:
-        if self._given is not None:
-            return self._given
-        loop = asyncio.get_running_loop()
-        own = self._own.get(loop)
-        if own is None:
-            self._own = {loop: own for loop, own in self._own.items() if not loop.is_closed()}
-            own = self._own[loop] = self._spare or self._made()
-            self._spare = None
-        return own.client
+        return self._own.current().client if self._given is None else self._given
 
     async def close(self) -> None:
-        own = self._own.pop(asyncio.get_running_loop(), None)
-        if own is not None:
-            await own.http.aclose()
-            own.client.close()
-
-    def _made(self) -> _Own:
-        # An HTTP client of the SDK's own closes itself in whatever loop runs when it is collected, and complains.
-        http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
-        options = genai.types.HttpOptions(base_url=self._base_url, httpx_async_client=http)
-        try:
-            return _Own(genai.Client(api_key=self._api_key, http_options=options), http)
-        except (ValueError, GoogleAuthError) as error:
-            text = (
-                f"model={self._name!r} has no key: set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
-            )
-            raise ConfigError(f"{text} ({error})") from error
+        await self._own.close()
 
 
 class _Own(NamedTuple):
@@ -135,3 +109,18 @@ class _Own(NamedTuple):
 
     client: genai.Client
     http: httpx2.AsyncClient
+
+    @classmethod
+    def made(cls, name: str, base_url: str | None, api_key: str | None) -> _Own:
+        # An HTTP client of the SDK's own closes itself in whatever loop runs when it is collected, and complains.
+        http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
+        options = genai.types.HttpOptions(base_url=base_url, httpx_async_client=http)
+        try:
+            return cls(genai.Client(api_key=api_key, http_options=options), http)
+        except (ValueError, GoogleAuthError) as error:
+            hint = "set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
+            raise ConfigError(f"model={name!r} has no key: {hint} ({error})") from error
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        self.client.close()

@@ -19,7 +19,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
-from windlass.models.history import History
+from windlass.models.history import History, IdOf
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
@@ -30,7 +30,6 @@ NOT_SENT = (*REMARKS, "finish")
 NOT_SIGNED = b64encode(b"skip_thought_signature_validator").decode()
 
 Json: TypeAlias = dict[str, Any]
-IdOf: TypeAlias = Callable[[ToolResultPart], str]
 
 
 def history(*, newer: bool) -> History:
@@ -120,7 +119,7 @@ def _image(content: _Content, part: ImagePart) -> None:
 
 
 def _call(content: _Content, part: ToolCallPart) -> None:
-    call = {"name": part.name, "args": part.arguments, "id": wire_id(part.id, part.vendor_id)}
+    call = {"name": part.name, "args": part.arguments, "id": content.id_of(part)}
     content.add_call({"functionCall": call})
 
 

@@ -6,15 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.errors import ConfigError
 from windlass.messages import ModelRequest, ToolSpec, thawed
+from windlass.models.settings import merging
 
 from .encode import Json, history
 
-KNOWN = (
-    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
-    "extra",
-)  # fmt: skip
+merged = merging()
 GENERATION = {
     "temperature": "temperature",
     "top_p": "topP",
@@ -24,16 +21,6 @@ GENERATION = {
 }
 CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
-
-
-def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a model and those of a request, which win; `extra` is merged key by key."""
-    settings = {**own, **asked}
-    if unknown := [name for name in settings if name not in KNOWN]:
-        text = f"unknown settings {', '.join(unknown)}: known are {', '.join(KNOWN)}; what only the vendor knows goes"
-        raise ConfigError(f"{text} under 'extra'")
-    settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 class Encoder:

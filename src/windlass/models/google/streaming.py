@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed, ContentFiltered
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
+from windlass.models.errors import understood
 
 from .decode import FINISHES, MALFORMED, finish_of, image_of, usage_of
 from .encode import REMARKS, VENDOR
@@ -40,10 +41,8 @@ class Assembly:
 
     def feed(self, chunk: Any) -> list[AnyDelta]:
         """Take the next chunk; the deltas are what it adds."""
-        try:
+        with understood():
             return self._take(chunk)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadReply(f"the answer of Gemini is not as it should be: {error!r}", retryable=True) from error
 
     def reply(self) -> ModelReply:
         """The whole reply; a stream without a finish has broken off."""

@@ -17,8 +17,9 @@ from google import genai
 from google.genai.types import HttpOptions, HttpRetryOptions
 
 from windlass.errors import ConfigError
+from windlass.models.errors import translating
 
-from .errors import translating
+from .errors import translated, translated_in_stream
 
 PATIENCE = 600.0
 """How many seconds a whole answer, or the next chunk of one, may take unless `timeout` says. The SDK waits for ever."""
@@ -53,20 +54,20 @@ class Exchange:
 
     async def whole(self) -> Any:
         """The whole answer."""
-        with translating():
+        with translating(translated):
             async with asyncio.timeout(self._patience):
                 response = await self._send("generateContent", stream=False)
             return response.json
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The pieces of the answer, as they come. Closing this closes the connection."""
-        with translating(streaming=True):
+        with translating(translated_in_stream):
             async with asyncio.timeout(self._patience):
                 response = await self._send("streamGenerateContent?alt=sse", stream=True)
         pieces: AsyncGenerator[Any, None] = response.async_segments()
         try:
             while True:
-                with translating(streaming=True):
+                with translating(translated_in_stream):
                     try:
                         async with asyncio.timeout(self._patience):
                             chunk = await anext(pieces)

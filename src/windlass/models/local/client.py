@@ -9,8 +9,9 @@ from typing import Any
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest, ToolSpec
+from windlass.models.errors import understood
 from windlass.models.openai.chat.streaming import ChatStream
-from windlass.models.openai.errors import said, understood
+from windlass.models.openai.errors import said
 from windlass.models.openai.settings import merged
 
 from .calls import CallReader

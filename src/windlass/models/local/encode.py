@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from windlass.errors import BadRequest
 from windlass.messages import Message, ModelRequest, ToolCallPart, ToolResultPart, ToolSpec
-from windlass.models.history import Wire
+from windlass.models.history import IdOf, Wire
 from windlass.models.openai.chat.encode import ChatEncoder
 from windlass.models.openai.dialects import Dialect
 
@@ -90,7 +90,7 @@ def or_said(grammar: str) -> str:
 class _SpokenEncoder(ChatEncoder):
     """For templates that know nothing but roles and texts: calls and results become text."""
 
-    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+    def _message(self, message: Message, id_of: IdOf) -> list[Wire]:
         calls = [spoken(part.name, part.json) for part in message.tool_calls]
         results = [f"{part.name} answered: {part.text}" for part in message.parts if type(part) is ToolResultPart]
         rest = tuple(part for part in message.parts if type(part) not in (ToolCallPart, ToolResultPart))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from openai import AsyncOpenAI
 
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
+from windlass.models.connections import Hearing
+from windlass.models.errors import understood
+from windlass.models.history import Wire
 from windlass.prices import context_window
 
 from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
-from .connection import Connection
+from .connection import connection
 from .dialects import COMPATIBLE, Dialect, chat_dialect, responses_dialect
-from .errors import understood
 from .responses.background import finished
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
@@ -25,12 +27,77 @@ from .responses.streaming import ResponseStream
 from .settings import merged
 
 
-class OpenAIChat:
+class _Encoder(Protocol):
+    def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire: ...
+
+
+class _Model:
+    """What both of OpenAI's ways to ask a model have in common."""
+
+    _path: str
+
+    def __init__(
+        self,
+        model: str,
+        client: AsyncOpenAI | None,
+        base_url: str | None,
+        api_key: str | None,
+        settings: Mapping[str, Any],
+        name: str | None,
+        dialect: Dialect,
+        encoder: _Encoder,
+    ) -> None:
+        self.name = name or f"{dialect.name}:{model}"
+        self._settings = settings
+        self._vendor = dialect.vendor
+        self._model = model
+        self._encoder = encoder
+        self._connection = connection(client, base_url, api_key, dialect)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can have before it, if that is known."""
+        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Ask, and wait for the whole answer."""
+        settings = merged(self._settings, request.settings)
+        body, timeout = self._encoder.body(request, settings), settings.get("timeout")
+        answer = await self._asked(body, timeout)
+        with understood():
+            return self._connection.costed(self._decoded(answer), body["model"])
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
+        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
+        settings = merged(self._settings, request.settings)
+        body = self._encoder.body(request, settings, streaming=True)
+        heard = self._connection.hear(self._path, body, self._hearing(), timeout=settings.get("timeout"))
+        async with aclosing(heard) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def aclose(self) -> None:
+        """Close the connections that this model has opened in the running event loop."""
+        await self._connection.close()
+
+    async def _asked(self, body: Wire, timeout: Any) -> Any:
+        return await self._connection.post(self._path, body, timeout=timeout)
+
+    def _decoded(self, answer: Any) -> ModelReply:
+        raise NotImplementedError
+
+    def _hearing(self) -> Hearing:
+        raise NotImplementedError
+
+
+class OpenAIChat(_Model):
     """A model behind Chat Completions: OpenAI's, or that of any compatible server by its `base_url`.
 
     Settings are merged with those of each request, which win. A client that is passed in stays the caller's to close.
     How the server's dialect differs from OpenAI's is known by its address; `dialect` says it where it is not.
     """
+
+    _path = "/chat/completions"
 
     def __init__(
         self,
@@ -46,47 +113,23 @@ class OpenAIChat:
         merged(settings, {})
         address = base_url or getattr(client, "base_url", None)
         own = dialect or chat_dialect(str(address) if address else None, model)
-        self.name = name or f"{own.name}:{model}"
-        self._settings = settings
-        self._vendor = own.vendor
-        self._model = model
-        self._encoder = ChatEncoder(model, own)
-        self._connection = Connection(client, base_url, api_key, own)
+        super().__init__(model, client, base_url, api_key, settings, name, own, ChatEncoder(model, own))
 
-    @property
-    def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
-        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
+    def _decoded(self, answer: Any) -> ModelReply:
+        return decode_chat(answer, self._vendor)
 
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        settings = merged(self._settings, request.settings)
-        body = self._encoder.body(request, settings)
-        answer = await self._connection.post("/chat/completions", body, settings.get("timeout"))
-        with understood():
-            return self._connection.costed(decode_chat(answer, self._vendor), body["model"])
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        settings = merged(self._settings, request.settings)
-        body = self._encoder.body(request, settings, streaming=True)
-        hearing = ChatStream(self._vendor)
-        heard = self._connection.hear("/chat/completions", body, hearing, settings.get("timeout"))
-        async with aclosing(heard) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
-        await self._connection.close()
+    def _hearing(self) -> Hearing:
+        return ChatStream(self._vendor)
 
 
-class OpenAIResponses:
+class OpenAIResponses(_Model):
     """A model behind OpenAI's Responses. Nothing is stored there: what the model needs again is sent again.
 
     A reply that is made in the background (`extra={"background": True}`, which stores it) is asked for again every
     `poll_every` seconds until it is there; who stops waiting for it stops it.
     """
+
+    _path = "/responses"
 
     def __init__(
         self,
@@ -100,38 +143,17 @@ class OpenAIResponses:
         poll_every: float = 2.0,
     ) -> None:
         dialect = responses_dialect(base_url)
-        self.name = name or f"{dialect.name}:{model}"
-        self._settings = settings
-        self._vendor = dialect.vendor
-        self._model = model
+        encoder = ResponsesEncoder(model, dialect)
+        encoder.checked(merged(settings, {}))
+        super().__init__(model, client, base_url, api_key, settings, name, dialect, encoder)
         self._poll_every = poll_every
-        self._encoder = ResponsesEncoder(model, dialect)
-        self._encoder.checked(merged(settings, {}))
-        self._connection = Connection(client, base_url, api_key, dialect)
 
-    @property
-    def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
-        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
+    async def _asked(self, body: Wire, timeout: Any) -> Any:
+        answer = await super()._asked(body, timeout)
+        return await finished(answer, self._connection, body.get("include"), self._poll_every, timeout)
 
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        settings = merged(self._settings, request.settings)
-        body, timeout = self._encoder.body(request, settings), settings.get("timeout")
-        answer = await self._connection.post("/responses", body, timeout)
-        answer = await finished(answer, self._connection, body.get("include"), self._poll_every, timeout)
-        with understood():
-            return self._connection.costed(decode_response(answer), body["model"])
+    def _decoded(self, answer: Any) -> ModelReply:
+        return decode_response(answer)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        settings = merged(self._settings, request.settings)
-        body = self._encoder.body(request, settings, streaming=True)
-        heard = self._connection.hear("/responses", body, ResponseStream(), settings.get("timeout"))
-        async with aclosing(heard) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
-        await self._connection.close()
+    def _hearing(self) -> Hearing:
+        return ResponseStream()

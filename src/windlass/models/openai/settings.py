@@ -1,4 +1,4 @@
-"""What a caller may set, under one name for all vendors."""
+"""What a caller may set, in OpenAI's words."""
 
 from __future__ import annotations
 
@@ -9,23 +9,9 @@ from typing import Any
 from windlass.errors import ConfigError
 from windlass.messages import ToolSpec, thawed
 from windlass.models.history import Wire
+from windlass.models.settings import merging
 
-KNOWN = (
-    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
-    "prompt_cache_key", "extra",
-)  # fmt: skip
-
-
-def merged(own: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a model and those of a request, which win; `extra` is merged key by key."""
-    settings = {**own, **asked}
-    if unknown := [name for name in settings if name not in KNOWN]:
-        text = f"unknown settings {', '.join(unknown)}: known are {', '.join(KNOWN)}; what only the vendor knows goes"
-        raise ConfigError(f"{text} under 'extra'")
-    settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
-    return {name: value for name, value in settings.items() if value is not None}
-
-
+merged = merging("prompt_cache_key")
 _ADDED = ("tools", "include")
 _MIXED = ("text", "reasoning", "stream_options")
 

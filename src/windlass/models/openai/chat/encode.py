@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from windlass.errors import ConfigError
@@ -19,7 +19,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
-from windlass.models.history import History, Wire
+from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, strict, with_extra
 
@@ -66,9 +66,9 @@ class ChatEncoder:
             raise ConfigError(f"reasoning={asked!r} says no effort, and {self._dialect.vendor} takes nothing else here")
         return {self._dialect.effort: asked["effort"]} if asked else {}
 
-    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+    def _message(self, message: Message, id_of: IdOf) -> list[Wire]:
         if message.role == "assistant":
-            return self._assistant(message)
+            return self._assistant(message, id_of)
         results = [part for part in message.parts if type(part) is ToolResultPart]
         wire: list[Wire] = [{"role": "tool", "tool_call_id": id_of(part), "content": _result(part)} for part in results]
         pictures = [picture for part in results for picture in _pictures(part)]
@@ -83,25 +83,21 @@ class ChatEncoder:
             return thawed(part.data) if part.vendor == self._dialect.vendor and "type" in part.data else None
         return codec(part) if codec else None
 
-    def _assistant(self, message: Message) -> list[Wire]:
+    def _assistant(self, message: Message, id_of: IdOf) -> list[Wire]:
         wire: Wire = {"role": "assistant"}
         content: list[Wire] = []
         for part in message.parts:
             if type(part) is ToolCallPart:
-                wire.setdefault("tool_calls", []).append(self._call(part))
+                wire.setdefault("tool_calls", []).append(_call(part, id_of(part)))
             elif type(part) is ThinkingPart:
                 self._think(part, wire, content)
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
-                _return(part.data, wire)
+                _return(part.data, wire, message.tool_calls)
             elif type(part) is not ImagePart and (item := self._content(part)) is not None:
                 content.append(item)
         if content or "tool_calls" not in wire:
             wire["content"] = _plain(content)
         return [wire]
-
-    def _call(self, part: ToolCallPart) -> Wire:
-        function = {"name": part.name, "arguments": part.json or "{}"}
-        return {"id": self._dialect.wire_id(part.id, part.vendor_id), "type": "function", "function": function}
 
     def _think(self, part: ThinkingPart, wire: Wire, content: list[Wire]) -> None:
         """Thinking goes back to the vendor it came from, and nowhere else."""
@@ -123,6 +119,10 @@ def image_url(part: ImagePart) -> str:
     if part.data is None:
         return part.url or ""
     return f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+
+
+def _call(part: ToolCallPart, id: str) -> Wire:
+    return {"id": id, "type": "function", "function": {"name": part.name, "arguments": part.json or "{}"}}
 
 
 def _text(part: TextPart) -> Wire:
@@ -154,14 +154,14 @@ def _pictures(part: ToolResultPart) -> list[Wire]:
     return [{"type": "text", "text": f"From {part.name}:"}, *images] if images else []
 
 
-def _return(data: Mapping[str, Any], wire: Wire) -> None:
+def _return(data: Mapping[str, Any], wire: Wire, calls: Iterable[ToolCallPart]) -> None:
     """Give back to the vendor what it wants of the fields that only it understands; they come after the calls."""
     if "audio" in data:
         wire["audio"] = {"id": data["audio"].get("id")}
     if "reasoning_details" in data:
         wire["reasoning_details"] = thawed(data["reasoning_details"])
-    for call in wire.get("tool_calls", ()) if "calls" in data else ():
-        call.update(thawed(data["calls"].get(call["id"], {})))
+    for call, part in zip(wire.get("tool_calls", ()), calls, strict=False) if "calls" in data else ():
+        call.update(thawed(data["calls"].get(part.vendor_id or "", {})))
 
 
 def _choice(choice: Any) -> Any:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from windlass.errors import ModelError
-from windlass.models.openai.connection import Connection
+from windlass.models.connections import Connection
 
 FAILURES = 3
 """So many times in a row may asking fail: to ask again is free, to begin again is not."""
@@ -19,20 +19,20 @@ async def finished(answer: Any, connection: Connection, include: Any, every: flo
     if not _in_the_making(answer):
         return answer
     path = f"/responses/{answer['id']}"
-    params = {"include": include} if include else {}
+    params = {"include": include} if include else None
     failures = 0
     try:
         while _in_the_making(answer):
             await sleep(every)
             try:
-                answer, failures = await connection.get(path, params, timeout), 0
+                answer, failures = await connection.get(path, params=params, timeout=timeout), 0
             except ModelError as error:
                 failures += 1
                 if not error.retryable or failures == FAILURES:
                     raise
     except CancelledError:
         with suppress(ModelError):
-            await connection.post(f"{path}/cancel", {}, timeout)
+            await connection.post(f"{path}/cancel", {}, timeout=timeout)
         raise
     return answer
 

@@ -19,7 +19,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
-from windlass.models.history import History, Wire
+from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.chat.encode import image_url, schema_format
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
@@ -73,9 +73,9 @@ class ResponsesEncoder:
             wire["include"] = ["reasoning.encrypted_content"]
         return wire
 
-    def _message(self, message: Message, id_of: Callable[[ToolResultPart], str]) -> list[Wire]:
+    def _message(self, message: Message, id_of: IdOf) -> list[Wire]:
         if message.role == "assistant":
-            return self._assistant(message)
+            return self._assistant(message, id_of)
         results = [part for part in message.parts if type(part) is ToolResultPart]
         wire: list[Wire] = [
             {"type": "function_call_output", "call_id": id_of(part), "output": self._output(part)} for part in results
@@ -97,7 +97,7 @@ class ResponsesEncoder:
         codec = _CONTENT.get(type(part))
         return codec(part) if codec else None
 
-    def _assistant(self, message: Message) -> list[Wire]:
+    def _assistant(self, message: Message, id_of: IdOf) -> list[Wire]:
         items: list[Wire] = []
         thoughts: list[str] = []
         for part in message.parts:
@@ -108,17 +108,16 @@ class ResponsesEncoder:
                 items.append(_reasoning(thoughts, part.signature))
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
                 _set_phase(items, part.data)
-            elif (item := self._item(part)) is not None:
+            elif (item := self._item(part, id_of)) is not None:
                 items.append(item)
             thoughts = []
         return items
 
-    def _item(self, part: Part) -> Wire | None:
+    def _item(self, part: Part, id_of: IdOf) -> Wire | None:
         if type(part) is TextPart:
             return {"role": "assistant", "content": part.text}
         if type(part) is ToolCallPart:
-            call_id = self._dialect.wire_id(part.id, part.vendor_id)
-            return {"type": "function_call", "call_id": call_id, "name": part.name, "arguments": part.json or "{}"}
+            return {"type": "function_call", "call_id": id_of(part), "name": part.name, "arguments": part.json or "{}"}
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
             data: Wire = thawed(part.data)
             return {"role": "assistant", "content": [data]} if data["type"].startswith("output_") else data

@@ -1,0 +1,128 @@
+"""What the errors of all vendors have in common: what a status means, how long to wait, and whose fault it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from json import JSONDecodeError
+from typing import TypeAlias
+
+from windlass import errors
+
+Kind: TypeAlias = type[errors.ModelError]
+
+_BY_STATUS: dict[int, Kind] = {
+    401: errors.AuthFailed,
+    402: errors.QuotaExceeded,
+    403: errors.AuthFailed,
+    404: errors.ModelNotFound,
+    408: errors.ModelTimeout,
+    409: errors.ServerError,
+    413: errors.ContextOverflow,
+    429: errors.RateLimited,
+    498: errors.Overloaded,
+    499: errors.ConnectionFailed,
+    503: errors.Overloaded,
+    504: errors.ModelTimeout,
+    529: errors.Overloaded,
+}
+_PASSING = (errors.RateLimited, errors.Overloaded, errors.ServerError, errors.ConnectionFailed, errors.ModelTimeout)
+_REQUEST_IDS = (
+    "x-goog-request-id", "request-id", "x-request-id", "x-amzn-requestid", "apim-request-id", "x-generation-id",
+    "cf-ray",
+)  # fmt: skip
+
+
+@contextmanager
+def translating(translated: Callable[[Exception], errors.ModelError | None]) -> Generator[None]:
+    """Raise what goes wrong with an SDK, or with the connection below it, as an error of ours, if it is one."""
+    try:
+        yield
+    except Exception as error:
+        ours = translated(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+@contextmanager
+def understood() -> Generator[None]:
+    """Raise what our own reading stumbles over as a bad reply: the server said something that is not the protocol."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise errors.BadReply(f"the answer is not as it should be: {error!r}", retryable=True) from error
+
+
+def of_connection(error: Exception) -> errors.ModelError | None:
+    """Our error for one of the connection. They are known by name, for an SDK may use any of several libraries."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
+        return errors.ModelTimeout("the model did not answer in time", retryable=True)
+    if names & {"APIConnectionError", "HTTPError", "StreamError", "TransportError", "ClientError", "OSError"}:
+        return errors.ConnectionFailed(f"the connection failed: {_reason(error)}", retryable=True)
+    if isinstance(error, JSONDecodeError | UnicodeError):
+        return errors.ConnectionFailed(f"the answer broke off: {error}", retryable=True)
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """What lies below an error of an SDK says more than that."""
+    return str(error.__cause__ or "") or str(error) or type(error).__name__
+
+
+def of_status(status: int) -> Kind:
+    """The kind of error that a status stands for; one that is none stands for an error inside an answer."""
+    return _BY_STATUS.get(status) or (errors.BadRequest if 400 <= status < 500 else errors.ServerError)
+
+
+def passing(kind: Kind) -> bool:
+    """Whether to try again may help."""
+    return issubclass(kind, _PASSING) and kind is not errors.QuotaExceeded
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """By what the vendor finds a request again."""
+    return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How many seconds to wait, from any of the forms in which servers say so."""
+    if (milliseconds := seconds(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after")
+    if (number := seconds(said)) is not None:
+        return number
+    moment, now = _moment(said), _moment(headers.get("date"))
+    return None if moment is None else max(0.0, moment - (time.time() if now is None else now))
+
+
+def seconds(text: str | None) -> float | None:
+    """A time that is said as a number."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, number) if abs(number) < float("inf") else None
+
+
+def _moment(text: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+__all__ = [
+    "Kind",
+    "of_connection",
+    "of_status",
+    "passing",
+    "request_id",
+    "retry_after",
+    "seconds",
+    "translating",
+    "understood",
+]
