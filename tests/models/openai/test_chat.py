@@ -225,6 +225,12 @@ async def test_usage_may_come_with_the_choice() -> None:
     assert reply.usage == Usage(3, 1, 2)
 
 
+async def test_usage_may_come_in_a_field_of_the_vendor() -> None:
+    last = {**chunk("stop"), "x_groq": {"id": "r", "usage": {"prompt_tokens": 3, "completion_tokens": 1}}}
+    _, reply = await heard(OpenAIChat("m", client=Server(events(last)).client), asking())
+    assert reply.usage == Usage(3, 1)
+
+
 async def test_a_reply_says_what_was_spent_and_who_spoke() -> None:
     usage = {
         "prompt_tokens": 10,
@@ -307,6 +313,15 @@ async def test_a_stream_thinks_speaks_and_calls_in_parallel() -> None:
 @pytest.mark.parametrize("index", [None, 0])
 async def test_calls_without_an_index_of_their_own_are_told_apart_by_their_ids(index: int | None) -> None:
     calls = [piece(index, '{"a":1}', "c0", "add"), piece(index, '{"a"', "c1", "add"), piece(index, ":2}")]
+    server = Server(events(*[chunk(tool_calls=[call]) for call in calls], chunk("tool_calls")))
+    _, reply = await heard(OpenAIChat("m", client=server.client), asking())
+    assert [call.json for call in reply.tool_calls] == ['{"a":1}', '{"a":2}']
+
+
+@pytest.mark.parametrize("index", [None, 0])
+@pytest.mark.parametrize("id", [None, ""])
+async def test_calls_without_ids_are_told_apart_by_their_names(index: int | None, id: str | None) -> None:
+    calls = [piece(index, '{"a":1}', id, "add"), piece(index, '{"a"', id, "add"), piece(index, ":2}", id, "add")]
     server = Server(events(*[chunk(tool_calls=[call]) for call in calls], chunk("tool_calls")))
     _, reply = await heard(OpenAIChat("m", client=server.client), asking())
     assert [call.json for call in reply.tool_calls] == ['{"a":1}', '{"a":2}']
@@ -629,6 +644,19 @@ async def test_of_several_answers_the_first_is_heard() -> None:
     other["choices"][0]["index"] = 1
     server = Server(events(chunk(content="Hi"), other, chunk("stop")))
     assert (await heard(OpenAIChat("m", client=server.client), asking()))[1].text == "Hi"
+
+
+async def test_the_first_of_several_answers_need_not_come_first() -> None:
+    other = answer(content="Other", finish="length")
+    other["choices"][0]["index"] = 1
+    other["choices"] += answer(content="Hi")["choices"]
+    reply = await OpenAIChat("m", client=Server(other).client).reply(asking())
+    assert (reply.text, reply.finish) == ("Hi", "stop")
+    both = chunk(content="Other")
+    both["choices"][0]["index"] = 1
+    both["choices"] += chunk("stop", content="Hi")["choices"]
+    _, reply = await heard(OpenAIChat("m", client=Server(events(both)).client), asking())
+    assert (reply.text, reply.finish) == ("Hi", "stop")
 
 
 async def test_a_stream_is_whole_when_the_server_is_done_or_has_said_what_it_cost() -> None:

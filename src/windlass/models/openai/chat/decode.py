@@ -31,17 +31,24 @@ def decode(body: object, vendor: str) -> ModelReply:
     """The whole reply."""
     if not isinstance(body, Mapping):
         raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
-    choices = body.get("choices")
-    if not choices:
+    choice = first_of(body.get("choices"))
+    if choice is None:
         if body.get("error"):
             raise said(body["error"])
         raise BadReply("the answer has no choices", retryable=True)
-    choice = choices[0]
     if choice.get("error"):
         raise said(choice["error"])
     message = choice.get("message") or {}
     parts = tuple(_parts(message, vendor, choice.get("logprobs")))
     return reply(body, parts, choice.get("finish_reason"), bool(message.get("refusal")))
+
+
+def first_of(choices: list[Any] | None) -> Any:
+    """The first of several answers, in whatever order they come; None if it is not among these."""
+    for choice in choices or ():
+        if not choice.get("index"):
+            return choice
+    return None
 
 
 def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool) -> ModelReply:
@@ -110,6 +117,15 @@ def arguments_of(function: Mapping[str, Any]) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments)
+
+
+def whole(arguments: str) -> bool:
+    """Whether nothing is missing from arguments."""
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return False
+    return True
 
 
 def more_of(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.models.openai.errors import said
 
-from .decode import UNDERSTOOD, arguments_of, content_of, kept, more_of, reply, thinking_of
+from .decode import UNDERSTOOD, arguments_of, content_of, first_of, kept, more_of, reply, thinking_of, whole
 
 
 class _Growing:
@@ -55,11 +55,10 @@ class ChatStream:
         for name in ("id", "model", "usage"):
             if event.get(name):
                 self._about[name] = event[name]
-        choices = event.get("choices")
-        if not choices:
-            return
-        choice = choices[0]
-        if choice.get("index"):
+        if (asked := event.get("x_groq")) and asked.get("usage"):
+            self._about["usage"] = asked["usage"]
+        choice = first_of(event.get("choices"))
+        if choice is None:
             return
         if choice.get("error"):
             raise said(choice["error"])
@@ -113,8 +112,7 @@ class ChatStream:
     def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _Growing:
         """The call that a piece belongs to. Some servers give no index, others the same one to each call."""
         growing = self._calls.get(index)
-        another = growing is not None and vendor_id and name and growing.vendor_id not in (None, vendor_id)
-        if growing is None or another:
+        if growing is None or (name and _another(growing, vendor_id)):
             growing = self._calls[index] = self._grow("call", name, vendor_id)
         growing.name = growing.name or name
         growing.vendor_id = growing.vendor_id or vendor_id
@@ -140,6 +138,13 @@ class ChatStream:
         if growing.kind == "call":
             return ToolCallPart(growing.name, text, vendor_id=growing.vendor_id)
         return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
+
+
+def _another(growing: _Growing, vendor_id: str | None) -> bool:
+    """Whether a piece with a name begins a call: it has another id, or none, and the call before it is whole."""
+    if vendor_id or growing.vendor_id:
+        return bool(vendor_id) and growing.vendor_id not in (None, vendor_id)
+    return whole("".join(growing.pieces))
 
 
 def _grown(before: Any, piece: Any) -> Any:
