@@ -76,6 +76,17 @@ def test_a_missing_key_is_found_at_once_and_names_the_variables() -> None:
         open_model("google:gemini-x")
 
 
+async def test_a_missing_key_leaves_nothing_behind() -> None:
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    with pytest.raises(ConfigError, match="has no key"):
+        open_model("google:gemini-x")
+    for _ in range(3):
+        gc.collect()
+        await asyncio.sleep(0)
+    assert told == []
+
+
 @pytest.mark.parametrize("client", ["key", object(), httpx2])
 def test_only_a_client_of_the_sdk_may_be_passed_in(client: Any) -> None:
     with pytest.raises(ConfigError, match=r"client of 'google:gemini-x' is a \w+; pass a google\.genai\.Client"):

@@ -283,3 +283,32 @@ async def test_a_reply_is_plain_data() -> None:
     reply = await Server(answer({"text": "Hi"}, NOVEL)).model().reply(asking())
     assert type(reply) is ModelReply
     assert json.loads(json.dumps(reply.message.parts[1].data)) == NOVEL  # type: ignore[union-attr]
+
+
+async def test_of_several_candidates_the_first_is_heard() -> None:
+    both = answer({"text": "Hi"}, finish=None)
+    both["candidates"].insert(0, {"content": {"parts": [{"text": "Other"}]}, "index": 1})
+    assert (await Server(both).model().reply(asking())).text == "Hi"
+    other = {"candidates": [{"content": {"parts": [{"text": "Other"}]}, "finishReason": "MAX_TOKENS", "index": 1}]}
+    _, reply = await heard(Server(events(both, answer(), other)).model(), asking())
+    assert (reply.text, reply.finish) == ("Hi", "stop")
+
+
+STREAMS = [
+    b": still there\n\n" + events(answer({"text": "Hi"})),
+    b"\xef\xbb\xbf" + events(answer({"text": "Hi"})),
+    events(answer({"text": "Hi"})).replace(b"data: ", b"id: 1\nevent: message\ndata:").replace(b"\r\n", b"\n"),
+    events(answer({"text": "Hi"})).strip(),
+]
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=["comment", "mark", "fields", "no end"])
+async def test_a_stream_may_be_written_in_all_the_ways_that_streams_are(stream: bytes) -> None:
+    _, reply = await heard(Server(stream).model(), asking())
+    assert reply.text == "Hi"
+
+
+async def test_what_python_takes_for_the_end_of_a_line_may_be_in_a_text() -> None:
+    text = "a\u2028b\u2029c\x85d"
+    _, reply = await heard(Server(events(answer({"text": text}))).model(), asking())
+    assert reply.text == text

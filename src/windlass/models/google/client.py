@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from .streaming import Assembly
 from .wire import Exchange, inside
 
 API_VERSION = "v1beta"  # thinking, JSON schemas and cached content are not in v1, which is the SDK's default
+
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
+"""Where the SDK finds a key, or that it needs none because the cloud knows who asks."""
 
 
 class GoogleGemini:
@@ -112,15 +116,22 @@ class _Own(NamedTuple):
 
     @classmethod
     def made(cls, name: str, base_url: str | None, api_key: str | None) -> _Own:
+        # The SDK's client leaves a task that fails behind if it finds no key.
+        if not (api_key or any(map(os.environ.get, KEYS))):
+            raise _without_key(name, "the environment has none")
         # An HTTP client of the SDK's own closes itself in whatever loop runs when it is collected, and complains.
         http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
         options = genai.types.HttpOptions(base_url=base_url, httpx_async_client=http)
         try:
             return cls(genai.Client(api_key=api_key, http_options=options), http)
         except (ValueError, GoogleAuthError) as error:
-            hint = "set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
-            raise ConfigError(f"model={name!r} has no key: {hint} ({error})") from error
+            raise _without_key(name, str(error)) from error
 
     async def close(self) -> None:
         await self.http.aclose()
         self.client.close()
+
+
+def _without_key(name: str, why: str) -> ConfigError:
+    remedy = "set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
+    return ConfigError(f"model={name!r} has no key: {remedy} ({why})")

@@ -69,7 +69,8 @@ class Assembly:
             raise TypeError(f"no JSON object: {str(chunk)[:200]}")
         deltas: list[AnyDelta] = []
         if candidates := chunk.get("candidates"):
-            self._candidate(candidates[0], deltas)
+            for first in [candidate for candidate in candidates if not candidate.get("index")][:1]:
+                self._candidate(first, deltas)
         elif "error" in chunk:
             raise said_error(chunk["error"])
         if usage := chunk.get("usageMetadata"):

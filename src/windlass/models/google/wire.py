@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from google import genai
@@ -25,6 +26,8 @@ PATIENCE = 600.0
 """How many seconds a whole answer, or the next chunk of one, may take unless `timeout` says. The SDK waits for ever."""
 
 NO_RETRY = HttpRetryOptions(attempts=1)
+BESIDES = (":", "event:", "id:", "retry:")
+"""How lines begin that belong to the protocol of streams, and say nothing to us."""
 USED = ("_build_request", "_async_request", "vertexai")
 
 
@@ -64,6 +67,8 @@ class Exchange:
         with translating(translated_in_stream):
             async with asyncio.timeout(self._patience):
                 response = await self._send("streamGenerateContent?alt=sse", stream=True)
+        if hasattr(response.response_stream, "aiter_bytes"):
+            response.response_stream.aiter_lines = partial(_lines, response.response_stream)
         pieces: AsyncGenerator[Any, None] = response.async_segments()
         try:
             while True:
@@ -82,6 +87,29 @@ class Exchange:
     async def _send(self, verb: str, *, stream: bool) -> Any:
         request = self._api._build_request("post", f"{self._path}:{verb}", self._body, self._options)
         return await self._api._async_request(request, self._options, stream)
+
+
+async def _lines(stream: Any) -> AsyncGenerator[str, None]:
+    """The lines of an answer as the SDK understands them: without comments, and with a blank before the data.
+
+    They end at line feeds only. The SDK's own end wherever Python ends lines, which may be in the middle of a text.
+    """
+    pending: list[bytes] = []
+    async for piece in stream.aiter_bytes():
+        *ended, rest = piece.split(b"\n")
+        for end in ended:
+            line = _line(b"".join([*pending, end]))
+            pending = []
+            if not line.startswith(BESIDES):
+                yield line
+        pending.append(rest)
+    if line := _line(b"".join(pending)):
+        yield line
+
+
+def _line(raw: bytes) -> str:
+    line = raw.removesuffix(b"\r").decode("utf-8-sig", "replace")
+    return f"data: {line[5:].lstrip()}" if line.startswith("data:") else line
 
 
 async def _close(stream: Any) -> None:
