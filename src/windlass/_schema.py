@@ -188,6 +188,25 @@ def type_schema(annotation: Any) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else dict(schema)
 
 
+_BELOW = ("properties", "$defs")
+
+
+def closed_schema(schema: Any) -> Any:
+    """A schema whose objects have the properties that they name and no others, unless they say otherwise."""
+    if isinstance(schema, list):
+        return [closed_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    told = {name: _closed_below(name, value) for name, value in schema.items()}
+    return {"additionalProperties": False, **told} if "properties" in told else told
+
+
+def _closed_below(name: str, value: Any) -> Any:
+    if name in _BELOW:
+        return {key: closed_schema(below) for key, below in value.items()}
+    return closed_schema(value) if name in ("items", "anyOf") else value
+
+
 def _refers_to(definitions: Mapping[str, Any], reference: str) -> bool:
     return f'"{reference}"' in msgspec.json.encode(definitions).decode()
 

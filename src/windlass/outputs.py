@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ._schema import type_decoder, type_schema
+from ._schema import closed_schema, type_decoder, type_schema
 from .decisions import Regenerate
 from .errors import ConfigError, OutputError
 from .events import ModelReplying
@@ -27,7 +27,7 @@ class Output(Generic[T]):
         self._decode: Callable[[str], T] | None = None
         if type is not str:
             try:
-                self.schema = type_schema(type)
+                self.schema = closed_schema(type_schema(type))
                 self._decode = type_decoder(type)
             except TypeError as error:
                 raise ConfigError(f"output={type!r} cannot be described to a model: {error}") from error

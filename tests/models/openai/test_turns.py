@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -60,6 +61,17 @@ def double(a: int) -> int:
     return 2 * a
 
 
+@dataclass
+class Friend:
+    name: str
+
+
+@dataclass
+class Person:
+    name: str
+    friends: list[Friend]
+
+
 @pytest.mark.parametrize(("adapter", "calls", "says"), ADAPTERS)
 async def test_a_turn_calls_a_tool_and_takes_back_what_broke_off(adapter: Any, calls: bytes, says: bytes) -> None:
     broken = says[: says.index(b"12.") - 20]
@@ -96,3 +108,12 @@ async def test_reasoning_goes_back_in_front_of_the_call_it_led_to() -> None:
         {"type": "function_call", "call_id": "call_1", "name": "double", "arguments": '{"a":6}'},
         {"type": "function_call_output", "call_id": "call_1", "output": "12"},
     ]
+
+
+async def test_the_type_of_an_output_is_kept_to_strictly() -> None:
+    server = Server(CHAT_SAYS.replace(b"It is ", b'{\\"name\\":\\"Ada\\",\\"friends\\":[]}').replace(b"12.", b""))
+    stream = Agent(OpenAIChat("gpt-5", client=server.client), output=Person).stream("Who?")
+    assert [event async for event in stream]
+    told = server.asked[0]["response_format"]["json_schema"]
+    assert told["strict"] is True
+    assert told["schema"]["$defs"]["Friend"]["additionalProperties"] is False
