@@ -84,6 +84,7 @@ BODIES = [
     (httpx2.Response(502, text="<html>Bad gateway</html>"), ServerError, "Bad gateway"),
     (httpx2.Response(500, content=b""), ServerError, "500"),
     (httpx2.Response(400, json=["odd"]), BadRequest, "odd"),
+    (httpx2.Response(404, json=[{"error": {"code": 404, "message": "no model"}}]), ModelNotFound, "^no model$"),
 ]
 
 

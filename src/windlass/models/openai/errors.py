@@ -66,6 +66,8 @@ def translated(error: Exception) -> ModelError | None:
 
 def said(body: object, message: str = "", **facts: Any) -> ModelError:
     """The error that a body tells of."""
+    if isinstance(body, list) and body and isinstance(body[0], Mapping):
+        body = body[0].get("error") or body[0]
     told: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
     code, kind = told.get("code"), told.get("type")
     text = _text(told) or message or str(body)
