@@ -355,7 +355,7 @@ _SENT: dict[str, dict[Any, int]] = {
     "text": {"You are a parrot.": 1, "Say hello.": 1, "The weather in a city.": 1},
     "conversation": {"How is the weather?": 1, "Let me see.": 1, "18 degrees": 1, "no such city": 1, FOREIGN: 0},
     "picture": {"What is that?": 1, b64encode(PICTURE).decode(): 1},
-    "output": {"capital of France": 1},
+    "output": {"capital of France": 1, "A city.": 1},
     "settings": {0.25: 1, 77: 1, "passed on": 1},
 }
 

@@ -129,7 +129,7 @@ def _picture() -> ModelRequest:
 def _output() -> ModelRequest:
     schema = {
         "type": "object",
-        "properties": {"capital": {"type": "string"}},
+        "properties": {"capital": {"type": "string", "description": "A city."}},
         "required": ["capital"],
         "additionalProperties": False,
     }
