@@ -144,7 +144,7 @@ def _another(growing: _Growing, vendor_id: str | None) -> bool:
     """Whether a piece with a name begins a call: it has another id, or none, and the call before it is whole."""
     if vendor_id or growing.vendor_id:
         return bool(vendor_id) and growing.vendor_id not in (None, vendor_id)
-    return whole("".join(growing.pieces))
+    return bool(growing.pieces) and growing.pieces[-1].endswith("}") and whole("".join(growing.pieces))
 
 
 def _grown(before: Any, piece: Any) -> Any:
