@@ -261,7 +261,15 @@ async def test_null_and_the_unknown_are_borne() -> None:
     assert (reply.text, reply.usage, reply.model) == ("Hi", Usage(), "m")
 
 
-STRANGE: list[Any] = [[1], "word", {"candidates": "none"}, answer({"functionCall": {"args": {}}}), answer({"text": 5})]
+STRANGE: list[Any] = [
+    [1],
+    "word",
+    {"candidates": "none"},
+    answer({"functionCall": {"args": {}}}),
+    answer({"text": 5}),
+    {**answer({"text": "Hi"}), "usageMetadata": {"promptTokenCount": [1]}},
+    {**answer({"text": "Hi"}), "usageMetadata": {"promptTokenCount": 1}, "modelVersion": ["m"]},
+]
 
 
 @pytest.mark.parametrize("strange", STRANGE)

@@ -15,6 +15,7 @@ from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
+from windlass.models.errors import understood
 from windlass.prices import context_window, costed
 
 from .encode import VENDOR
@@ -62,7 +63,7 @@ class GoogleGemini:
         """Ask, and wait for the whole answer."""
         assembly = Assembly()
         assembly.feed(await self._exchange(request).whole())
-        return self._costed(assembly.reply())
+        return self._costed(assembly)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
@@ -71,15 +72,16 @@ class GoogleGemini:
             async for chunk in chunks:
                 for delta in assembly.feed(chunk):
                     yield delta
-        yield self._costed(assembly.reply())
+        yield self._costed(assembly)
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
 
-    def _costed(self, reply: ModelReply) -> ModelReply:
+    def _costed(self, assembly: Assembly) -> ModelReply:
         address = inside(self._connection.client())._http_options.base_url
-        return costed(reply, address or "google", self._model.rpartition("/")[2])
+        with understood():
+            return costed(assembly.reply(), address or "google", self._model.rpartition("/")[2])
 
     def _exchange(self, request: ModelRequest) -> Exchange:
         settings = merged(self._settings, request.settings)
