@@ -1479,7 +1479,8 @@ async def test_questions_are_answered_one_by_one_each_lets_its_own_child_go_on()
     assert (answered.id, answered.by) == (BOB, "eve")
     result = await tree.root.resume(S1, answers={ANN: Edit({"to": "amy"})})
     assert result.outcome == Completed()
-    assert result.text == "sent to amy; seen; sent to bob"
+    edited = '[Before this call ran, a person changed its arguments to {"to":"amy"}]\n'
+    assert result.text == f"{edited}sent to amy; seen; sent to bob"
     assert tree.ran == ["look", "bob", "amy"]
     assert result.usage.requests == 2 + 4 * 2
     await sound(tree.root)

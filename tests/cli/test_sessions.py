@@ -372,12 +372,15 @@ def test_who_answers_is_noted_even_if_nobody_says_so(folder, monkeypatch):
     assert '"by":"eve"' in windlass("show", "rent", "--records", "--json").output
 
 
+EDITED = '[Before this call ran, ann changed its arguments to {"euros":3}]\n'
+
+
 @pytest.mark.parametrize(
     ("options", "word", "text", "paid"),
     [
         ([], "approve", "paid 5", "5\n"),
         (["--reject", "too dear"], "reject", "Denied: too dear", None),
-        (["--edit", '{"euros": 3}'], "edit", "paid 3", "3\n"),
+        (["--edit", '{"euros": 3}'], "edit", EDITED + "paid 3", "3\n"),
         (["--respond", "paid in cash"], "respond", "paid in cash", None),
     ],
     ids=["approve", "reject", "edit", "respond"],
