@@ -30,7 +30,7 @@ demo: $(BASE) $(if $(filter local:%,$(MODEL)),$(LOCAL)) ## Run the demo (base on
 # Without a network the weights cannot be fetched: the tests that need them then say so and are skipped.
 test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 	@$(BIN)/windlass local install >/dev/null || true
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check --quiet .

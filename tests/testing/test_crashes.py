@@ -90,7 +90,7 @@ def test_a_scenario_may_be_named(target: str, tmp_path: Path, monkeypatch: pytes
         (lambda world: None, "define it as a function at the top of a file"),
         ("no_such_module:play", "no_such_module"),
     ],
-    ids=str,
+    ids=["broken", "another store", "no scenario", "a lambda", "no module"],
 )
 def test_what_cannot_be_played_is_refused(play: Any, told: str):
     with pytest.raises(ConfigError) as refused:
