@@ -304,7 +304,7 @@ def test_a_tool_without_annotations_is_refused_with_its_parameter():
         agent_for(tools=[vague])
 
 
-@pytest.mark.parametrize("thing", [None, 1, "gpt", object(), ["model"]], ids=["none", "number", "name", "object", "list"])
+@pytest.mark.parametrize("thing", [None, 1, "gpt", object(), ["model"]], ids=["none", "int", "str", "object", "list"])
 def test_what_is_no_model_is_refused(thing):
     with pytest.raises(ConfigError, match="is no model"):
         Agent(thing)

@@ -149,7 +149,7 @@ class ErrorLimit(Limit, frozen=True):
 def tools_ran(state: State) -> Evaluation | None:
     """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop.
 
-    A step that was taken back is to be taken again.
+    A step that was taken back is to be taken again; a reply that its vendor has paused goes on if it is sent back.
     """
     turn = state.turn
     step = turn.last if turn is not None else None
@@ -157,11 +157,14 @@ def tools_ran(state: State) -> Evaluation | None:
         return TOOLS_RAN
     if turn is not None and step is None and turn.rewinds:
         return REWOUND
+    if step is not None and step.reply is not None and step.reply.finish == "paused":
+        return PAUSED
     return NO_TOOLS
 
 
 TOOLS_RAN: Evaluation = (Vote.REQUEST, "tools were called")
 REWOUND: Evaluation = (Vote.REQUEST, "the last step was taken back")
+PAUSED: Evaluation = (Vote.REQUEST, "the vendor paused the reply")
 NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
 
 

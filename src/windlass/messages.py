@@ -15,7 +15,7 @@ from .errors import BadReply
 
 Role = Literal["user", "assistant", "tool"]
 Status = Literal["ok", "error", "denied", "answered", "responded", "cancelled", "interrupted"]
-Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "other"]
+Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "paused", "other"]
 
 
 class Value(Struct, frozen=True, omit_defaults=True, gc=False):

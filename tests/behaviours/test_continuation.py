@@ -863,3 +863,17 @@ async def test_rewinds_are_bounded():
     result = await agent.run("go")
     assert result.stop_reason is StopReason.VETO_CAP
     assert "back rewound 3 times" in result.outcome.detail
+
+
+@pytest.mark.parametrize("criteria", [(), (StepLimit(9),)], ids=["plain", "with a limit"])
+async def test_a_reply_that_its_vendor_has_paused_goes_on_when_it_is_sent_back(criteria):
+    model = ScriptedModel(says("searching …", finish="paused"), says("found"))
+    result = await Agent(model, criteria=criteria).run("search", session="s")
+    assert (result.outcome, result.text) == (Completed(), "found")
+    assert [message.text for message in model.requests[1].messages] == ["search", "searching …"]
+
+
+async def test_a_vendor_that_pauses_for_ever_is_stopped_by_a_limit():
+    model = FunctionModel(lambda request: says("…", finish="paused"))
+    result = await Agent(model, criteria=[StepLimit(3)]).run("search")
+    assert (result.stop_reason, result.state.steps) == (StopReason.STEP_LIMIT, 3)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from windlass._hooks.dispatch import Passage
-from windlass.criteria import NO_TOOLS, TOOLS_RAN, Limit, name_of
+from windlass.criteria import NO_TOOLS, PAUSED, TOOLS_RAN, Limit, name_of
 from windlass.decisions import Vote
 from windlass.errors import HookError
 from windlass.events import Continuing
@@ -27,6 +27,7 @@ _FINISHED = {
     "refusal": StopReason.REFUSAL,
 }
 _NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
+_PAUSED = (("tools_ran", PAUSED[1]),)
 _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
 
 
@@ -42,7 +43,11 @@ class Evaluator(Struct, frozen=True):
                 if segment.voice is not None:
                     segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
                 return _GO_ON
-            evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
+            reply = fold.last.reply
+            if reply is not None and reply.finish == "paused":
+                evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
+            else:
+                evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
             segment.record(evaluated)
             return evaluated
         state = fold.state

@@ -149,7 +149,7 @@ async def test_a_reply_says_what_it_cost_where_the_address_and_the_model_have_a_
 
 FINISHES = [
     ("end_turn", "stop"), ("stop_sequence", "stop"), ("tool_use", "tool_calls"), ("max_tokens", "length"),
-    ("model_context_window_exceeded", "length"), ("refusal", "refusal"), ("pause_turn", "other"), ("new", "other"),
+    ("model_context_window_exceeded", "length"), ("refusal", "refusal"), ("pause_turn", "paused"), ("new", "other"),
 ]  # fmt: skip
 
 

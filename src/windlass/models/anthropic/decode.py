@@ -20,7 +20,7 @@ FINISHES = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
-    "pause_turn": "other",
+    "pause_turn": "paused",
 }
 
 
