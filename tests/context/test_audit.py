@@ -237,3 +237,38 @@ def test_any_sequence_of_requests_comes_back(tmp_path_factory: pytest.TempPathFa
         assert [repr(request) for request in found] == [repr(request) for request in sent]
     finally:
         audit.close()
+
+
+async def test_what_another_process_drops_does_not_mix_up_sessions(audit: Audit):
+    """Numbers of what was dropped are given to others: nobody may still write to them."""
+    model = ScriptedModel(*[says(f"reply {number}") for number in range(7)])
+    agent = patient(model, system="Mind the sheep.").with_capability(audit)
+    for number in range(3):
+        await agent.run(f"sheep {number}", session=S)
+    other = Audit(audit.path)
+    other.erase(S)
+    stranger = patient(model, system="Mind the goats.").with_capability(other)
+    for number in range(3):
+        await stranger.run(f"goat {number}", session="other")
+    await agent.run("more sheep", session=S)
+    assert audit.request(S, 4) == model.requests[6]
+    assert other.request("other", 3) == model.requests[5]
+    other.close()
+
+
+async def test_a_sub_agent_that_has_the_same_audit_as_its_parent_is_kept_once(audit: Audit):
+    child = patient(ScriptedModel(calls("look", at="sea"), says("grey")), tools=[look], name="child")
+    child.with_capability(audit)
+    model = ScriptedModel(calls("child", task="look at the sea"), says("done"))
+    agent = patient(model, tools=[child.as_tool("child", "A child.")]).with_capability(audit)
+    await agent.run("go", session=S)
+    assert audit.steps(S) == [(1, 1), (2, 1)]
+    assert audit.steps(f"{S}/1/1") == [(1, 1), (2, 1)]
+
+
+async def test_what_was_too_large_to_leave_is_not_kept_as_sent(audit: Audit):
+    model = ScriptedModel("never said")
+    agent = patient(model, window=50).with_capability(audit)
+    await agent.run("too much " * 100, session=S)
+    assert model.requests == []
+    assert audit.steps(S) == []

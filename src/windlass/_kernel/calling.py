@@ -58,10 +58,10 @@ class ModelCaller:
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model, and the reply as the transformers leave it."""
         segment = self.segment
-        if segment.listens:
-            segment.fact(ModelCalled, step, self.number, request, self.round)
         if segment.meter is not None:
             segment.meter.check(request)
+        if segment.listens:
+            segment.fact(ModelCalled, step, self.number, request, self.round)
         program = segment.program
         model = program.model if request.model is program.model_name else segment.model(request)
         if self.voice is not None:

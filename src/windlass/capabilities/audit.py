@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SESSIONS = 256
 """Of how many sessions it is remembered what they sent last."""
 
+RECENT = 64
+"""How many requests are remembered that were kept: what a child tells itself its parent tells, too."""
+
 OFTEN = 10
 """How often within a ttl what is too old is dropped."""
 
@@ -63,7 +66,8 @@ class Audit:
 
     Of each request only what is new is kept, part by part, compressed; the secrets that the application named are
     masked. What is older than `ttl` seconds is dropped. It looks on from a thread of the observers, so that no turn
-    waits for it, and what is queued when a process dies is lost. One object may serve several agents.
+    waits for it, and what is queued when a process dies is lost. One object may serve several agents, and several
+    processes may use one file.
     """
 
     def __init__(self, path: str | Path, *, ttl: float | None = None, clock: Clock | None = None) -> None:
@@ -76,6 +80,8 @@ class Audit:
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._cursors: OrderedDict[str, _Cursor] = OrderedDict()
+        self._recent: OrderedDict[int, ModelRequest] = OrderedDict()
+        self._dropped = 0
         self._purged = 0.0
 
     def install(self, registrar: Hooks) -> None:
@@ -94,6 +100,7 @@ class Audit:
     def request(self, session: str, step: int, attempt: int | None = None) -> ModelRequest:
         """What was sent at a step. Of several requests it is the last, or the one with this number, from 1 on."""
         with self._lock, self._opened() as db:
+            db.execute("BEGIN")  # another process may drop some of it meanwhile
             query = (
                 "SELECT id, lane, length, system, tools, rest FROM requests WHERE session = ? AND step = ? ORDER BY id"
             )
@@ -157,7 +164,10 @@ class Audit:
         return found
 
     def _sweep(self, db: sqlite3.Connection) -> None:
-        """Drop what no request needs any more."""
+        """Drop what no request needs any more. Its numbers may be given to others, so all who write are told."""
+        self._look(db)
+        self._dropped += 1
+        db.execute(f"PRAGMA user_version = {self._dropped}")
         db.execute("DELETE FROM tails WHERE request NOT IN (SELECT id FROM requests)")
         unused = "id NOT IN (SELECT lane FROM requests) AND id NOT IN (SELECT base FROM lanes WHERE base IS NOT NULL)"
         while db.execute(f"DELETE FROM lanes WHERE {unused}").rowcount:
@@ -183,18 +193,32 @@ class Audit:
 
     # ------------------------------------------------------------ writing
 
+    def _look(self, db: sqlite3.Connection) -> None:
+        """If somebody else has dropped something, what is remembered of the file may be gone."""
+        (dropped,) = db.execute("PRAGMA user_version").fetchone()
+        if dropped != self._dropped:
+            self._dropped = dropped
+            self._cursors = OrderedDict()
+
     def _keep(
         self, session: str, place: tuple[int, int, int], request: ModelRequest, masked: Callable[[Any], Any]
     ) -> None:
         with self._lock:
+            if id(request) in self._recent:
+                return
             if self.ttl is not None and self._now() >= self._purged + self.ttl / OFTEN:
                 self.purge()
             try:
                 with self._opened() as db:
+                    db.execute("BEGIN IMMEDIATE")
+                    self._look(db)
                     self._write(db, session, place, request, _Keeper(db, masked))
             except BaseException:
                 self._cursors.pop(session, None)
                 raise
+            self._recent[id(request)] = request
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
 
     def _write(
         self, db: sqlite3.Connection, session: str, place: tuple[int, int, int], request: ModelRequest, keeper: _Keeper
