@@ -333,6 +333,17 @@ async def test_a_rewind_is_named():
     assert kinds(await agent.prefixes(S)) == [(4, "rewind", "back")]
 
 
+async def test_a_rewind_that_brings_back_what_was_compacted_is_named():
+    agent = Agent(script(6), tools=[add]).with_capability(Half(7))
+
+    @agent.gate(StepEnding)
+    def back(event: Any) -> Any:
+        return Rewind(2, "try again") if event.step.number == 4 else None
+
+    await agent.run("go", session=S)
+    assert kinds(await agent.prefixes(S))[:2] == [(4, "compaction", "half"), (5, "rewind", "back")]
+
+
 @pytest.mark.parametrize(
     ("field", "change"),
     [

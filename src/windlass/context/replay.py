@@ -120,6 +120,7 @@ class _Replay:
                     self.rewritten = []
                 case _:
                     pass
+            before = self.fold.shown
             self.fold.add(record)
             self.fold.acknowledge(1)
             self.fold.written.clear()
@@ -127,7 +128,7 @@ class _Replay:
                 case Compacted(by=by, range=(start, _)):
                     self.changes.append(Change("compaction", by, start))
                 case Rewound(by=names):
-                    self.changes.append(Change("rewind", ", ".join(names), len(self.fold.shown)))
+                    self.changes.append(Change("rewind", ", ".join(names), _same(before, self.fold.shown)))
                 case _:
                     pass
 
@@ -146,6 +147,12 @@ class _Replay:
         names = tuple([(record.hook, tuple(record.fields)) for record in rewrites])
         turn = fold.turns
         return Call(step, round_, attempt, turn, request, staying, reply, names, changes, tuple(inexact), fold.pipeline)
+
+
+def _same(before: Messages, after: Messages) -> int:
+    """How many messages are as they were: one that goes behind a compaction brings back what that had replaced."""
+    pairs = zip(before, after, strict=False)
+    return next((at for at, (old, new) in enumerate(pairs) if old is not new), min(len(before), len(after)))
 
 
 def _missing(item: Injected) -> str:
