@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from windlass import Compacting, Completed, Deny, ErrorHandled, Failed, ModelCall
-from windlass.capabilities import ClearResults, Summarize, Trim
+from windlass import Compacting, Completed, Deny, ErrorHandled, Failed, ModelCall, TurnStarting
+from windlass.capabilities import ClearResults, Summarize, Tokens, Trim
 from windlass.errors import ContextOverflow
 from windlass.events import Compaction
 from windlass.records import Compacted
+from windlass.testing import FunctionModel
 
 from .chats import Chat, asks_for_summary, assert_sound, texts
 
@@ -152,3 +153,33 @@ async def test_a_model_that_breaks_off_for_it_is_heard_once():
             said += [event async for event in stream]
         assert stream.result.text.startswith("word")
     assert [fact for fact in said if isinstance(fact, Compacted)]
+
+
+@pytest.mark.parametrize("window", [1, 50, 200])
+async def test_a_summary_that_cannot_be_asked_for_within_the_window_never_leaves(window):
+    chat = Chat()
+    asked = []
+    writer = FunctionModel(lambda request: asked.append(request) or "They talked.", name="writer")
+    writer.context_window = window
+    agent = chat.agent(Summarize(writer, trigger=Tokens(300), keep=2))
+    *_, last = await talk(agent)
+    assert asked == []
+    assert isinstance(last.outcome, Failed)
+    assert "to 'writer'" in last.outcome.error.message
+    assert last.outcome.error.type == "ContextOverflow"
+    await assert_sound(agent)
+
+
+async def test_a_side_call_that_would_not_fit_never_leaves():
+    chat = Chat()
+    agent = chat.agent(window=1000)
+
+    @agent.inject(TurnStarting)
+    async def recall(event):
+        return (await event.turn.ask("chat", "word " * 2000)).text
+
+    result = await agent.run("question", session="s")
+    assert chat.requests == []
+    assert isinstance(result.outcome, Failed)
+    assert "'recall'" in result.outcome.error.message
+    assert "it was not sent" in result.outcome.error.message

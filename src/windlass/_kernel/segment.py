@@ -562,6 +562,7 @@ class Segment(Rare):
             return served
         if (answer := await self._guarded(request, by)) is not None:
             return answer
+        self.program.budget.of(asked).check(request)
         reply = as_reply(await asked.reply(request))
         self.record(SideReplied(key, fingerprint, reply, by))
         return reply

@@ -22,6 +22,7 @@ from windlass.messages import (
     ToolSpec,
     Usage,
 )
+from windlass.protocols import Model
 
 IMAGE = 800
 """About what an image costs, whatever its size."""
@@ -138,6 +139,13 @@ class Budget:
     def known(self) -> bool:
         """Whether there is a window to keep within."""
         return any(window is not None for window in self.windows.values())
+
+    def of(self, model: Model) -> Meter:
+        """What measures requests to a model that may be none of the agent's."""
+        window = self.windows.get(model.name, getattr(model, "context_window", None))
+        own = Budget({model.name: window}, 0, self.count)
+        own.factors = self.factors
+        return Meter(own)
 
     def limit(self, model: str, settings: Mapping[str, Any]) -> int | None:
         """How many tokens a request to a model may have: its window, less what the answer may take."""
