@@ -23,7 +23,9 @@ from windlass import (
     Injected,
     MessageAdded,
     MessageAdding,
+    ModelCalling,
     ModelReplying,
+    ModelRequest,
     Respond,
     Resuming,
     Rewind,
@@ -34,6 +36,7 @@ from windlass import (
     Stopped,
     Stopping,
     StopReason,
+    Suspended,
     TextPart,
     ToolCalled,
     ToolCalling,
@@ -350,6 +353,62 @@ async def test_an_unrecorded_injection_is_not_in_the_log_and_is_asked_again_on_r
     agent.inject(TurnStarting)(lambda event: Injected("a secret", record=False))
     await agent.resume(SESSION)
     assert "a secret" in said(model.requests[0])
+
+
+async def test_what_is_kept_out_of_the_log_stands_where_it_was_declared():
+    """Behaviour 88: parts appear in declaration order, whether or not the log has them."""
+    model = script()
+    agent = Agent(model, tools=[add])
+    for event in (TurnStarting, StepStarting, ToolReturning):
+        for name, record in (("first", False), ("second", True), ("third", False)):
+            text = f"{name} of {event.__name__}"
+            agent.inject(event, name=text)(lambda _, text=text, record=record: Injected(text, record=record))
+    await agent.run("go", session=SESSION)
+    names = ["first", "second", "third"]
+    [result] = model.requests[1].messages[-1].parts
+    assert texts(model.requests[1].messages[0])[1:] == [f"{name} of TurnStarting" for name in names]
+    found = [part.text for part in result.content][1:]
+    assert found == [f"{name} of {event}" for event in ("ToolReturning", "StepStarting") for name in names]
+
+
+async def test_a_turn_that_goes_on_has_all_that_was_kept_out_of_the_log():
+    """Behaviour 90: also what was injected beside results, and for the step whose request waits for a person."""
+    store = MemoryStore()
+    model = ScriptedModel(calls("add", a=1, b=2), calls("add", a=3, b=4), says("done"))
+    asked: list[ModelRequest] = []
+
+    def make() -> Agent[Any, Any]:
+        agent = Agent(model, tools=[add], store=store)
+        agent.inject(TurnStarting, name="turn")(lambda event: Injected("of the turn", record=False))
+        agent.inject(StepStarting, name="step")(lambda event: Injected(f"of step {event.step}", record=False))
+        agent.inject(ToolCalling, name="call")(lambda event: Injected(f"of {event.call.json}", record=False))
+        agent.inject(ToolReturning, name="result")(lambda event: Injected(f"of {event.result.text}", record=False))
+        agent.inject(StepEnding, name="end")(lambda event: Injected(f"after {event.step.number}", record=False))
+
+        @agent.gate(ModelCalling)
+        def ask(event: Any) -> Any:
+            asked.append(event.request)
+            return Ask("May it leave?") if len(event.request.messages) > 3 else None
+
+        return agent
+
+    result = await make().run("go", session=SESSION)
+    assert isinstance(result.outcome, Suspended)
+    result = await make().resume(SESSION, answers={result.outcome.waiting_for[0].id: Approve()})
+    assert result.outcome == Completed()
+    assert model.requests[2] == asked[-1]
+    shown = [
+        inner.text
+        for message in model.requests[2].messages
+        for part in message.parts
+        for inner in getattr(part, "content", (part,))
+        if isinstance(inner, TextPart)
+    ]
+    assert shown == [
+        "go", "of the turn",
+        "3", 'of {"a":1,"b":2}', "of 3",
+        "7", 'of {"a":3,"b":4}', "of 7", "after 2", "of step 3",
+    ]  # fmt: skip
 
 
 async def test_a_durable_injection_is_in_the_transcript_and_in_later_turns():

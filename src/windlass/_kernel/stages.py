@@ -124,15 +124,18 @@ async def inject(segment: Segment, passage: Passage, about: str) -> None:
         await take_in(segment, item)
 
 
-async def inject_again(segment: Segment, passage: Passage) -> None:
+async def inject_again(segment: Segment, passage: Passage, about: str | None = None) -> None:
     """On resume: hooks whose parts are not in the log are asked once more."""
-    turn = segment.fold.turn
-    unwritten = (
-        {i.hook for i in turn.injected if not i.record and i.about == passage.about} if turn is not None else set()
-    )
+    turn, event = segment.fold.turn, passage.point.event.__name__
+    about = passage.about if about is None else about
+    unwritten = {
+        item.hook
+        for item in (turn.injected if turn is not None else ())
+        if not item.record and (item.event, item.about) == (event, about)
+    }
     if unwritten:
-        again = [item for item in await passage.inject(only=lambda hook: hook.name in unwritten) if not item.durable]
-        segment.unrecorded = (*segment.unrecorded, *again)
+        again = await passage.inject(about, only=lambda hook: hook.name in unwritten)
+        segment.unrecorded = (*segment.unrecorded, *[item for item in again if not item.durable])
 
 
 async def take_in(segment: Segment, item: Injected) -> None:

@@ -39,7 +39,8 @@ from .drifting import differences
 from .inbox import fitting, from_below
 from .segment import Segment, handled
 from .shielding import shielded
-from .stages import WAITING, add_message, begun, decide, inject, inject_again, may_go_on, question, take_in
+from .stages import WAITING, add_message, begun, decide, inject, may_go_on, question, take_in
+from .unwritten import inject_unwritten
 
 
 class TurnLifecycle(Struct):
@@ -244,9 +245,7 @@ class TurnLifecycle(Struct):
         segment, fold = self.segment, self.segment.fold
         turn = fold.turn
         assert turn is not None
-        if (point := segment.hooks.turn_starting) is not None:
-            about = f"{fold.session}/t{turn.number}"
-            await inject_again(segment, Passage(point, TurnStarting(turn.message, segment.turn), segment, about))
+        await inject_unwritten(segment)
         voted = turn.evaluated if turn.evaluated is not None and turn.evaluated.step == fold.steps else None
         if fold.open is None and turn.steps and not begun(fold):
             await segment.resolver.resolve(fold, voted or await segment.evaluator.evaluate(fold))

@@ -159,6 +159,20 @@ class Laid:
         parts = [part for item in injected for part in item.parts if not isinstance(part, str)]
         return Messages(messages, overlay={len(self.items) - 1: attached(self.items[-1], tuple(parts))})
 
+    @staticmethod
+    def in_order(written: Sequence[Injected], unwritten: Sequence[Injected]) -> list[Injected]:
+        """What was injected, in the order of the log: there what is not in it has a place without parts."""
+        if not unwritten:
+            return list(written)
+        waiting: dict[tuple[str, str, str], list[Injected]] = {}
+        for item in unwritten:
+            waiting.setdefault((item.event, item.about, item.hook), []).append(item)
+        found: list[Injected] = []
+        for item in written:
+            given = None if item.record else waiting.get((item.event, item.about, item.hook))
+            found.append(given.pop(0) if given else item)
+        return found + [item for items in waiting.values() for item in items]
+
     def take(self, item: Injected, session: str, place: int) -> None:
         """What one hook injected: to its place, or aside until its step comes."""
         if item.durable or not item.parts:
@@ -191,7 +205,7 @@ def laid_out(state: State | Fold, unrecorded: tuple[Injected, ...] = ()) -> Laid
         if isinstance(state, Fold):
             state.laid = laid
     laid.items += islice(source, laid.length, length)
-    for item in (*turn.injected[laid.used[0] :], *unrecorded[laid.used[1] :]):
+    for item in laid.in_order(turn.injected[laid.used[0] :], unrecorded[laid.used[1] :]):
         laid.take(item, state.session, state.place)
     laid.length, laid.used = length, given
     return laid
