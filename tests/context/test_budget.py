@@ -1,8 +1,10 @@
 """What is too large never leaves the process, and tokens are counted as the vendor counts them."""
 
+import asyncio
+
 import pytest
 
-from windlass import Agent, Failed, ModelRequest, TurnStarting, tool
+from windlass import Agent, Failed, ModelCall, ModelRequest, TurnStarting, tool
 from windlass.context.budget import Budget, Counter, Meter, estimated, pieces
 from windlass.errors import ConfigError, ContextOverflow
 from windlass.messages import Message, Messages, TextPart, Usage, assistant, user
@@ -135,3 +137,27 @@ async def test_the_sizes_of_results_and_tools_are_told_by_their_names():
     result = await agent.run("look")
     assert "What fills it: result of look 2,50" in result.outcome.error.message
     assert "tool look" in result.outcome.error.message
+
+
+async def test_of_attempts_side_by_side_each_vendor_is_believed_for_its_own():
+    asked = asyncio.Event()
+
+    async def slow(request):
+        await asked.wait()
+        return says("slow", usage=Usage(input=1000))
+
+    def quick(request):
+        asked.set()
+        return says("quick", usage=Usage(input=3000))
+
+    agent = Agent(FunctionModel(slow, name="slow"), models=[FunctionModel(quick, name="quick")], window=100_000)
+
+    @agent.wrap(ModelCall)
+    async def both(request, call_next):
+        replies = await asyncio.gather(call_next(request), call_next(request.replace(model="quick")))
+        return replies[0]
+
+    await agent.run("word " * 800)
+    factors = agent.compile().budget.factors
+    assert factors["slow"] == pytest.approx(1.0, abs=0.05)
+    assert factors["quick"] == pytest.approx(3.0, abs=0.1)

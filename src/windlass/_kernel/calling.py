@@ -58,8 +58,7 @@ class ModelCaller:
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model, and the reply as the transformers leave it."""
         segment = self.segment
-        if segment.meter is not None:
-            segment.meter.check(request)
+        measured = None if segment.meter is None else segment.meter.check(request)
         if segment.listens:
             segment.fact(ModelCalled, step, self.number, request, self.round)
         program = segment.program
@@ -71,8 +70,8 @@ class ModelCaller:
             reply = given if type(given) is ModelReply else as_reply(given)
             if self.transforms:
                 reply = transform_reply(self.transforms, reply)
-        if segment.meter is not None:
-            segment.meter.learn(reply.usage)
+        if segment.meter is not None and measured is not None:
+            segment.meter.learn(reply.usage, measured)
         return reply
 
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:

@@ -197,16 +197,17 @@ class Meter:
         self.last = (model, ours)
         return round(ours * self.budget.factors.get(model, 1.0))
 
-    def check(self, request: ModelRequest) -> None:
-        """Refuse a request that is too large for its model: it never leaves."""
+    def check(self, request: ModelRequest) -> tuple[str, int]:
+        """Refuse a request that is too large for its model: it never leaves. The model, and our count."""
         size = self.tokens(request.system, request.tools, request.messages, request.model)
         limit = self.budget.limit(request.model, request.settings)
         if limit is not None and size > limit:
             raise overflow(request, size, limit, self.breakdown(request))
+        return self.last
 
-    def learn(self, usage: Usage) -> None:
-        """The vendor's count of the request that was measured last."""
-        model, ours = self.last
+    def learn(self, usage: Usage, measured: tuple[str, int] | None = None) -> None:
+        """The vendor's count of a request that was measured: the last one, if it is not said which."""
+        model, ours = measured or self.last
         if ours >= LARGE and PLAUSIBLE[0] < (factor := usage.input / ours) < PLAUSIBLE[1]:
             self.budget.factors[model] = factor
 
