@@ -299,3 +299,29 @@ async def test_two_of_one_name_are_refused():
     with pytest.raises(Exception, match="two compactors named 'summarize'"):
         Chat().agent(Summarize(), Summarize())
     Chat().agent(Summarize(), Summarize(name="again")).compile()
+
+
+async def test_a_summary_that_was_paid_for_is_written_before_anything_is_made_of_it():
+    """Whoever dies then finds it in the log when the turn goes on, and does not pay again."""
+    logs = []
+
+    class Watched(Summarize):
+        async def replace(self, plan, window, turn):
+            given = await super().replace(plan, window, turn)
+            logs.append(await agent.store.read("s"))
+            return given
+
+    chat = Chat()
+    agent = chat.agent(Watched(trigger=Tokens(300), keep=Messages(2)))
+    for turn in range(6):
+        await agent.run(f"question {turn}", session="s")
+    assert logs
+    assert all(isinstance(log[-1], SideReplied) for log in logs)
+    later = Chat()
+    agent = later.agent(Summarize(trigger=Tokens(300), keep=Messages(2)))
+    await agent.store.append("s", list(logs[0]), 0)
+    result = await agent.resume("s")
+    assert result.outcome == Completed()
+    assert result.usage.requests == 2
+    assert later.asked == []
+    assert (await agent.state("s")).shown[0].text.endswith("They talked.")

@@ -565,6 +565,7 @@ class Segment(Rare):
         self.program.budget.of(asked).check(request)
         reply = as_reply(await asked.reply(request))
         self.record(SideReplied(key, fingerprint, reply, by))
+        await self.commit()
         return reply
 
     def _served(self, key: str, fingerprint: str) -> ModelReply | None:
