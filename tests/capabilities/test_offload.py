@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from windlass import Compacting, Deny, ToolResultPart
+from windlass import Agent, Compacting, Deny, ToolResultPart, tool
 from windlass.capabilities import Offload
 from windlass.stores import MemoryStore
-from windlass.testing import calls, says
+from windlass.testing import ScriptedModel, calls, says
 from windlass.transfer import export_session, import_session
 
 from .chats import Chat, assert_sound
@@ -96,3 +96,15 @@ async def test_a_handle_holds_in_a_fork_and_elsewhere():
         reader = Chat(calls("read_result", handle="s/1/1", length=10))
         result = await reader.agent(Offload(200, preview=20), store=where).run("more", session=session)
         assert results(result.messages)[-1].text.startswith("page 1: xx\n")
+
+
+async def test_one_reading_of_a_text_that_is_not_ascii_is_no_larger_either():
+    @tool(effect="pure", inline=True)
+    def page() -> str:
+        """A page in another script."""
+        return "ж" * 4000
+
+    script = [calls("page"), calls("read_result", handle="s/1/1", length=100_000), says("read")]
+    agent = Agent(ScriptedModel(*script), tools=[page]).with_capability(Offload(200, preview=20))
+    result = await agent.run("go", session="s")
+    assert results(result.messages)[1].text.endswith("[characters 0 to 399 of 4000; go on with offset=400]")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from windlass import Hooks
 
 CHARACTERS = 4
-"""About how many there are in a token."""
+"""About how many there are in a token, if they are ASCII; else half as many."""
 
 
 class Offload:
@@ -58,7 +58,8 @@ class Offload:
             raise ToolError(f"there is no result with the handle {handle!r}; use one that was given with a result")
         if not 0 <= offset < max(len(text), 1) or length < 1:
             raise ToolError(f"the result has characters 0 to {len(text) - 1}; there are no {length} from {offset} on")
-        end = min(offset + min(length, self.over * CHARACTERS), len(text))
+        most = self.over * (CHARACTERS if text.isascii() else CHARACTERS // 2)
+        end = min(offset + min(length, most), len(text))
         rest = f"go on with offset={end}" if end < len(text) else "this is the end"
         return f"{text[offset:end]}\n[characters {offset} to {end - 1} of {len(text)}; {rest}]"
 
