@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from windlass import Agent, Failed, ModelCall, ModelRequest, TurnStarting, tool
+from windlass import Agent, Failed, Injected, ModelCall, ModelRequest, TurnStarting, tool
 from windlass.context.budget import Budget, Counter, Meter, estimated, pieces
 from windlass.errors import ConfigError, ContextOverflow
 from windlass.messages import Message, Messages, TextPart, Usage, assistant, user
@@ -161,3 +161,34 @@ async def test_of_attempts_side_by_side_each_vendor_is_believed_for_its_own():
     factors = agent.compile().budget.factors
     assert factors["slow"] == pytest.approx(1.0, abs=0.05)
     assert factors["quick"] == pytest.approx(3.0, abs=0.1)
+
+
+def raising(text: str) -> int:
+    raise LookupError("no vocabulary")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "told"),
+    [
+        (raising, "tokenizer 'raising' failed: LookupError: no vocabulary"),
+        (lambda text: -1, "gave -1; it must give the number of tokens"),
+        (lambda text: None, "gave None; it must give the number of tokens"),
+    ],
+    ids=["raises", "negative", "nothing"],
+)
+async def test_a_tokenizer_that_fails_is_named(tokenizer, told):
+    result = await Agent(ScriptedModel(says("hi")), window=1_000, tokenizer=tokenizer).run("hello")
+    assert told in result.outcome.error.message
+
+
+async def test_a_durable_injection_over_the_reserve_is_as_loud_as_any_other():
+    """Behaviour 89: whatever becomes of it, the hook is named and nothing was truncated."""
+    agent = Agent(ScriptedModel(says("hi")), injection_reserve=100)
+
+    @agent.inject(TurnStarting)
+    def novel(event: TurnStarting) -> Injected:
+        return Injected(LONG, durable=True)
+
+    result = await agent.run("hello")
+    assert result.outcome.error.type == "InjectionOverflow"
+    assert "inject 'novel' adds about 2501 tokens on TurnStarting" in result.outcome.error.message

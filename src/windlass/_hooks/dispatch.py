@@ -303,8 +303,8 @@ class Passage(Struct, gc=False):
             if self.site.has_injected(made, injected):
                 continue
             self._within_own_reserve(hook, made)
-            if not made.durable:
-                spent += self._within_reserve(hook, made, spent)
+            size = self._within_reserve(hook, made, 0 if made.durable else spent)
+            spent += 0 if made.durable else size  # a message of the history, from here on
             injected.append(made)
         return injected
 

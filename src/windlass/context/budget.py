@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.errors import ContextOverflow
+from windlass.errors import ConfigError, ContextOverflow
 from windlass.messages import (
     Message,
     Messages,
@@ -45,11 +45,27 @@ def estimated(text: str) -> int:
     return (len(text) >> (2 if text.isascii() else 1)) + 1
 
 
+def checked(count: Callable[[str], int]) -> Callable[[str], int]:
+    """A tokenizer of the application's, named if it fails."""
+    name = getattr(count, "__qualname__", None) or type(count).__name__
+
+    def counted(text: str) -> int:
+        try:
+            size = count(text)
+        except Exception as error:
+            raise ConfigError(f"tokenizer {name!r} failed: {type(error).__name__}: {error}") from error
+        if type(size) is not int or size < 0:
+            raise ConfigError(f"tokenizer {name!r} gave {size!r}; it must give the number of tokens of a text")
+        return size
+
+    return counted
+
+
 class Counter:
     """Counts tokens: by a tokenizer that was given, or by an estimate."""
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
-        self.text = count or estimated
+        self.text = estimated if count is None else checked(count)
         self._sizes: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._system: tuple[str, int] = ("", 0)
