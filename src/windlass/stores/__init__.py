@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +69,8 @@ def _file(where: str, path: str) -> str:
 
 def _meant(scheme: str, colon: str, rest: str) -> str:
     """What somebody may have meant who wrote an address that is none; "" if nobody knows."""
+    from difflib import get_close_matches
+
     if not colon:
         return "'memory:'" if scheme == "memory" else f"'sqlite:///{scheme}'" if "." in scheme else ""
     if scheme.lower() == "memory" or rest == "memory:":

@@ -80,6 +80,9 @@ UPDATE inbox SET data = x'' WHERE taken = 1;
 QUICK = 200e-6
 """A commit that takes no longer is made without the writer: waking it and being woken by it costs as much."""
 
+SLOW = 2
+"""So many commits in a row that take longer, and the writer makes them. One is only a checkpoint."""
+
 _KNOWN = 4096
 """Of how many sessions the writer knows the head of the chain."""
 
@@ -147,14 +150,14 @@ class SQLiteStore:
         self._connections: set[sqlite3.Connection] = set()
         self._writing = threading.Lock()
         self._here: sqlite3.Connection | None = None
-        self._pace = 1.0
+        self._slow = SLOW
         self._closed = False
         survive_forks(self._forked)
 
     # ------------------------------------------------------------ the log
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        if self._pace < QUICK and (waiting := self._append_here(session, records, expected)) is not None:
+        if self._slow < SLOW and (waiting := self._append_here(session, records, expected)) is not None:
             return waiting
         return await self._write(lambda db: self._append(db, session, records, expected))
 
@@ -173,7 +176,7 @@ class SQLiteStore:
             self._paced(time.perf_counter() - started)
             return waiting
         except sqlite3.Error:
-            self._pace = 1.0
+            self._slow = SLOW
             self._here = None
             self._heads.clear()
             self._disconnect(db)
@@ -187,8 +190,8 @@ class SQLiteStore:
             self._writing.release()
 
     def _paced(self, seconds: float) -> None:
-        """Note how long a commit took: one slow one tells more than a quick one."""
-        self._pace = seconds if seconds > self._pace else (3 * self._pace + seconds) / 4
+        """Note how long a commit took."""
+        self._slow = 0 if seconds < QUICK else self._slow + 1
 
     def _append(self, db: sqlite3.Connection, session: str, records: Sequence[Record], expected: int) -> bool:
         head = self._heads.get(session)
@@ -462,7 +465,7 @@ class SQLiteStore:
                 self._paced((time.perf_counter() - started) / len(jobs))
         except Exception as error:
             self._heads.clear()
-            self._pace = 1.0
+            self._slow = SLOW
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             if begun and len(jobs) > 1 and not db.in_transaction:
