@@ -35,13 +35,14 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "number", "paid", "reply", "round", "said",
-        "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "meter", "number", "paid", "reply", "round",
+        "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.voice = segment.voice
+        self.meter = segment.meter
         self.transforms = segment.hooks.transforms
         self.wrapped = bool(segment.hooks.model_wraps)
         self.judged: ModelRequest | None = None
@@ -58,7 +59,8 @@ class ModelCaller:
     async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model, and the reply as the transformers leave it."""
         segment = self.segment
-        measured = None if segment.meter is None else segment.meter.check(request)
+        meter = self.meter
+        measured = None if meter is None else meter.check(request)
         if segment.listens:
             segment.fact(ModelCalled, step, self.number, request, self.round)
         program = segment.program
@@ -70,8 +72,8 @@ class ModelCaller:
             reply = given if type(given) is ModelReply else as_reply(given)
             if self.transforms:
                 reply = transform_reply(self.transforms, reply)
-        if segment.meter is not None and measured is not None:
-            segment.meter.learn(reply.usage, measured)
+        if meter is not None and measured is not None:
+            meter.learn(reply.usage, measured)
         return reply
 
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:

@@ -103,7 +103,8 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
     stand at the tail, for this attempt only. The history itself is shared, never copied.
     """
-    system, sections, tools, messages = shown.system, shown.sections, shown.specs, state.shown
+    system, sections, tools = shown.system, shown.sections, shown.specs
+    messages = state.shown if state.compactions else state.messages
     opened, turn, step = state.opened, state.turn, state.open
     if opened is not None and (opened.system is not None or opened.tools is not None):
         system, tools = instructions(state, shown)
