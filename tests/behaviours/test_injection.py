@@ -728,3 +728,22 @@ async def test_a_user_message_that_the_guard_denies_ends_the_turn():
     assert len(result.messages) == 0
     assert model.requests == []
     assert not any(isinstance(record, MessageAdded) for record in await log_of(agent))
+
+
+async def test_what_lasts_in_the_history_is_not_injected_for_a_while_and_what_is_there_for_a_while_may_last():
+    model = ScriptedModel(says("one"), says("two"))
+    agent = Agent(model)
+
+    @agent.inject(TurnStarting)
+    def passing(event: TurnStarting) -> str:
+        return "the rule"
+
+    @agent.inject(TurnStarting)
+    def lasting(event: TurnStarting) -> Injected:
+        return Injected("the rule", durable=True)
+
+    for message in ("first", "second"):
+        result = await agent.run(message, session="s")
+    assert sum(message.text == "the rule" for message in result.messages) == 1
+    shown = ["".join(message.text for message in request.messages) for request in model.requests]
+    assert shown == ["firstthe rulethe rule", "firstthe ruleonesecond"]

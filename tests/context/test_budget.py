@@ -58,11 +58,12 @@ def test_the_count_of_a_vendor_corrects_ours_and_an_absurd_one_does_not():
     budget = Budget({"m": 10_000})
     meter = Meter(budget)
     messages = Messages([user(LONG)])
-    ours = meter.tokens("", (), messages, "m")
-    meter.learn(Usage(input=2 * ours))
-    assert meter.tokens("", (), messages, "m") == 2 * ours
-    meter.learn(Usage(input=3))
-    assert meter.tokens("", (), messages, "m") == 2 * ours
+    ours = meter.ours("", (), messages)
+    assert meter.theirs(ours, "m") == ours
+    meter.learn("m", ours, Usage(input=2 * ours))
+    assert meter.theirs(ours, "m") == 2 * ours
+    meter.learn("m", ours, Usage(input=3))
+    assert meter.theirs(ours, "m") == 2 * ours
 
 
 async def test_what_vendors_counted_is_learned_from_the_log_of_another_process():

@@ -60,7 +60,7 @@ class ModelCaller:
         """One request to one model, and the reply as the transformers leave it."""
         segment = self.segment
         meter = self.meter
-        measured = None if meter is None else meter.check(request)
+        ours = 0 if meter is None else meter.check(request)
         if segment.listens:
             segment.fact(ModelCalled, step, self.number, request, self.round)
         program = segment.program
@@ -72,8 +72,8 @@ class ModelCaller:
             reply = given if type(given) is ModelReply else as_reply(given)
             if self.transforms:
                 reply = transform_reply(self.transforms, reply)
-        if meter is not None and measured is not None:
-            meter.learn(reply.usage, measured)
+        if meter is not None:
+            meter.learn(request.model, ours, reply.usage)
         return reply
 
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from windlass._hooks.dispatch import tokens
-from windlass.messages import Message
+from windlass.messages import Message, Messages
 from windlass.records import Injected
 
 STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
@@ -15,10 +16,13 @@ STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 class Carried:
     """The injections that the requests of a session carry, of the turn and of each step."""
 
-    __slots__ = ("_of_steps", "_session", "_size", "_texts", "_turn", "_used")
+    __slots__ = ("_history", "_known", "_lasting", "_of_steps", "_session", "_size", "_texts", "_turn", "_used")
 
     def __init__(self, session: str) -> None:
         self._session = session
+        self._history: list[Message] | None = None
+        self._known = 0
+        self._lasting: set[str] = set()
         self._begin(None)
 
     def _begin(self, turn: Any) -> None:
@@ -49,6 +53,15 @@ class Carried:
             self._size += tokens(item.parts)
             if not item.durable:
                 self._texts.add(said(item))
+
+    def lasts(self, text: str, shown: Messages) -> bool:
+        """Whether somebody has put the same into the history that models are shown."""
+        items, length, _ = shown.shared
+        if items is not self._history or length < self._known:
+            self._history, self._known, self._lasting = items, 0, set()
+        self._lasting |= {said(message) for message in islice(items, self._known, length) if message.origin is not None}
+        self._known = length
+        return text in self._lasting
 
     def size(self, step: str) -> int:
         """About how many tokens a request of this step carries."""

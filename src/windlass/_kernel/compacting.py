@@ -90,7 +90,7 @@ def window_of(segment: Segment) -> Window:
     assert segment.meter is not None
     messages = fold.shown
     system, tools = instructions(fold, program)
-    tokens = segment.meter.tokens(system, tools, messages, program.model_name)
+    tokens = segment.meter.theirs(segment.meter.ours(system, tools, messages), program.model_name)
     limit = program.budget.limit(program.model_name, program.settings)
     room = None if limit is None else max(limit - program.reserve, 0)
     meter, name = segment.meter, program.model_name

@@ -103,7 +103,7 @@ class Program:
         self.output_schema = output_schema
         self.hooks = hooks
         self.compactors = tuple(compactors)
-        self.budget = Budget(windows, reserve, count)
+        self.budget = Budget(windows, count)
         self.metered = self.budget.known or bool(self.compactors)
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
         self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])

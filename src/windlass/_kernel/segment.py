@@ -491,15 +491,14 @@ class Segment(Rare):
         return self._carried.take(self.fold.turn, self.unrecorded)
 
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:
-        """Whether models are shown the same already: what is there twice helps nobody. A child sees only its own."""
+        """Whether models are shown the same already, for as long as this would be. A child sees only its own."""
         if is_for_child(item, self.fold.session) or item.event == "SessionStarting":
             return False
-        text = said(item)
-        if item.durable:
-            return any(message.origin is not None and said(message) == text for message in self.fold.shown)
-        if any(said(other) == text for other in beside if not other.durable):
+        text, carried = said(item), self._carries()
+        there = [other for other in beside if other.durable or not item.durable]
+        if carried.lasts(text, self.fold.shown) or any(said(other) == text for other in there):
             return True
-        return self._carries().has(text, step_id(self.fold.session, self.fold.steps + 1))
+        return not item.durable and carried.has(text, step_id(self.fold.session, self.fold.steps + 1))
 
     # ------------------------------------------------------------ work beside the turn
 

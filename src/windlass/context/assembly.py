@@ -251,5 +251,5 @@ def calibrate(meter: Meter, fold: Fold, shown: Shown) -> None:
     sent = next((at for at in range(len(fold.shown) - 1, -1, -1) if fold.shown[at] is last.reply.message), None)
     if sent is not None and not fold.compactions:
         system, tools = instructions(fold, shown)
-        meter.tokens(system, tools, Messages(fold.shown[:sent]), shown.model_name)
-        meter.learn(last.reply.usage)
+        ours = meter.ours(system, tools, Messages(fold.shown[:sent]))
+        meter.learn(shown.model_name, ours, last.reply.usage)

@@ -137,17 +137,13 @@ _PARTS: dict[type, Callable[[Counter, Any], int]] = {
 class Budget:
     """What requests may have: the context window of each model, and how tokens are counted.
 
-    `factors` is what vendors have taught us: by how much their counts differ from ours, per model. `reserve` is what
-    hooks may inject.
+    `factors` is what vendors have taught us: by how much their counts differ from ours, per model.
     """
 
-    __slots__ = ("count", "factors", "reserve", "windows")
+    __slots__ = ("count", "factors", "windows")
 
-    def __init__(
-        self, windows: Mapping[str, int | None], reserve: int = 0, count: Callable[[str], int] | None = None
-    ) -> None:
+    def __init__(self, windows: Mapping[str, int | None], count: Callable[[str], int] | None = None) -> None:
         self.windows = dict(windows)
-        self.reserve = reserve
         self.count = count
         self.factors: dict[str, float] = {}
 
@@ -159,7 +155,7 @@ class Budget:
     def of(self, model: Model) -> Meter:
         """What measures requests to a model that may be none of the agent's."""
         window = self.windows.get(model.name, getattr(model, "context_window", None))
-        own = Budget({model.name: window}, 0, self.count)
+        own = Budget({model.name: window}, self.count)
         own.factors = self.factors
         return Meter(own)
 
@@ -182,12 +178,11 @@ class _Tally:
 class Meter:
     """The size of one session's requests as they grow: what was counted is not counted again."""
 
-    __slots__ = ("_tallies", "budget", "counter", "last")
+    __slots__ = ("_tallies", "budget", "counter")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.counter = Counter(budget.count)
-        self.last: tuple[str, int] = ("", 0)
         self._tallies: tuple[_Tally, ...] = ()
 
     def history(self, messages: Messages) -> int:
@@ -207,33 +202,33 @@ class Meter:
             total += sum([message(new) - message(items[at]) for at, new in messages.overlay.items()])
         return total + sum([message(item) for item in tail]) if tail else total
 
-    def tokens(self, system: str, tools: tuple[ToolSpec, ...], messages: Messages, model: str) -> int:
-        """About how many tokens the vendor will count."""
-        ours = self.counter.fixed(system, tools) + self.history(messages)
-        self.last = (model, ours)
+    def ours(self, system: str, tools: tuple[ToolSpec, ...], messages: Messages) -> int:
+        """Our count of a request."""
+        return self.counter.fixed(system, tools) + self.history(messages)
+
+    def theirs(self, ours: int, model: str) -> int:
+        """About how many tokens the vendor will count where we count so many."""
         return round(ours * self.budget.factors.get(model, 1.0))
 
-    def check(self, request: ModelRequest) -> tuple[str, int]:
-        """Refuse a request that is too large for its model: it never leaves. The model, and our count."""
-        size = self.tokens(request.system, request.tools, request.messages, request.model)
-        limit = self.budget.limit(request.model, request.settings)
+    def check(self, request: ModelRequest) -> int:
+        """Refuse a request that is too large for its model: it never leaves. Our count of it."""
+        ours = self.ours(request.system, request.tools, request.messages)
+        size, limit = self.theirs(ours, request.model), self.budget.limit(request.model, request.settings)
         if limit is not None and size > limit:
             raise overflow(request, size, limit, self.breakdown(request))
-        return self.last
+        return ours
 
-    def learn(self, usage: Usage, measured: tuple[str, int] | None = None) -> None:
-        """The vendor's count of a request that was measured: the last one, if it is not said which."""
-        model, ours = measured or self.last
+    def learn(self, model: str, ours: int, usage: Usage) -> None:
+        """What the vendor has counted where we counted so many."""
         if ours >= LARGE and PLAUSIBLE[0] < (factor := usage.input / ours) < PLAUSIBLE[1]:
             self.budget.factors[model] = factor
 
     def breakdown(self, request: ModelRequest) -> dict[str, int]:
         """The vendor's tokens of a request by where they come from, the largest first."""
-        factor = self.budget.factors.get(request.model, 1.0)
         sizes: dict[str, int] = {}
         for origin, size in pieces(request, self.counter):
             sizes[origin] = sizes.get(origin, 0) + size
-        scaled = {origin: round(size * factor) for origin, size in sizes.items()}
+        scaled = {origin: self.theirs(size, request.model) for origin, size in sizes.items()}
         return dict(sorted(scaled.items(), key=lambda item: -item[1]))
 
 

@@ -49,7 +49,7 @@ class Window(Struct, frozen=True):
         return self._theirs(self.meter.counter.text(text))
 
     def _theirs(self, ours: int) -> int:
-        return round(ours * self.meter.budget.factors.get(self.model, 1.0))
+        return self.meter.theirs(ours, self.model)
 
     def safe(self, start: int, end: int) -> tuple[int, int] | None:
         """The largest range within this one that parts no call from its result; None if there is none."""
