@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
+from windlass.context.assembly import joined
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
@@ -94,7 +95,7 @@ class Program:
         self.model_name = model.name
         self.models = {model.name: model, **models}
         self.sections = tuple(sections)
-        self.system = "\n\n".join([section.text for section in self.sections])
+        self.system = joined(self.sections)
         self.tools = dict(tools)
         self.specs: tuple[ToolSpec, ...] = tuple(
             [spec.replace(schema=frozen(spec.schema)) for spec in [tool.spec for tool in self.tools.values()]]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
 from windlass.approvals import checked_answers, stale
+from windlass.context.assembly import joined
 from windlass.decisions import Answer, Ask, Deny, Halt, Reject
 from windlass.errors import SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
@@ -88,7 +89,7 @@ class TurnLifecycle(Struct):
             verdict = await decide(segment, passage)
             added: list[TextPart] = [part for item in await passage.inject() for part in item.parts]  # type: ignore[misc]
             sections = (*self._kept_sections(changed.system), *added)
-            system = "\n\n".join([section.text for section in sections])
+            system = joined(sections)
             if system == program.system:
                 system = sections = None
             tools = None if changed.tools == program.specs else changed.tools
