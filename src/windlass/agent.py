@@ -309,7 +309,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         given = _user_message(message)
         if session is not None and session in self._running:
             return await self._while_busy(session, given, scope, slots)
-        segment = await self._enter(session, given, None, scope, slots)
+        if session is None:
+            segment = self._enter_unnamed(given, scope, slots)
+        else:
+            segment = await self._enter(session, given, None, scope, slots)
         try:
             result = await self._finish(segment)
         finally:
@@ -545,9 +548,23 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     # ------------------------------------------------------------ how a turn is entered and left
 
+    def _enter_unnamed(
+        self,
+        message: Message,
+        scope: Any,
+        slots: Mapping[str, Any] | None,
+        handover: Handover[StreamEvent] | None = None,
+    ) -> Segment:
+        """A segment over the log of a session that ends with the turn."""
+        program = self._program or self.compile()
+        name = new_id()
+        self._unnamed[name] = segment = Segment(program, Fold(name), message, None, scope, slots, True, handover)
+        self._running[name] = _UNNAMED
+        return segment
+
     async def _enter(
         self,
-        session: str | None,
+        session: str,
         message: Message | None,
         answers: Mapping[str, AnyResolution] | None,
         scope: Any,
@@ -556,24 +573,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Segment:
         """A segment over the session's log. The session is busy until `_leave`."""
         program = self._program or self.compile()
-        name = session if session is not None else new_id()
-        self._running[name] = _UNNAMED if session is None else _Running()
+        self._running[session] = running = _Running()
         try:
-            if session is None:
-                segment = Segment(program, Fold(name), message, answers, scope, slots, True, handover)
-                self._unnamed[name] = segment
-                return segment
-            if "/" in name:
-                await self._refuse_child(name)
-            log = await self._log(name)
+            if "/" in session:
+                await self._refuse_child(session)
+            log = await self._log(session)
             if message is None:
                 _check_resumable(log.state)
-            segment = Segment(program, log, message, answers, scope, slots, False, handover)
-            self._running[name].segment = segment
-            segment.inbox = bool(await self._store.take(name, log.inbox))
+            running.segment = segment = Segment(program, log, message, answers, scope, slots, False, handover)
+            segment.inbox = bool(await self._store.take(session, log.inbox))
             return segment
         except BaseException:
-            self._running.pop(name).end()
+            self._running.pop(session).end()
             raise
 
     def _leave(self, segment: Segment) -> None:
@@ -621,7 +632,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         emit: Emit | None,
         handover: Handover[StreamEvent] | None,
     ) -> Result[OutputT]:
-        segment = await self._enter(session, message, answers, scope, slots, handover)
+        if session is None:
+            assert message is not None
+            segment = self._enter_unnamed(message, scope, slots, handover)
+        else:
+            segment = await self._enter(session, message, answers, scope, slots, handover)
         try:
             _inside.set((*_inside.get(), self._running[segment.fold.session]))
             return self._ended(segment, await _drive(segment, emit))

@@ -107,6 +107,10 @@ def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
             install(registrar, getattr(lifecycle, name), f"{label}.{name}")
 
 
+def _itself(payload: Any) -> Any:
+    return payload
+
+
 def _before_model(event: ModelCalling, messages: Any) -> ModelRequest:
     return event.request.replace(messages=messages)
 
@@ -120,14 +124,16 @@ def _after_model(event: ModelReplying, action: Any) -> Any:
 
 
 def _on_event(
-    kind: Literal["rewrite", "hook"], event: type[AnyEvent], view: str, answer: Callable[[Any, Any], Any] | None = None
+    kind: Literal["rewrite", "hook"],
+    event: type[AnyEvent],
+    view: Callable[[Any], Any],
+    answer: Callable[[Any, Any], Any] | None = None,
 ) -> _Install:
-    """A hook whose method sees one value of the event, not the event."""
-    seen = attrgetter(view)
+    """A hook whose method sees the payload of the event, or a value of it, not the event."""
 
     def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
         hook = Hook(kind, event, method, {"name": name})
-        hook.view, hook.answer = seen, answer
+        hook.view, hook.answer = view, answer
         registrar.add(hook)
 
     return install
@@ -138,12 +144,12 @@ def _around(effect: type) -> _Install:
 
 
 _LIFECYCLE: dict[str, _Install] = {
-    "before_agent": _on_event("rewrite", TurnStarting, "message.text"),
-    "before_model": _on_event("rewrite", ModelCalling, "request.messages", _before_model),
+    "before_agent": _on_event("rewrite", TurnStarting, attrgetter("text")),
+    "before_model": _on_event("rewrite", ModelCalling, attrgetter("messages"), _before_model),
     "wrap_model_call": _around(ModelCall),
-    "after_model": _on_event("hook", ModelReplying, "reply", _after_model),
+    "after_model": _on_event("hook", ModelReplying, _itself, _after_model),
     "wrap_tool_call": _around(ToolCall),
-    "after_agent": _on_event("rewrite", TurnEnding, "text"),
+    "after_agent": _on_event("rewrite", TurnEnding, _itself),
 }
 
 

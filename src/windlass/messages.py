@@ -135,6 +135,9 @@ def assistant(text: str, *, origin: str | None = None) -> Message:
     return Message("assistant", (TextPart(text),), origin)
 
 
+_new = object.__new__
+
+
 class Messages(Sequence[Message]):
     """An immutable sequence of messages that shares its storage with its predecessors.
 
@@ -163,10 +166,10 @@ class Messages(Sequence[Message]):
             self._items = list(items)
             self._length = len(self._items)
 
-    @classmethod
-    def sharing(cls, items: list[Message]) -> Messages:
+    @staticmethod
+    def sharing(items: list[Message]) -> Messages:
         """A view of a list as it is now; whoever owns the list only ever appends to it."""
-        view = cls.__new__(cls)
+        view = _new(Messages)
         view._items = items
         view._length = len(items)
         view.overlay = None

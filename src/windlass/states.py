@@ -287,8 +287,8 @@ class State(Value, frozen=True):
             return ""
         if turn.text is not None:
             return turn.text
-        messages = self.messages
-        for index in range(len(messages) - 1, turn.start, -1):
+        messages, length, _ = self.messages.shared
+        for index in range(length - 1, turn.start, -1):
             if (message := messages[index]).role == "assistant":
                 return message.text
         return ""
@@ -459,14 +459,17 @@ class Fold:
 
     def acknowledge(self, count: int) -> None:
         """The store has the first `count` of the pending records."""
-        self.stored += count
+        rest = self.pending[count:]
+        del self.pending[count:]
+        self.acknowledge_all()
+        self.pending = rest
+
+    def acknowledge_all(self) -> None:
+        """The store has all pending records."""
         pending = self.pending
-        if len(pending) > count:
-            self.written += pending[:count]
-            self.pending = pending[count:]
-        else:
-            self.written += pending
-            self.pending = []
+        self.stored += len(pending)
+        self.written += pending
+        self.pending = []
 
     def glimpse(self) -> State:
         """The value it stands for, without the records the store does not have: what an observer is shown."""

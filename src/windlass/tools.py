@@ -86,6 +86,7 @@ class Tool(Generic[P, R]):
     A tool is made by `tool`, is not changed afterwards and may be shared by agents, sessions and threads. In a class
     it is a method: `instance.name` is the tool bound to that instance; without one it `needs_instance`. `supplied`
     pairs each parameter that the runtime fills in with its source: `turn`, `key` (of idempotency) or `slot:<name>`.
+    A tool is `direct` if calling it is no more than awaiting `fn` with what `prepare` gives.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class Tool(Generic[P, R]):
         "annotations",
         "compensate",
         "description",
+        "direct",
         "effect",
         "fn",
         "in_doubt",
@@ -151,6 +153,7 @@ class Tool(Generic[P, R]):
         self._positional: int = _leading_positional(self._parameters, supplied)
         self._keywords: tuple[str, ...] = tuple(p.name for p in asked[self._positional :])
         self._plain: bool = not supplied and not self._keywords
+        self.direct: bool = self.is_async and self._plain and self.timeout is None
 
     def _check_definition(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -256,8 +259,9 @@ class Tool(Generic[P, R]):
 
     def prepare(self, json: str) -> tuple[Any, ...]:
         """Like `decode`, but the bare values in the order of the parameters, as `invoke` takes them."""
+        decode = self._decode
         try:
-            return astuple(self._decode(json))
+            return astuple(decode(json))
         except _UNREADABLE as problem:
             return astuple(self._second_look(json, problem))
 

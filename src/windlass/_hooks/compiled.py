@@ -41,7 +41,7 @@ class Point:
     )
 
     def __init__(self, event: type[AnyEvent], hooks: Sequence[Hook]) -> None:
-        self.event = event
+        self.event: Any = event
         self.name = event.__name__
         gates = [hook for hook in hooks if hook.kind == "gate"]
         says = [hook for hook in hooks if hook.kind == "hook"]

@@ -37,9 +37,10 @@ class Recorder(Protocol):
 class Site(Host, Protocol):
     """Where an event happens: what dispatching needs of the running segment."""
 
-    reserve: int
     clock: Any
 
+    @property
+    def reserve(self) -> int: ...
     @property
     def record(self) -> Recorder: ...
     def keep(self, writes: Writes) -> None: ...
@@ -51,7 +52,7 @@ class Site(Host, Protocol):
 
 async def call(hook: Hook, event: Any, site: Site, *, may_write: bool = True) -> Any:
     """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
-    given = event if hook.view is None else hook.view(event)
+    given = event if hook.view is None else hook.view(getattr(event, event.payload))
     if hook.plain:
         if hook.is_async:
             return await hook.fn(given)
@@ -106,18 +107,30 @@ def _blocked(hook: Hook, seconds: float, site: Site) -> None:
     site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
 
 
-async def first_answer(point: Point, event: Any) -> tuple[int, Any] | None:
-    """The first of a point's quick hooks that is not silent, and what it says: mostly there is none."""
-    assert point.quick is not None
-    given = event if point.view is None else point.view(event)
+class Silent:
+    """All hooks of a point were asked, and nobody had anything to say."""
+
+
+SILENT = Silent()
+
+
+async def first_answer(point: Point, payload: Any, turn: Turn[Any]) -> tuple[int, Any] | Silent | None:
+    """The first of a point's quick hooks that is not silent, and what it says: mostly there is none.
+
+    None if there are hooks that cannot be asked in one go.
+    """
+    quick, view = point.quick, point.view
+    if quick is None:
+        return None
+    given = point.event(payload, turn) if view is None else view(payload)
     fn = None
     try:
-        for fn in point.quick:
+        for fn in quick:
             if (answer := await fn(given)) is not None:
-                return point.quick.index(fn), answer
+                return quick.index(fn), answer
     except Exception as error:
-        raise failing(point.changing[point.quick.index(fn)], point, error) from error
-    return None
+        raise failing(point.changing[quick.index(fn)], point, error) from error
+    return None if point.judges else SILENT
 
 
 def failing(hook: Hook, point: Point, error: Exception) -> HookError:
@@ -142,16 +155,20 @@ class Passage(Struct, gc=False):
 
     # ------------------------------------------------------------ rewrite
 
-    async def rewrite(self, first: tuple[int, Any] | None = None) -> Any:
-        """The event with its final payload. A rewrite that fails fails the action.
+    async def rewrite(self) -> Any:
+        """The event with its final payload. A rewrite that fails fails the action."""
+        return await self._rewrite(0)
 
-        `first` is what `first_answer` found: those before it were silent.
-        """
+    async def rewrite_from(self, first: tuple[int, Any] | None) -> Any:
+        """The same after `first_answer`, which has asked all quick hooks up to the first that was not silent."""
+        if first is None:
+            return await self._rewrite(0 if self.point.quick is None else len(self.point.changing))
+        at, answer = first
+        self._answered(self.point.changing[at], answer)
+        return await self._rewrite(at + 1)
+
+    async def _rewrite(self, start: int) -> Any:
         self.heard = True
-        start = 0
-        if first is not None:
-            self._answered(self.point.changing[first[0]], first[1])
-            start = first[0] + 1
         for hook in self.point.changing[start:]:
             try:
                 if hook.matches is not None and not hook.matches(self.event.call):

@@ -61,9 +61,9 @@ _LEGAL: dict[str, set[str]] = {
 class Hook:
     """A registered hook. Names are labels, made unique when the agent is compiled.
 
-    `view` says what the function is given of the event, `answer` turns what it returns into an answer to the event,
-    `behind` is the method of a lifecycle that the function calls; a plain hook has none of them. `around` puts a wrap
-    around an effect, once somebody has asked for that.
+    `view` says what the function is given of the event's payload, instead of the event, `answer` turns what it returns
+    into an answer to the event, `behind` is the method of a lifecycle that the function calls; a plain hook has none of
+    them. `around` puts a wrap around an effect, once somebody has asked for that.
     """
 
     __slots__ = (

@@ -33,14 +33,18 @@ class Teller(Host, Protocol):
 
 
 class Backlog:
-    """What one segment has told and nobody has dealt with yet, and the failures that came of it."""
+    """What one segment has told and nobody has dealt with yet, and the failures that came of it.
 
-    __slots__ = ("_idle", "_lock", "_loop", "count", "failures", "lanes")
+    `awaited` are those who must be told before the next point.
+    """
+
+    __slots__ = ("_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._idle: asyncio.Event | None = None
+        self.awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self.count = 0
         self.failures: deque[HookFailed] = deque()
         self.lanes: dict[int, _Lane] = {}
@@ -79,6 +83,7 @@ class NoBacklog(Backlog):
     __slots__ = ()
 
     def __init__(self) -> None:
+        self.awaited = []
         self.count = 0
         self.failures = deque()
         self.lanes = {}

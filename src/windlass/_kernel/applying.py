@@ -26,15 +26,17 @@ class Applier(Struct, frozen=True):
     segment: Segment
 
     async def apply(self, fold: Fold, step: StepFold) -> None:
-        segment = self.segment
-        if fold.turn is None or fold.turn.outcome is not None:
+        segment, turn = self.segment, fold.turn
+        if turn is None or turn.outcome is not None:
             return
-        if segment.program.ends_steps or fold.turn.held or not fold.going:
+        program = segment.program
+        if program.ends_steps or turn.held or not fold.going:
             await end_step(segment)
         else:
-            segment.record(StepEnded(fold.steps + 1, None, segment.active()))
-        if segment.program.handlers:
-            await handled(segment, segment.program.handlers.get("after_step", ()), fold.state)
+            record = segment.record
+            record(StepEnded(fold.steps + 1, None, segment.active()))
+        if program.handlers:
+            await handled(segment, program.handlers.get("after_step", ()), fold.state)
         if not segment.commit_now():
             await segment.commit()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable
+from typing import Any
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
@@ -35,41 +36,44 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "meter", "number", "paid", "reply", "round",
-        "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
+        "program", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
+        self.program = segment.program
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
-        self.wrapped = bool(segment.hooks.model_wraps)
-        self.judged: ModelRequest | None = None
-        self.halted: Halt | None = None
-        self.reply: ModelReply | None = None
-        self.error: Exception | None = None
+        self.attended = bool(segment.listens or self.meter is not None or self.transforms)
         self.paid = True
         self.number = self.round = 1
         self.fingerprint = ""
-        self.said: list[ModelReply] = []
+        self.wrapped = bool(segment.hooks.model_wraps)
         if self.wrapped:
+            self.judged: ModelRequest | None = None
+            self.halted: Halt | None = None
+            self.reply: ModelReply | None = None
+            self.error: Exception | None = None
+            self.said: list[ModelReply] = []
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
 
-    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
-        """One request to one model, and the reply as the transformers leave it."""
-        segment = self.segment
+    def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
+        """One request to one model, and what it replies, as the transformers leave it."""
+        program = self.program
+        model = program.model if request.model is program.model_name else self.segment.model(request)
+        return self._attended(model, request, step) if self.attended else model.reply(request)
+
+    async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
+        """The same where somebody counts tokens, looks on, listens or transforms."""
         meter = self.meter
         ours = 0 if meter is None else meter.check(request)
-        if segment.listens:
-            segment.fact(ModelCalled, step, self.number, request, self.round)
-        program = segment.program
-        model = program.model if request.model is program.model_name else segment.model(request)
+        self.segment.fact(ModelCalled, step, self.number, request, self.round)
         if self.voice is not None:
             reply = await self._aloud(self.voice, model, request, step)
         else:
-            given = await model.reply(request)
-            reply = given if type(given) is ModelReply else as_reply(given)
+            reply = as_reply(await model.reply(request))
             if self.transforms:
                 reply = transform_reply(self.transforms, reply)
         if meter is not None:
@@ -120,14 +124,15 @@ class ModelCaller:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply | None:
+    async def ask(self, request: ModelRequest, step: int) -> ModelReply | None:
         """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
-        self._begin(request, step, round_)
+        self._begin(request, step)
+        onion = self._onion
         try:
-            given: ModelReply = await self._onion(request)
+            given: ModelReply = await onion(request)
         except Exception:
             if not self._halted():
                 raise
@@ -143,8 +148,8 @@ class ModelCaller:
             return transform_reply(self.transforms, given)
         return given
 
-    def _begin(self, request: ModelRequest, step: int, round_: int) -> None:
-        self.judged, self.step, self.round = request, step, round_
+    def _begin(self, request: ModelRequest, step: int) -> None:
+        self.judged, self.step = request, step
         self.number = self._attempted = 0
         self.reply = self.error = None
         if self.said:
@@ -171,7 +176,7 @@ class ModelCaller:
         ) is not None:
             return settled
         try:
-            reply = await self.attempt(request, self.step)
+            reply = as_reply(await self.attempt(request, self.step))
         except Exception as error:
             self._write_attempt()
             self.error = error

@@ -118,7 +118,7 @@ async def carry_out(
     made = compacted(compactor.name, plan, window, given)
     if made is None:
         return None
-    record = made.replace(at=segment.clock.now())
+    record = made.replace(at=segment.now())
     segment.record(record)
     await segment.commit()
     return record

@@ -17,7 +17,6 @@ from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import strictest
-from windlass._hooks.observers import Backlog
 from windlass.context.assembly import prompt_of
 from windlass.criteria import CostLimit, Deadline, Limit, TokenLimit, name_of
 from windlass.decisions import Allow, Ask
@@ -184,8 +183,8 @@ class Handing(Passage, kw_only=True):
                 self.delegating = Passage(self.second, event, self.site, self.about, heard=self.heard)
         return self.delegating
 
-    async def rewrite(self, first: tuple[int, Any] | None = None) -> Any:
-        await Passage.rewrite(self, first)
+    async def rewrite(self) -> Any:
+        await Passage.rewrite(self)
         if (delegating := self._prepare()) is not None:
             self.delegation = given = (await delegating.rewrite()).task
             call: ToolCall = self.event.call
@@ -232,12 +231,6 @@ class ChildSegment(Segment):
         self.delivered = delivered
         super().__init__(program, fold, message=message, scope=parent.scope, ephemeral=True)
         self.share = _limits(started)
-        if parent.listens and not self.listens:
-            self.listens = True
-            self.record = self._record
-            self.backlog = Backlog()
-            if program.mask is not None:
-                self.conceal(program.mask)
         if parent.mask is not None:
             self.conceal(parent.mask)
         self.lifecycle = ChildLifecycle(self, self.lifecycle)
@@ -365,7 +358,7 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
     given = (decided or tool.delegation(task)).replace(task=task)
     program = program_of(segment.program, tool, given.tools)
     tokens, usd = _portion(segment, given.share)
-    started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd, segment.clock.now())
+    started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd, segment.now())
     segment.record(started)
     await segment.commit()
     return ChildSegment(segment, program, Fold(session), started, message=user(task))

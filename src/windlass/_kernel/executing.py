@@ -40,40 +40,42 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "segment", "waiting_writes", "wrapped",
-        "written",
+        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "reviewed", "segment", "tools",
+        "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
+        program, hooks = segment.program, segment.hooks
         self.segment = segment
-        self.attempts: dict[str, Attempts] = {}
+        self.tools = program.tools
+        self.delegates = program.delegates
+        self.judged = program.judges_calls or segment.resumed
+        self.reviewed = self.judged or hooks.tool_returning is not None
         self.written: dict[str, Writes] = {}
-        self.retried: dict[str, int] = {}
-        if segment.hooks.tool_wraps:
-            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
-        self.wrapped = bool(segment.hooks.tool_wraps)
-        self.delegates = segment.program.delegates
-        self.held_up: set[str] = set()
-        self.judged = segment.program.judges_calls or segment.resumed
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
+        self.wrapped = bool(hooks.tool_wraps)
+        if self.wrapped:
+            self.attempts: dict[str, Attempts] = {}
+            self.retried: dict[str, int] = {}
+            self.held_up: set[str] = set()
+            self._onion = compose(hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
 
     async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do. One alone needs no task."""
         segment = self.segment
         step = fold.open
         assert step is not None
-        ready: list[CallFold] = []
-        for call in step.calls.values():
-            if call.result is None:
-                ready.append(call)
-                if not self.judged:
-                    segment.record(ToolDecided(call.proposed.id, _ALLOW))
+        ready = [call for call in step.calls.values() if call.result is None]
         if self.judged:
             ready = await self._decide_all(ready)
             if not fold.going:
                 return
             if segment.waiting:
                 await segment.commit()
+        else:
+            record = segment.record
+            for call in ready:
+                record(ToolDecided(call.proposed.id, _ALLOW))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -330,7 +332,7 @@ class Executor:
         segment = self.segment
         for state, result, writes in (self.waiting_writes or {}).values():
             result = self._kept(writes, result)
-            segment.record(ToolReturned(state.call.id, state.call.name, result, segment.clock.now()))
+            segment.record(ToolReturned(state.call.id, state.call.name, result, segment.now()))
 
     async def _keep_in_order(self, batch: list[CallFold]) -> None:
         """What parallel calls wrote, in the order of the calls and not in that of their ends."""
@@ -388,10 +390,11 @@ class Executor:
                 self.waiting_writes[call.id] = (state, result, writes)
                 return
             result = self._kept(writes, result)
-        if segment.hooks.tool_returning is None and not self.judged:
-            segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
-        else:
+        if self.reviewed:
             await self._return(state, result)
+        else:
+            record, now = segment.record, segment.now
+            record(ToolReturned(call.id, call.name, result, now()))
         if state.undoing:
             await segment.commit()
         if segment.listens:
@@ -424,7 +427,8 @@ class Executor:
             if answer.action == "retry":
                 if len(state.attempts) < state.called:
                     segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
-                self.retried[call.id] = state.called
+                if self.wrapped:
+                    self.retried[call.id] = state.called
                 if answer.delay:
                     await segment.clock.sleep(answer.delay)
                 return None
@@ -437,23 +441,22 @@ class Executor:
 
     async def attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
-        segment = self.segment
-        tool = segment.program.tools.get(call.name)
-        opened = segment.fold.opened
-        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, call.name)):
-            return unknown_tool(call.name, segment)
+        segment, name = self.segment, call.name
+        tool, opened = self.tools.get(name), segment.fold.opened
+        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, name)):
+            return unknown_tool(name, segment)
         try:
             values = tool.prepare(call.json)
         except ToolError as error:
             return text_result(f"Error: {error}", "error")
-        json = call.json if fingerprint else None
         if self.delegates and isinstance(tool, Delegate):
             return await self._hand_over(tool, call, values[0], number, fingerprint)
-        segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now(), json))
+        record, now = segment.record, segment.now
+        record(ToolCalled(call.id, name, number, fingerprint, now(), call.json if fingerprint else None))
         if segment.durable and tool.effect != "pure":
             await segment.commit()
-        if tool.is_async and not tool.supplied and tool.timeout is None:
-            value = await tool.invoke(values, None)
+        if tool.direct:
+            value = await tool.fn(*values)
         else:
             value = await self._invoke(tool, call, values)
         return value if type(value) is ToolResult else ToolResult(render(value))
@@ -464,11 +467,12 @@ class Executor:
         assert segment.fold.open is not None
         if segment.fold.open.calls[call.id].called < number:
             json = call.json if fingerprint else None
-            segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.clock.now(), json))
+            segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.now(), json))
         try:
             return await hand_over(segment, tool, call, task, number)
         except ChildWaits:
-            self.held_up.add(call.id)
+            if self.wrapped:
+                self.held_up.add(call.id)
             raise
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
@@ -516,13 +520,13 @@ class Executor:
 
     async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
-        tried = self.retried.get(call.id, 0)
+        onion, tried = self._onion, self.retried.get(call.id, 0)
         attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
         try:
-            result: ToolResult = await self._onion(call)
+            result: ToolResult = await onion(call)
         finally:
             del self.attempts[call.id]
-        if call.id in self.held_up:  # whatever a wrap made of that
+        if self.held_up and call.id in self.held_up:  # whatever a wrap made of that
             raise ChildWaits
         if result is not attempts.result:
             self._write_attempt(call.id, attempts)
@@ -540,7 +544,7 @@ class Executor:
         attempts = self.attempts.get(call.id)
         if attempts is None:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
-        if call.id in self.held_up:
+        if self.held_up and call.id in self.held_up:
             raise ChildWaits
         attempts.number += 1
         if self.written:
@@ -606,7 +610,7 @@ class Executor:
             result = await self._returning(
                 Passage(point, ToolReturning(call, result, segment.turn), segment, call.id), result
             )
-        segment.record(ToolReturned(call.id, call.name, result, segment.clock.now()))
+        segment.record(ToolReturned(call.id, call.name, result, segment.now()))
 
     async def _returning(self, passage: Passage, result: ToolResult) -> ToolResult:
         segment = self.segment

@@ -12,15 +12,15 @@ from .segment import Segment
 async def drive(segment: Segment, emit: Emit | None = None) -> State:
     """Take a turn to its end, or to where it has to wait. The fold is the log so far; its state is made on demand."""
     fold, lifecycle, runner, applier = segment.fold, segment.lifecycle, segment.runner, segment.applier
+    evaluator, resolver = segment.evaluator, segment.resolver
     try:
         segment.enter()
         await lifecycle.start(fold)
         while fold.going:
             try:
-                step = await runner.run(fold)
-                await applier.apply(fold, step)
+                await applier.apply(fold, await runner.run(fold))
                 if fold.going:
-                    await segment.resolver.resolve(fold, await segment.evaluator.evaluate(fold))
+                    await resolver.resolve(fold, await evaluator.evaluate(fold))
             except Exception as error:
                 await segment.errors.handle(error, fold)
             if emit is not None and fold.going:

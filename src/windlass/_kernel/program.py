@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import astuple
+
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
@@ -53,9 +55,10 @@ class Program:
     __slots__ = (
         "_pool", "append_now", "begins_steps", "budget", "children", "clock", "compactors", "composites", "criteria",
         "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls",
-        "limits", "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model",
-        "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema", "patience",
-        "policy", "reserve", "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched",
+        "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered",
+        "model", "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema",
+        "patience", "policy", "reserve", "sections", "settings", "specs", "store", "system", "timed", "tools",
+        "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +114,7 @@ class Program:
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
         self.policy = policy
         self.composites = composites
+        self.makers = astuple(composites)
         self.handlers = handlers
         self.store = store
         self.append_now = store.append_now if type(store) is MemoryStore else None
@@ -135,8 +139,15 @@ class Program:
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )
+        self.kept = False
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
+
+    async def keep(self) -> None:
+        """The store has, once, what sessions say they run on."""
+        if not self.kept:
+            await self.store.put_pipeline(self.digest, self.description)
+            self.kept = True
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
         """Run a plain function in the agent's own pool, with the caller's context variables.

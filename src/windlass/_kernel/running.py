@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from windlass._hooks.dispatch import Passage, first_answer
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import SILENT, Passage, first_answer
 from windlass._hooks.streams import transform_reply
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
@@ -28,7 +29,7 @@ from .stages import WAITING, begun, decide, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
-    __slots__ = ("_passage", "_silent", "begins", "caller", "fold", "replying", "segment", "voice")
+    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "fold", "replying", "segment", "voice")
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -36,6 +37,8 @@ class Runner:
         self.caller = ModelCaller(segment)
         heard = segment.voice is not None or (segment.parent is not None and segment.parent.listens)
         self.begins = segment.program.begins_steps or heard
+        self.alone = segment.parent is None and not segment.program.compactors
+        self.calling = segment.hooks.model_calling
         self.replying = segment.hooks.model_replying
         self.voice = segment.voice
         self._passage: Passage | None = None
@@ -96,76 +99,88 @@ class Runner:
     async def _ask(self, number: int, round_: int) -> None:
         """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
         segment, caller = self.segment, self.caller
-        if segment.parent is not None and not segment.may_spend():
-            return
-        if segment.program.compactors:
-            await compact(segment)
-        request = assemble(self.fold, segment.program, segment.unrecorded)
         reply: ModelReply | None = None
-        if (point := segment.hooks.model_calling) is not None:
-            event = ModelCalling(request, segment.turn)
-            first = None if point.quick is None else await first_answer(point, event)
-            if first is not None or point.quick is None or point.judges:
-                passage = Passage(point, event, segment, _about(segment, number, "request", round_))
-                request, reply = await self._judge_request(passage, first)  # type: ignore[assignment]
-        attempt = 0
-        if reply is not None and caller.transforms:
-            reply = transform_reply(caller.transforms, reply)
-        if self.fold.going and request is not None:
+        if not self.alone and not await self._may_ask():
+            return
+        assembled = assemble(self.fold, segment.program, segment.unrecorded)
+        request: ModelRequest | None = assembled
+        attempt, paid = 0, False
+        if (point := self.calling) is not None:
+            first: Any = await first_answer(point, assembled, segment.turn)
+            if first is not SILENT:
+                request, reply = await self._judge_request(point, assembled, first)
+        if request is not None and self.fold.going:
             caller.round = round_
             try:
-                asked = caller.ask(request, number, round_) if caller.wrapped else caller.attempt(request, number)
-                reply = await asked
+                if caller.wrapped:
+                    reply = await caller.ask(request, number)
+                else:
+                    given = await caller.attempt(request, number)
+                    reply = given if type(given) is ModelReply else as_reply(given)
             except ContextOverflow as error:
                 if not await relieve(segment, error):
                     raise
                 return
-            attempt = caller.number
+            attempt, paid = caller.number, caller.paid
         if reply is not None:
-            await self._take(reply, number, round_, attempt, attempt > 0 and caller.paid)
+            if self.voice is not None:
+                self.voice.hold()
+            if (point := self.replying) is not None:
+                first = await first_answer(point, reply, segment.turn)
+                self._silent = first is SILENT
+                if first is not SILENT:
+                    reply = await self._rewrite_reply(point, reply, first)
+            self._take(reply, number, round_, attempt, paid)
         if segment.listens:
             await segment.told()
 
+    async def _may_ask(self) -> bool:
+        """Whether the agents above have left something to spend; then the history is made to fit."""
+        segment = self.segment
+        if segment.parent is not None and not segment.may_spend():
+            return False
+        if segment.program.compactors:
+            await compact(segment)
+        return True
+
     async def _judge_request(
-        self, passage: Passage, first: tuple[int, Any] | None
+        self, point: Point, given: ModelRequest, first: tuple[int, Any] | None
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
-        if first is not None or passage.point.quick is None:
-            await passage.rewrite(first)
-        passage.heard = True
-        request: ModelRequest = passage.event.request
+        passage = Passage(point, ModelCalling(given, segment.turn), segment, self._about("request"))
+        request: ModelRequest = (await passage.rewrite_from(first)).request
         verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
             segment.suspend()
         elif isinstance(verdict, Halt):
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Answer):
-            return None, as_reply(verdict.value)
+            return None, transform_reply(self.caller.transforms, as_reply(verdict.value))
         else:
             return request, None
         return None, None
 
-    async def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
+    async def _rewrite_reply(self, point: Point, reply: ModelReply, first: tuple[int, Any] | None) -> ModelReply:
+        """The reply as hooks change it. What else they have to say of it counts when it is in the log."""
+        event = ModelReplying(reply, self.segment.turn)
+        self._passage = passage = Passage(point, event, self.segment, self._about("reply"))
+        rewritten: ModelReply = (await passage.rewrite_from(first)).reply
+        return rewritten
+
+    def _about(self, what: str) -> str:
+        """The id of the request or reply: the step's, with the round if there was more than one."""
+        fold = self.fold
+        about = f"{fold.session}/{fold.steps + 1}/{what}"
+        return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
+
+    def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
-        segment, voice = self.segment, self.voice
-        if voice is not None:
-            voice.hold()
-        if (point := self.replying) is not None:
-            event = ModelReplying(reply, segment.turn)
-            first = None if point.quick is None else await first_answer(point, event)
-            self._silent = first is None and point.quick is not None and not point.judges
-            if not self._silent:
-                about = _about(segment, number, "reply", round_)
-                self._passage = passage = Passage(point, event, segment, about)
-                if first is not None or point.quick is None:
-                    reply = (await passage.rewrite(first)).reply
-                passage.heard = True
-        given, reply = reply, _with_ids(reply, f"{self.fold.session}/{number}")
-        if voice is not None:
-            voice.settle(given, reply, number, round_, attempt)
-        changed = self.caller.fingerprint if paid else ""
-        segment.record(ModelReplied(number, reply, round_, attempt, paid, segment.clock.now(), changed))
+        ours = _with_ids(reply, f"{self.fold.session}/{number}")
+        if self.voice is not None:
+            self.voice.settle(reply, ours, number, round_, attempt)
+        record, now = self.segment.record, self.segment.now
+        record(ModelReplied(number, ours, round_, attempt, paid, now(), self.caller.fingerprint if paid else ""))
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
@@ -183,8 +198,7 @@ class Runner:
         if passage is None:
             if voice is not None:
                 voice.recall(step.reply, step.number, step.round)
-            about = _about(segment, step.number, "reply", step.round)
-            passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, about)
+            passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, self._about("reply"))
         message = step.reply.message
         verdict = await decide(segment, passage, lambda: digest(repr(message)))
         if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
@@ -203,7 +217,7 @@ class Runner:
             if voice is not None:
                 voice.hold()
                 voice.settle(answered, answered, step.number, step.round + 1, 0)
-            segment.record(ModelReplied(step.number, answered, step.round + 1, 0, False, segment.clock.now()))
+            segment.record(ModelReplied(step.number, answered, step.round + 1, 0, False, segment.now()))
             return True
         else:
             return True
@@ -216,12 +230,6 @@ class Runner:
         if len(step.rejected) >= bound:
             detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
             segment.conclude(Stopped(StopReason.REGENERATION, detail), "")
-
-
-def _about(segment: Segment, step: int, what: str, round_: int) -> str:
-    """The id of a request or reply: the step's, with the round if there was more than one."""
-    about = f"{segment.fold.session}/{step}/{what}"
-    return about if round_ == 1 else f"{about}.{round_}"
 
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from windlass._hooks.dispatch import Passage, Recorder
-from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import surround
 from windlass.context.assembly import calibrate
@@ -50,7 +49,16 @@ from windlass.states import Fold, State, Step, StepFold, step_id
 from windlass.turns import Turn, Writes
 
 from .carrying import Carried, is_for_child, said
-from .composites import ErrorHandler, PhaseHandler, StepRunner
+from .composites import (
+    ContinuationEvaluator,
+    ErrorHandler,
+    ExecutionLifecycle,
+    PhaseHandler,
+    StepApplier,
+    StepRunner,
+    StopResolver,
+    ToolExecutor,
+)
 from .handover import Handover
 from .program import Program
 from .speaking import Voice, without_words
@@ -85,6 +93,8 @@ class Rare:
     _timers: tuple[asyncio.Task[None], ...] = ()
     _parallel: dict[str, str] | None = None
     _reading = False
+    _tasks: set[asyncio.Task[Any]] | None = None
+    _side_calls: dict[str, int] | None = None
     _writer: asyncio.Lock | None = None
     _in_doubt = False
     _unwritable: StoreError | None = None
@@ -98,10 +108,10 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_awaited", "_durable", "_listeners", "_side_calls", "_tasks", "answers",
-        "applier", "clock", "durable", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox",
-        "lifecycle", "listens", "message", "program", "record", "reserve", "resolver", "resumed", "runner", "scope",
-        "stepping", "task", "turn", "unrecorded", "voice",
+        "_active_since", "_append_now", "_listeners", "_monotonic", "answers", "applier", "clock", "durable",
+        "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
+        "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task", "turn",
+        "unrecorded", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -129,42 +139,45 @@ class Segment(Rare):
         self.unrecorded: tuple[Injected, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.hooks = program.hooks
-        self.clock = program.clock
-        self.reserve = program.reserve
+        self.clock = clock = program.clock
+        self.now = clock.now
+        self._monotonic = monotonic = clock.monotonic
         self.turn: Turn[Any] = Turn(self)
         self.resumed = resumed or message is None
         self._append_now = program.append_now
         self.durable = program.store.durable
         self._listeners = program.hooks.listeners
         self.voice = None if handover is None else Voice(handover, program.hooks, fold.session, self._observe)
-        self.listens = bool(self._listeners) or handover is not None
+        heard_above = self.parent is not None and self.parent.listens
+        self.listens: bool = heard_above or handover is not None or bool(self._listeners)
         self.record: Recorder = fold.add
         if self.listens:
             self.record = self._record
             self.backlog = Backlog()
         if program.mask is not None:
             self.conceal(program.mask)
-        self._durable = program.hooks.durable
-        self._awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._side_calls: dict[str, int] = {}
         if self.resumed and fold.turn is not None:
             self.recorded = (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
         if program.metered:
             self.meter = Meter(program.budget)
             calibrate(self.meter, fold, program)
-        self._active_since = program.clock.monotonic()
-        made = program.composites
-        self.executor = made.executor(self)
-        self.lifecycle = made.lifecycle(self)
-        self.runner = Surrounded(self, made.runner(self)) if self.hooks.step_wraps else made.runner(self)
-        self.applier = made.applier(self)
-        self.evaluator = made.evaluator(self)
-        self.resolver = made.resolver(self)
+        self._active_since = monotonic()
+        lifecycle, runner, applier, evaluator, resolver, _, executor = program.makers
+        self.executor: ToolExecutor = executor(self)
+        self.lifecycle: ExecutionLifecycle = lifecycle(self)
+        self.runner: StepRunner = Surrounded(self, runner(self)) if self.hooks.step_wraps else runner(self)
+        self.applier: StepApplier = applier(self)
+        self.evaluator: ContinuationEvaluator = evaluator(self)
+        self.resolver: StopResolver = resolver(self)
 
     def release(self) -> None:
         """The turn was taken to its end: let go of those who know the segment, or only the collector could free it."""
         del self.turn, self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+
+    @property
+    def reserve(self) -> int:
+        """How many tokens may be injected."""
+        return self.program.reserve
 
     @property
     def errors(self) -> ErrorHandler:
@@ -197,7 +210,7 @@ class Segment(Rare):
     def late(self, kind: type[Fact], *values: Any) -> None:
         """A fact that comes when the turn may be over: those who must be awaited are told beside it."""
         self.fact(kind, *values)
-        if self._awaited:
+        if self.backlog.awaited:
             self.beside(self.told())
 
     def _tell(self, fact: Fact) -> None:
@@ -207,14 +220,14 @@ class Segment(Rare):
 
     def _observe(self, fact: Fact) -> None:
         if hooks := self._listeners.get(type(fact)):
-            self._awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
+            self.backlog.awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
     def hear(self, fact: Fact, child: Segment) -> None:
         """A fact of an agent below this one, whose session is its path; told here, and to those above."""
         if self.voice is not None:
             self.voice.fact(without_words(fact) if child.hooks.holders else fact)
         if hooks := self._listeners.get(type(fact)):
-            self._awaited += self.program.observers.tell(hooks, fact, self, child.fold.glimpse())
+            self.backlog.awaited += self.program.observers.tell(hooks, fact, self, child.fold.glimpse())
         if self.parent is not None:
             self.parent.hear(fact, child)
 
@@ -225,7 +238,7 @@ class Segment(Rare):
         fold = self.fold
         if pending := fold.pending:
             self.inbox = append(fold.session, pending, fold.stored)
-            fold.acknowledge(len(pending))
+            fold.acknowledge_all()
         return not self.listens
 
     async def commit(self) -> None:
@@ -236,7 +249,7 @@ class Segment(Rare):
             await self._write()
         if self.listens:
             await self.told()
-            if self._durable:
+            if self.hooks.durable:
                 self.beside(self._catch_up())
             while self.backlog.failures:
                 self.record(self.backlog.failures.popleft())
@@ -299,14 +312,14 @@ class Segment(Rare):
             seen = -1
             while seen < self.fold.stored:
                 seen = self.fold.stored
-                await self.program.observers.catch_up(self._durable, self.fold.session, self.program.store, self)
+                await self.program.observers.catch_up(self.hooks.durable, self.fold.session, self.program.store, self)
         finally:
             self._reading = False
 
     async def told(self) -> None:
         """Observers that must be awaited before the next point are, and so is a slow consumer of the stream."""
-        while self._awaited:
-            hook, fact, turn = self._awaited.pop(0)
+        while self.backlog.awaited:
+            hook, fact, turn = self.backlog.awaited.pop(0)
             try:
                 await tell(hook, fact, turn)
             except Exception as error:
@@ -325,13 +338,14 @@ class Segment(Rare):
 
     def active(self) -> float:
         """Seconds of work since it was last asked."""
-        now = self.clock.monotonic()
-        active, self._active_since = now - self._active_since, now
-        return active
+        monotonic, since = self._monotonic, self._active_since
+        self._active_since = now = monotonic()
+        return now - since
 
     def working(self) -> float:
         """Seconds of work since `active` was last asked."""
-        return self.clock.monotonic() - self._active_since
+        monotonic = self._monotonic
+        return monotonic() - self._active_since
 
     def may_spend(self) -> bool:
         """Whether the agents above have left something to spend; if not, the turn is concluded."""
@@ -415,7 +429,7 @@ class Segment(Rare):
 
     def suspend(self) -> None:
         """Wait for the answers to all open questions."""
-        self.record(Suspended(self.waiting, self.active(), self.clock.now()))
+        self.record(Suspended(self.waiting, self.active(), self.now()))
 
     @property
     def waiting(self) -> tuple[Asked, ...]:
@@ -505,6 +519,8 @@ class Segment(Rare):
     def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the turn; it is awaited, for a while, when the segment ends."""
         task = asyncio.get_running_loop().create_task(coroutine)
+        if self._tasks is None:
+            self._tasks = set()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -555,6 +571,8 @@ class Segment(Rare):
         request = _side_request(asked, messages, options)
         fingerprint = request_digest(request)
         counted = f"{by}#{self.fold.steps + 1}"
+        if self._side_calls is None:
+            self._side_calls = {}
         number = self._side_calls[counted] = self._side_calls.get(counted, 0) + 1
         key = f"{by}#{self.fold.steps + 1}.{number}"
         if (served := self._served(key, fingerprint)) is not None:

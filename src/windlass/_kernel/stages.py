@@ -87,7 +87,7 @@ def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call:
     """The question that an `Ask` puts, bound to the digest of what is asked about."""
     by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
     allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
-    expires_at = None if ask.expires is None else segment.clock.now() + ask.expires
+    expires_at = None if ask.expires is None else segment.now() + ask.expires
     name = passage.point.event.__name__
     return Asked(passage.about, name, ask.question, allow, digest, by, call, ask.approvers, ask.default, expires_at)
 

@@ -78,8 +78,8 @@ class TurnLifecycle(Struct):
         program, fold = segment.program, segment.fold
         if fold.opened is not None:
             if fold.pipeline != program.digest or fold.ended:
-                segment.record(SessionOpened("resumed", program.name, program.digest, at=segment.clock.now()))
-                await program.store.put_pipeline(program.digest, program.description)
+                segment.record(SessionOpened("resumed", program.name, program.digest, at=segment.now()))
+                await program.keep()
             return None
         system = tools = sections = verdict = None
         if (point := segment.hooks.session_starting) is not None:
@@ -93,9 +93,10 @@ class TurnLifecycle(Struct):
             if system == program.system:
                 system = sections = None
             tools = None if changed.tools == program.specs else changed.tools
-        opened = SessionOpened("new", program.name, program.digest, system, tools, segment.clock.now(), "", sections)
+        opened = SessionOpened("new", program.name, program.digest, system, tools, segment.now(), "", sections)
         segment.record(opened)
-        await program.store.put_pipeline(program.digest, program.description)
+        if not program.kept:
+            await program.keep()
         return verdict if isinstance(verdict, Halt) else None
 
     def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
@@ -114,7 +115,7 @@ class TurnLifecycle(Struct):
         segment = self.segment
         number = segment.fold.turns + 1
         segment.began = True
-        segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.clock.now()))
+        segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.now()))
         if segment.stop is not None:
             segment.note_stop()
         if segment.taken is not None:
@@ -197,7 +198,7 @@ class TurnLifecycle(Struct):
         segment = self.segment
         await abandon(segment, "The user went on before this call had a result.")
         if segment.fold.turn is not None and segment.fold.turn.outcome is not None:
-            segment.record(Resumed(segment.program.digest, segment.clock.now()))
+            segment.record(Resumed(segment.program.digest, segment.now()))
         segment.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))
         assert segment.fold.turn is not None
         await self._end(segment.fold.turn.concluded, final=True)
@@ -206,7 +207,7 @@ class TurnLifecycle(Struct):
 
     async def _resume(self) -> None:
         segment = self.segment
-        now = segment.clock.now()
+        now = segment.now()
         taken, checked = await self._from_elsewhere() if segment.inbox or segment.waiting else ([], [])
         if segment.delivered is None:
             checked += self._answers(checked, now)
@@ -221,7 +222,7 @@ class TurnLifecycle(Struct):
         verdict = await self._resuming(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
         if verdict is WAITING:
             return
-        segment.record(Resumed(segment.program.digest, segment.clock.now(), drift))
+        segment.record(Resumed(segment.program.digest, segment.now(), drift))
         if isinstance(verdict, Halt):
             if allowed is not None:
                 segment.record(allowed)
@@ -259,7 +260,7 @@ class TurnLifecycle(Struct):
         data = await program.store.pipeline(segment.fold.pipeline)
         if data is not None:
             segment.known = {hook["name"] for hook in msgspec.json.decode(data)["hooks"]}
-        await program.store.put_pipeline(program.digest, program.description)
+        await program.keep()
         return differences(data, program.description)
 
     async def _go_on_starting(self) -> None:
@@ -362,7 +363,7 @@ class TurnLifecycle(Struct):
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
         if segment.listens and isinstance(outcome, Failed):
             segment.fact(TurnFailed, outcome.error)
-        now = segment.clock.now()
+        now = segment.now()
         segment.record(TurnEnded(outcome, text, segment.active(), now))
         if segment.ephemeral and not final:
             segment.record(SessionEnded(now))
@@ -441,9 +442,9 @@ class TurnLifecycle(Struct):
             segment.conclude(outcome)
             turn = segment.fold.turn
             if turn is not None and (turn.outcome is None or isinstance(error, StoreError)):
-                segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
+                segment.record(TurnEnded(outcome, "", segment.active(), segment.now()))
             return segment.state
         except Exception as another:
-            segment.record(TurnEnded(outcome, "", segment.active(), segment.clock.now()))
+            segment.record(TurnEnded(outcome, "", segment.active(), segment.now()))
             segment.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
             return await segment.settle()

@@ -39,14 +39,13 @@ class MemoryStore:
     def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
         """`append` for those who need not wait."""
         with self._lock:
-            log = self._logs.get(session) or []
-            if len(log) != expected:
-                raise conflict(session, len(log), expected)
+            log = self._logs.get(session)
+            length = 0 if log is None else len(log)
+            if length != expected:
+                raise conflict(session, length, expected)
             if records:
-                if not expected:
-                    if session in self._erased:
-                        raise erased_session(session)
-                    self._logs[session] = log
+                if log is None:
+                    log = self._begun(session)
                 log += records
                 if type(records[-1]) is SessionEnded:
                     self._forget(session)
@@ -132,6 +131,12 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+    def _begun(self, session: str) -> list[Record]:
+        if session in self._erased:
+            raise erased_session(session)
+        log = self._logs[session] = []
+        return log
 
     def _left(self, session: str, records: Sequence[Record]) -> bool:
         """Whether the inbox has more than the log says was taken. A key stays known: it cannot be put again."""
