@@ -38,7 +38,7 @@ from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, Sessio
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask
-from .messages import Message, TextPart, as_message
+from .messages import Message, TextPart, as_message, user
 from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -588,9 +588,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise
 
     def _leave(self, segment: Segment) -> None:
+        session = segment.fold.session
+        running = self._running.pop(session)
         if segment.ephemeral:
-            del self._unnamed[segment.fold.session]
-        self._running.pop(segment.fold.session).end()
+            del self._unnamed[session]
+        else:
+            running.end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
         if segment.ephemeral:
@@ -874,6 +877,8 @@ def _check_answers(answers: object) -> None:
 
 
 def _user_message(message: str | Message) -> Message:
+    if type(message) is str:
+        return user(message)
     given = as_message(message)
     if given.role != "user":
         raise ConfigError(f"a turn is opened by a user message, not by one of role {given.role!r}")

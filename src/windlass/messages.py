@@ -117,7 +117,10 @@ class Message(Value, frozen=True):
     @property
     def text(self) -> str:
         """The text parts, joined."""
-        return "".join([p.text for p in self.parts if type(p) is TextPart])
+        parts = self.parts
+        if len(parts) == 1 and type(part := parts[0]) is TextPart:
+            return part.text
+        return "".join([p.text for p in parts if type(p) is TextPart])
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:

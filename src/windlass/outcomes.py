@@ -46,7 +46,7 @@ class StopReason(enum.StrEnum):
 
 
 _RANKS = {reason: rank for rank, reason in enumerate(StopReason)}
-_HARD = frozenset(reason for reason, rank in _RANKS.items() if rank <= _RANKS[StopReason.FORBIDDEN])
+_HARD = tuple(reason for reason, rank in _RANKS.items() if rank <= _RANKS[StopReason.FORBIDDEN])
 
 
 class ErrorValue(Value, frozen=True):

@@ -114,7 +114,7 @@ class Silent:
 SILENT = Silent()
 
 
-async def first_answer(point: Point, payload: Any, turn: Turn[Any]) -> tuple[int, Any] | Silent | None:
+async def first_answer(point: Point, payload: Any, turn: Turn[Any]) -> Any:
     """The first of a point's quick hooks that is not silent, and what it says: mostly there is none.
 
     None if there are hooks that cannot be asked in one go.

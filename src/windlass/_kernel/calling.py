@@ -37,7 +37,7 @@ class ModelCaller:
 
     __slots__ = (
         "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
-        "program", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "program", "reply", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -48,7 +48,7 @@ class ModelCaller:
         self.transforms = segment.hooks.transforms
         self.attended = bool(segment.listens or self.meter is not None or self.transforms)
         self.paid = True
-        self.number = self.round = 1
+        self.number = 1
         self.fingerprint = ""
         self.wrapped = bool(segment.hooks.model_wraps)
         if self.wrapped:
@@ -58,6 +58,12 @@ class ModelCaller:
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
+
+    @property
+    def round(self) -> int:
+        """How often the step has asked for a reply, and now again."""
+        step = self.segment.fold.open
+        return 1 if step is None else step.round
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model, and what it replies, as the transformers leave it."""

@@ -67,7 +67,7 @@ class ErrorHandler(Protocol):
 class ToolExecutor(Protocol):
     """Decides all open calls of the step, then runs the allowed ones; their results become records."""
 
-    async def execute(self, fold: Fold) -> None: ...
+    def execute(self, fold: Fold) -> Awaitable[None]: ...
 
 
 class PhaseHandler(Protocol):

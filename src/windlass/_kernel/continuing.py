@@ -102,4 +102,5 @@ def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], fold: Fold)
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
     last = fold.last or (fold.turn.last if fold.turn is not None else None)
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
-    return _FINISHED.get(finish, _COMPLETED), f"the model finished because of {finish!r}"
+    reason = _FINISHED.get(finish, _COMPLETED)
+    return reason, "" if reason is _COMPLETED else f"the model finished because of {finish!r}"

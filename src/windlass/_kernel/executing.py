@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -60,11 +60,20 @@ class Executor:
             self.held_up: set[str] = set()
             self._onion = compose(hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
 
-    async def execute(self, fold: Fold) -> None:
-        """All calls are decided, then those that may run do. One alone needs no task."""
-        segment = self.segment
+    def execute(self, fold: Fold) -> Awaitable[None]:
+        """All calls are decided, then those that may run do."""
         step = fold.open
         assert step is not None
+        if self.reviewed or len(step.calls) > 1:
+            return self._execute(fold, step)
+        (call,) = step.calls.values()
+        record = self.segment.record
+        record(ToolDecided(call.proposed.id, _ALLOW))
+        return self._run(call)
+
+    async def _execute(self, fold: Fold, step: StepFold) -> None:
+        """The same for calls that somebody looks at, or more than one."""
+        segment = self.segment
         ready = [call for call in step.calls.values() if call.result is None]
         if self.judged:
             ready = await self._decide_all(ready)
@@ -73,9 +82,8 @@ class Executor:
             if segment.waiting:
                 await segment.commit()
         else:
-            record = segment.record
             for call in ready:
-                record(ToolDecided(call.proposed.id, _ALLOW))
+                segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:

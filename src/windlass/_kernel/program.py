@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
-from windlass.context.assembly import joined
+from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
 from windlass.criteria import Limit, name_of, on_clock, tools_ran
@@ -53,12 +53,12 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "budget", "children", "clock", "compactors", "composites", "criteria",
-        "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks", "judges_calls",
-        "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered",
-        "model", "model_name", "models", "name", "named_criteria", "observers", "only_tools_count", "output_schema",
-        "patience", "policy", "reserve", "sections", "settings", "specs", "store", "system", "timed", "tools",
-        "unmatched",
+        "_pool", "append_now", "begins_steps", "blank", "budget", "children", "clock", "compactors", "composites",
+        "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks",
+        "judges_calls", "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations",
+        "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria", "observed", "observers",
+        "only_tools_count", "output_schema", "patience", "policy", "reserve", "sections", "settings", "specs", "store",
+        "system", "timed", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -98,13 +98,14 @@ class Program:
         self.model_name = model.name
         self.models = {model.name: model, **models}
         self.sections = tuple(sections)
-        self.system = joined(self.sections)
         self.tools = dict(tools)
         self.specs: tuple[ToolSpec, ...] = tuple(
             [spec.replace(schema=frozen(spec.schema)) for spec in [tool.spec for tool in self.tools.values()]]
         )
         self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
+        self.blank = blank_request(self.sections, self.specs, model.name, self.settings, output_schema)
+        self.system = self.blank.system
         self.hooks = hooks
         self.compactors = tuple(compactors)
         self.budget = Budget(windows, count)
@@ -140,6 +141,7 @@ class Program:
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )
         self.kept = False
+        self.observed = bool(hooks.listeners)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
 

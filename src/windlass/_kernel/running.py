@@ -53,12 +53,10 @@ class Runner:
             await self._begin(number)
         while fold.going:
             step = fold.open
-            if step is None:
-                await self._ask(number, 1)
-            elif step.reply is None:
-                if step.round > 1 and segment.program.limits and self._exceeded(fold):
+            if step is None or step.reply is None:
+                if step is not None and step.round > 1 and segment.program.limits and self._exceeded(fold):
                     break
-                await self._ask(number, step.round)
+                await self._ask(number, 1 if step is None else step.round)
             elif self.replying is None or self._silent or await self._judge_reply(step):
                 if self.replying is not None:
                     segment.passed = number
@@ -104,13 +102,11 @@ class Runner:
             return
         assembled = assemble(self.fold, segment.program, segment.unrecorded)
         request: ModelRequest | None = assembled
-        attempt, paid = 0, False
         if (point := self.calling) is not None:
-            first: Any = await first_answer(point, assembled, segment.turn)
+            first = await first_answer(point, assembled, segment.turn)
             if first is not SILENT:
                 request, reply = await self._judge_request(point, assembled, first)
         if request is not None and self.fold.going:
-            caller.round = round_
             try:
                 if caller.wrapped:
                     reply = await caller.ask(request, number)
@@ -121,7 +117,6 @@ class Runner:
                 if not await relieve(segment, error):
                     raise
                 return
-            attempt, paid = caller.number, caller.paid
         if reply is not None:
             if self.voice is not None:
                 self.voice.hold()
@@ -130,7 +125,7 @@ class Runner:
                 self._silent = first is SILENT
                 if first is not SILENT:
                     reply = await self._rewrite_reply(point, reply, first)
-            self._take(reply, number, round_, attempt, paid)
+            self._take(reply, number, round_, request is not None)
         if segment.listens:
             await segment.told()
 
@@ -163,9 +158,9 @@ class Runner:
 
     async def _rewrite_reply(self, point: Point, reply: ModelReply, first: tuple[int, Any] | None) -> ModelReply:
         """The reply as hooks change it. What else they have to say of it counts when it is in the log."""
-        event = ModelReplying(reply, self.segment.turn)
-        self._passage = passage = Passage(point, event, self.segment, self._about("reply"))
-        rewritten: ModelReply = (await passage.rewrite_from(first)).reply
+        segment = self.segment
+        self._passage = Passage(point, ModelReplying(reply, segment.turn), segment, self._about("reply"))
+        rewritten: ModelReply = (await self._passage.rewrite_from(first)).reply
         return rewritten
 
     def _about(self, what: str) -> str:
@@ -174,13 +169,17 @@ class Runner:
         about = f"{fold.session}/{fold.steps + 1}/{what}"
         return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
 
-    def _take(self, reply: ModelReply, number: int, round_: int, attempt: int, paid: bool) -> None:
+    def _take(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
+        segment, caller = self.segment, self.caller
+        record, now = segment.record, segment.now
         ours = _with_ids(reply, f"{self.fold.session}/{number}")
         if self.voice is not None:
-            self.voice.settle(reply, ours, number, round_, attempt)
-        record, now = self.segment.record, self.segment.now
-        record(ModelReplied(number, ours, round_, attempt, paid, now(), self.caller.fingerprint if paid else ""))
+            self.voice.settle(reply, ours, number, round_, caller.number if asked else 0)
+        if asked and caller.paid:
+            record(ModelReplied(number, ours, round_, caller.number, True, now(), caller.fingerprint))
+        else:
+            record(ModelReplied(number, ours, round_, caller.number if asked else 0, False, now()))
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""

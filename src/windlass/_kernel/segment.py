@@ -108,7 +108,7 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_listeners", "_monotonic", "answers", "applier", "clock", "durable",
+        "_active_since", "_append_now", "_monotonic", "answers", "applier", "clock", "durable",
         "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
         "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task", "turn",
         "unrecorded", "voice",
@@ -146,10 +146,10 @@ class Segment(Rare):
         self.resumed = resumed or message is None
         self._append_now = program.append_now
         self.durable = program.store.durable
-        self._listeners = program.hooks.listeners
         self.voice = None if handover is None else Voice(handover, program.hooks, fold.session, self._observe)
-        heard_above = self.parent is not None and self.parent.listens
-        self.listens: bool = heard_above or handover is not None or bool(self._listeners)
+        self.listens: bool = program.observed or handover is not None
+        if self.parent is not None and self.parent.listens:
+            self.listens = True
         self.record: Recorder = fold.add
         if self.listens:
             self.record = self._record
@@ -204,7 +204,7 @@ class Segment(Rare):
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
-        if kind in self._listeners or self.voice is not None:
+        if kind in self.hooks.listeners or self.voice is not None:
             self._tell(kind(*values))
 
     def late(self, kind: type[Fact], *values: Any) -> None:
@@ -219,14 +219,14 @@ class Segment(Rare):
         self._observe(fact)
 
     def _observe(self, fact: Fact) -> None:
-        if hooks := self._listeners.get(type(fact)):
+        if hooks := self.hooks.listeners.get(type(fact)):
             self.backlog.awaited += self.program.observers.tell(hooks, fact, self, self.fold.glimpse())
 
     def hear(self, fact: Fact, child: Segment) -> None:
         """A fact of an agent below this one, whose session is its path; told here, and to those above."""
         if self.voice is not None:
             self.voice.fact(without_words(fact) if child.hooks.holders else fact)
-        if hooks := self._listeners.get(type(fact)):
+        if hooks := self.hooks.listeners.get(type(fact)):
             self.backlog.awaited += self.program.observers.tell(hooks, fact, self, child.fold.glimpse())
         if self.parent is not None:
             self.parent.hear(fact, child)

@@ -18,7 +18,8 @@ from .inbox import steered
 from .segment import Segment
 from .stages import add_message, decide
 
-_COMPLETED = Completed()
+_SUCCESS = Completed()
+_COMPLETED = StopReason.COMPLETED  # which Python 3.11 finds slowly
 _GOING_ON = (Vote.REQUEST, Vote.ALLOW)
 
 
@@ -32,12 +33,17 @@ class Resolver(Struct, frozen=True):
         if evaluated.vote in _GOING_ON:
             return
         reason, detail = reason_of(evaluated, segment.program.criteria, fold)
-        if not reason.hard and await self._held_up(fold, reason):
+        if not reason.hard and not self._simple(fold) and await self._held_up(fold, reason):
             await segment.commit()
-        elif reason is StopReason.COMPLETED:
-            segment.conclude(_COMPLETED)
+        elif reason is _COMPLETED:
+            segment.conclude(_SUCCESS)
         else:
             segment.conclude(Stopped(reason, detail))
+
+    def _simple(self, fold: Fold) -> bool:
+        """Whether nobody can hold up a stop."""
+        segment = self.segment
+        return segment.hooks.stopping is None and fold.going and not segment.inbox and segment.parent is None
 
     async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: somebody steered or cancelled it, or a hook vetoes."""

@@ -16,7 +16,7 @@ from windlass.context.assembly import joined
 from windlass.decisions import Answer, Ask, Deny, Halt, Reject
 from windlass.errors import SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
-from windlass.messages import Message, TextPart, assistant, digest, render
+from windlass.messages import Message, TextPart, ToolSpec, assistant, digest, render
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
 from windlass.records import (
     Answered,
@@ -40,6 +40,7 @@ from .drifting import differences
 from .inbox import fitting, from_below
 from .segment import Segment, handled
 from .shielding import shielded
+from .speaking import Voice
 from .stages import WAITING, add_message, begun, decide, inject, may_go_on, question, take_in
 from .unwritten import inject_unwritten
 
@@ -59,18 +60,30 @@ class TurnLifecycle(Struct):
         else:
             if fold.turn is not None and not fold.state.over:
                 await self._supersede()
-            halt = await self._open_session()
-            if halt is None:
-                await self._open_turn(segment.message)
-            else:
-                self._begin(segment.message)
-                segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+            await self._open(segment.message)
         if segment.program.timed and fold.going:
             segment.watch_time()
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
         if segment.durable and segment.message is not None:
             await segment.commit()  # before a model is asked: the message is safe, and others find the session
+
+    async def _open(self, message: Message) -> None:
+        """Open the session, if it is not, and the turn. Where no hook looks on there is nothing to wait for."""
+        segment = self.segment
+        program, hooks, halt = segment.program, segment.hooks, None
+        if program.kept and segment.fold.opened is None and hooks.session_starting is None:
+            self._opened()
+        else:
+            halt = await self._open_session()
+        if halt is not None:
+            self._begin(message)
+            segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+        elif hooks.turn_starting is None and hooks.message_adding is None and not segment.early:
+            self._begin(message)
+            segment.record(MessageAdded())
+        else:
+            await self._open_turn(message)
 
     async def _open_session(self) -> Halt | None:
         """Record that the session is opened, if it is new or goes on under another pipeline."""
@@ -93,11 +106,20 @@ class TurnLifecycle(Struct):
             if system == program.system:
                 system = sections = None
             tools = None if changed.tools == program.specs else changed.tools
-        opened = SessionOpened("new", program.name, program.digest, system, tools, segment.now(), "", sections)
-        segment.record(opened)
-        if not program.kept:
-            await program.keep()
+        self._opened(system, tools, sections)
+        await program.keep()
         return verdict if isinstance(verdict, Halt) else None
+
+    def _opened(
+        self,
+        system: str | None = None,
+        tools: tuple[ToolSpec, ...] | None = None,
+        sections: tuple[TextPart, ...] | None = None,
+    ) -> None:
+        """Record that a session is opened, with what hooks have changed of the agent's."""
+        segment = self.segment
+        program, now = segment.program, segment.now
+        segment.record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections))
 
     def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
         """Who put what into the system text, once rewrites have seen it: what they changed is theirs."""
@@ -138,12 +160,6 @@ class TurnLifecycle(Struct):
     async def _open_turn(self, message: Message) -> None:
         """Rewrites first, so that the log holds what they made of the message; then the gates judge that."""
         segment = self.segment
-        if segment.hooks.turn_starting is None and segment.hooks.message_adding is None:
-            self._begin(message)
-            segment.record(MessageAdded())
-            if segment.early:
-                await release(segment)
-            return
         about = f"{segment.fold.session}/t{segment.fold.turns + 1}"
         passage = door = None
         if (point := segment.hooks.turn_starting) is not None:
@@ -335,7 +351,10 @@ class TurnLifecycle(Struct):
         segment.ends()
         turn = fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
-            await self._end(turn.concluded)
+            if segment.hooks.turn_ending is None and segment.voice is None and not segment.program.handlers:
+                self._note_end(turn.concluded, None, False)
+            else:
+                await self._end(turn.concluded)
         return await segment.settle()
 
     def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
@@ -355,12 +374,21 @@ class TurnLifecycle(Struct):
             outcome, text = ended or (outcome, "")
             await release(segment)
         if segment.voice is not None and not final:
-            turn = segment.fold.turn
-            assert turn is not None
-            unheard = segment.fold.state.text if self._unheard else ""
-            segment.voice.end(segment.fold.steps if turn.steps else 0, text, turn.text, unheard)
+            self._last_words(segment.voice, text)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
+        self._note_end(outcome, text, final)
+
+    def _last_words(self, voice: Voice, text: str | None) -> None:
+        """The stream ends with what was not heard of the answer yet."""
+        fold = self.segment.fold
+        turn = fold.turn
+        assert turn is not None
+        voice.end(fold.steps if turn.steps else 0, text, turn.text, fold.state.text if self._unheard else "")
+
+    def _note_end(self, outcome: Any, text: str | None, final: bool) -> None:
+        """Record that the turn has ended, and the session with it if it has no name."""
+        segment = self.segment
         if segment.listens and isinstance(outcome, Failed):
             segment.fact(TurnFailed, outcome.error)
         now = segment.now()

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass.messages import (
     ContentPart,
@@ -31,17 +32,9 @@ class Shown(Protocol):
     """What an agent shows to a model whatever the conversation."""
 
     @property
-    def system(self) -> str: ...
-    @property
-    def sections(self) -> tuple[TextPart, ...]: ...
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def output_schema(self) -> Mapping[str, Any] | None: ...
-    @property
-    def model_name(self) -> str: ...
+    def blank(self) -> ModelRequest:
+        """A request without a message."""
+        ...
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
@@ -58,24 +51,20 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
     output_schema: Mapping[str, Any] | None = None
 
     @property
-    def system(self) -> str:
-        """The system text."""
-        return joined(self.sections)
+    def blank(self) -> ModelRequest:
+        """A request without a message, and without settings: they are not kept."""
+        return blank_request(self.sections, self.tools, self.model, {}, self.output_schema)
 
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools."""
-        return self.tools
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Nothing: settings are not kept."""
-        return {}
-
-    @property
-    def model_name(self) -> str:
-        """The model that is asked, if no hook says otherwise."""
-        return self.model
+def blank_request(
+    sections: tuple[TextPart, ...],
+    tools: tuple[ToolSpec, ...],
+    model: str,
+    settings: Mapping[str, Any],
+    output: Mapping[str, Any] | None,
+) -> ModelRequest:
+    """A request without a message."""
+    return ModelRequest(joined(sections), Messages(), tools, model, settings, output, sections)
 
 
 def prompt_of(
@@ -103,26 +92,25 @@ def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...]
     Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
     stand at the tail, for this attempt only. The history itself is shared, never copied.
     """
-    system, sections, tools = shown.system, shown.sections, shown.specs
-    messages = state.shown if state.compactions else state.messages
+    request, messages = shown.blank, state.shown if state.compactions else state.messages
     opened, turn, step = state.opened, state.turn, state.open
     if opened is not None and (opened.system is not None or opened.tools is not None):
         system, tools = instructions(state, shown)
-        sections = opened.sections or sections
+        request = replace(request, system=system, tools=tools, sections=opened.sections or request.sections)
     if turn is not None and (turn.injected or unrecorded):
         messages = laid_out(state, unrecorded).shown(step_id(state.session, state.steps + 1))
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
-    return ModelRequest(system, messages, tools, shown.model_name, shown.settings, shown.output_schema, sections)
+    return replace(request, messages=messages)
 
 
 def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec, ...]]:
     """What stands before the history: the system text and the tools, as the session was opened with them."""
-    opened = state.opened
+    opened, blank = state.opened, shown.blank
     if opened is None:
-        return shown.system, shown.specs
-    system = shown.system if opened.system is None else opened.system
-    return system, shown.specs if opened.tools is None else opened.tools
+        return blank.system, blank.tools
+    system = blank.system if opened.system is None else opened.system
+    return system, blank.tools if opened.tools is None else opened.tools
 
 
 def lasting(state: State | Fold) -> Messages:
@@ -246,10 +234,10 @@ def calibrate(meter: Meter, fold: Fold, shown: Shown) -> None:
     """Learn from the log how the vendor counts, if nobody has told it in this process."""
     turn = fold.turn
     last = fold.last or (turn.last if turn is not None else None)
-    if last is None or last.reply is None or shown.model_name in meter.budget.factors:
+    if last is None or last.reply is None or shown.blank.model in meter.budget.factors:
         return
     sent = next((at for at in range(len(fold.shown) - 1, -1, -1) if fold.shown[at] is last.reply.message), None)
     if sent is not None and not fold.compactions:
         system, tools = instructions(fold, shown)
         ours = meter.ours(system, tools, Messages(fold.shown[:sent]))
-        meter.learn(shown.model_name, ours, last.reply.usage)
+        meter.learn(shown.blank.model, ours, last.reply.usage)

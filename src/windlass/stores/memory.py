@@ -40,12 +40,11 @@ class MemoryStore:
         """`append` for those who need not wait."""
         with self._lock:
             log = self._logs.get(session)
-            length = 0 if log is None else len(log)
-            if length != expected:
-                raise conflict(session, length, expected)
+            if log is None:
+                log = self._begun(session, records, expected)
+            if len(log) != expected:
+                raise conflict(session, len(log), expected)
             if records:
-                if log is None:
-                    log = self._begun(session)
                 log += records
                 if type(records[-1]) is SessionEnded:
                     self._forget(session)
@@ -132,10 +131,12 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def _begun(self, session: str) -> list[Record]:
-        if session in self._erased:
-            raise erased_session(session)
-        log = self._logs[session] = []
+    def _begun(self, session: str, records: Sequence[Record], expected: int) -> list[Record]:
+        log: list[Record] = []
+        if records and not expected:
+            if session in self._erased:
+                raise erased_session(session)
+            self._logs[session] = log
         return log
 
     def _left(self, session: str, records: Sequence[Record]) -> bool:
