@@ -106,10 +106,10 @@ class Connection:
         return self._read(response)
 
     async def hear(
-        self, path: str, body: dict[str, Any], hearing: Hearing, **options: Any
+        self, path: str, body: dict[str, Any], hearing: Hearing, model: str, **options: Any
     ) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Post a body, and yield what is made of the events of the answer as they come, last of all the whole."""
-        client, model = self.client(), body["model"]
+        client = self.client()
         options = _said(options)
         patience = _patience(client, options)
         with translating(self._sdk.translated):

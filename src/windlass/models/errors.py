@@ -21,6 +21,7 @@ _BY_STATUS: dict[int, Kind] = {
     408: errors.ModelTimeout,
     409: errors.ServerError,
     413: errors.ContextOverflow,
+    424: errors.ServerError,
     429: errors.RateLimited,
     498: errors.Overloaded,
     499: errors.ConnectionFailed,

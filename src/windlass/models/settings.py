@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from windlass.errors import ConfigError
+from windlass.messages import thawed
 
 COMMON = (
     "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
 )  # fmt: skip
 
 Settings: TypeAlias = Mapping[str, Any]
+Wire: TypeAlias = dict[str, Any]
 
 
 def merging(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
@@ -30,4 +33,24 @@ def merging(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
     return merged
 
 
-__all__ = ["COMMON", "Settings", "merging"]
+def asking_for(output: Settings, system: str) -> str:
+    """The system text for a model that takes no schema for its answer: it is asked for it in words."""
+    schema = json.dumps(thawed(output), ensure_ascii=False)
+    return f"{system}\n\nYour final answer is JSON that fits this schema, and nothing else:\n{schema}".lstrip()
+
+
+def joined(ours: Wire, said: Settings) -> Wire:
+    """What we say and what the user says: mappings are joined, tools come behind ours, all else replaces."""
+    both = dict(ours)
+    for key, value in said.items():
+        present = ours.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            both[key] = joined(present, value)
+        elif key == "tools" and present:
+            both[key] = [*present, *value]
+        else:
+            both[key] = value
+    return both
+
+
+__all__ = ["COMMON", "Settings", "asking_for", "joined", "merging"]

@@ -78,7 +78,7 @@ class AnthropicMessages:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
         settings = merged(self._settings, request.settings)
         body = self._requests.body(request, settings, streaming=True)
-        heard = self._connection.hear(PATH, body, Assembly(), **_options(settings, body))
+        heard = self._connection.hear(PATH, body, Assembly(), self._model, **_options(settings, body))
         async with aclosing(heard) as pieces:
             async for piece in pieces:
                 yield piece

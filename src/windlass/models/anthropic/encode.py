@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from windlass.messages import (
     ImagePart,
@@ -22,6 +19,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import Encode, History, IdOf, Wire
+from windlass.models.parts import arguments, inlined
 
 VENDOR = "anthropic"
 FIELDS = "fields"
@@ -109,32 +107,15 @@ def _thinking(part: ThinkingPart, id_of: IdOf) -> Wire | None:
 
 
 def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
-    if part.data is not None:
-        return _image_of(part.media_type, b64encode(part.data).decode())
-    url = part.url or ""
-    if not url.startswith("data:"):
-        return {"type": "image", "source": {"type": "url", "url": url}}
-    kind, _, data = url.removeprefix("data:").partition(",")
-    if not kind.endswith(";base64"):
-        data = b64encode(unquote_to_bytes(data)).decode()
-    return _image_of(kind.partition(";")[0] or part.media_type, data)
-
-
-def _image_of(media_type: str, data: str) -> Wire:
+    found = inlined(part)
+    if found is None:
+        return {"type": "image", "source": {"type": "url", "url": part.url or ""}}
+    media_type, data = found
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
 def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
     return {"type": "tool_use", "id": id_of(part), "name": part.name, "input": arguments(part.json)}
-
-
-def arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. What is none is wrapped in one, as the vendor advises."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": text}
 
 
 def _result(part: ToolResultPart, id_of: IdOf) -> Wire | None:
@@ -164,4 +145,4 @@ CODECS: dict[type, Callable[[Any, IdOf], Wire | None]] = {
     OpaquePart: _opaque,
 }
 
-__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "arguments", "encode_message", "history", "riding", "wire_id"]
+__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "encode_message", "history", "riding", "wire_id"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from windlass.models.claude import BUDGETS, thinking
 from windlass.models.settings import merging
 
 merged = merging("cache")
@@ -15,9 +16,6 @@ _OLDER = (
     (re.compile(r"claude-3-(opus|sonnet|haiku)"), 4096),
     (re.compile(r"claude-3-5|claude-opus-4-(0|1|2025)|claude-opus-4@|claude-4-opus|^(?!.*claude)"), 8192),
 )
-BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
-"""Tokens to think with, for models that want to be told them and know no effort."""
-_BUDGETED = re.compile(r"claude-3-7|claude-(opus|sonnet|haiku)-4(-[015]\b|-2025|@|$)|claude-4-(opus|sonnet)")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -51,23 +49,9 @@ def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reasoning(model: str, reasoning: Any, room: int | None) -> dict[str, Any]:
-    """A budget in tokens, an effort in a word, yes or no, or the vendor's own words."""
-    if reasoning is None:
-        return {}
-    if isinstance(reasoning, Mapping):
-        return {"thinking": dict(reasoning)}
-    if reasoning is False or reasoning == "none":
-        return {"thinking": {"type": "disabled"}}
-    if isinstance(reasoning, int) and reasoning is not True:
-        return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
-    if _BUDGETED.search(model):
-        budget = BUDGETS.get(str(reasoning), BUDGETS["medium"])
-        within = budget if room is None else max(1024, min(budget, room // 2))
-        return {"thinking": {"type": "enabled", "budget_tokens": within}}
-    if reasoning is True:
-        return {"thinking": {"type": "adaptive"}}
-    effort = "low" if reasoning == "minimal" else reasoning
-    return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+    told, effort = thinking(model, reasoning, room)
+    body: dict[str, Any] = {} if told is None else {"thinking": told}
+    return body if effort is None else {**body, "output_config": {"effort": effort}}
 
 
 __all__ = ["BUDGETS", "MAX_TOKENS", "encode_settings", "merged", "tool_choice"]

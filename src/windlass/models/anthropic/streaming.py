@@ -8,9 +8,9 @@ from typing import Any
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, Part, ToolCallPart
+from windlass.models.parts import arguments
 
 from .decode import decode_block, make_reply, refusal, usage_numbers
-from .encode import arguments
 from .errors import told_error
 
 Event = Mapping[str, Any]

@@ -20,6 +20,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf
+from windlass.models.parts import inlined
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
@@ -152,12 +153,9 @@ CODECS: dict[type[Part], Callable[[_Content, Any], None]] = {
 
 
 def _blob(part: ImagePart) -> Json:
-    if part.data is not None:
-        return {"inlineData": {"mimeType": part.media_type, "data": b64encode(part.data).decode()}}
+    if (found := inlined(part)) is not None:
+        return {"inlineData": {"mimeType": found[0], "data": found[1]}}
     url = part.url or ""
-    if url.startswith("data:"):
-        about, _, data = url.removeprefix("data:").partition(",")
-        return {"inlineData": {"mimeType": about.partition(";")[0] or part.media_type, "data": data}}
     return {"fileData": {"mimeType": _media_type(url, part.media_type), "fileUri": url}}
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
-from windlass.models.settings import merging
+from windlass.models.settings import asking_for, joined, merging
 
 from .encode import Json, history
 
@@ -39,7 +38,7 @@ class Encoder:
         output = request.output
         system = request.system
         if output is not None and request.tools and not self._newer:
-            system, output = _asking_for(output, system), None
+            system, output = asking_for(output, system), None
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}], "role": "user"}
         if request.tools:
@@ -48,7 +47,7 @@ class Encoder:
                 body["toolConfig"] = {"functionCallingConfig": _choice(choice)}
         body["generationConfig"] = self._generation(settings, output)
         extra = thawed(settings["extra"])
-        return _joined(body, extra) if extra else body
+        return joined(body, extra) if extra else body
 
     def _declared(self, specs: tuple[ToolSpec, ...]) -> list[Json]:
         """The declarations of the tools, made anew when they change."""
@@ -69,12 +68,6 @@ class Encoder:
             config["responseMimeType"] = "application/json"
             config["responseJsonSchema"] = self._output[1]
         return config
-
-
-def _asking_for(output: Mapping[str, Any], system: str) -> str:
-    """Older models refuse a schema for the answer beside tools: they are asked for it in words."""
-    schema = json.dumps(thawed(output), ensure_ascii=False)
-    return f"{system}\n\nYour final answer is JSON that fits this schema, and nothing else:\n{schema}".lstrip()
 
 
 def _declaration(spec: ToolSpec) -> Json:
@@ -105,17 +98,3 @@ def _thinking(reasoning: Any, *, newer: bool) -> Json:
     if newer:
         return {"includeThoughts": True, "thinkingLevel": reasoning.upper()}
     return {"includeThoughts": True, "thinkingBudget": BUDGETS.get(reasoning, -1)}
-
-
-def _joined(ours: Json, said: Json) -> Json:
-    """What we say and what the user says: mappings are joined, tools come behind ours, all else replaces."""
-    both = dict(ours)
-    for key, value in said.items():
-        present = ours.get(key)
-        if isinstance(present, dict) and isinstance(value, dict):
-            both[key] = _joined(present, value)
-        elif key == "tools" and present:
-            both[key] = present + value
-        else:
-            both[key] = value
-    return both

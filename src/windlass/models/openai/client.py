@@ -71,7 +71,8 @@ class _Model:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
         settings = merged(self._settings, request.settings)
         body = self._encoder.body(request, settings, streaming=True)
-        heard = self._connection.hear(self._path, body, self._hearing(), timeout=settings.get("timeout"))
+        timeout = settings.get("timeout")
+        heard = self._connection.hear(self._path, body, self._hearing(), body["model"], timeout=timeout)
         async with aclosing(heard) as pieces:
             async for piece in pieces:
                 yield piece

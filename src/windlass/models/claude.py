@@ -1,0 +1,33 @@
+"""How Claude is told to think, at whichever vendor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+"""Tokens to think with, for models that want to be told them and know no effort."""
+_BUDGETED = re.compile(r"claude-3-7|claude-(opus|sonnet|haiku)-4(-[015]\b|-2025|@|$)|claude-4-(opus|sonnet)")
+
+
+def thinking(model: str, reasoning: Any, room: int | None) -> tuple[dict[str, Any] | None, str | None]:
+    """What the model is told of thinking, and the effort, of a budget in tokens, an effort in a word, yes or no, or the
+    vendor's own words. `room` is how many tokens the reply may have."""
+    if reasoning is None:
+        return None, None
+    if isinstance(reasoning, Mapping):
+        return dict(reasoning), None
+    if reasoning is False or reasoning == "none":
+        return {"type": "disabled"}, None
+    if isinstance(reasoning, int) and reasoning is not True:
+        return {"type": "enabled", "budget_tokens": reasoning}, None
+    if _BUDGETED.search(model):
+        budget = BUDGETS.get(str(reasoning), BUDGETS["medium"])
+        within = budget if room is None else max(1024, min(budget, room // 2))
+        return {"type": "enabled", "budget_tokens": within}, None
+    effort = None if reasoning is True else "low" if reasoning == "minimal" else str(reasoning)
+    return {"type": "adaptive"}, effort
+
+
+__all__ = ["BUDGETS", "thinking"]

@@ -1,0 +1,49 @@
+"""What the wires of several vendors have in common: texts that must be texts, arguments, and images by their bytes."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from windlass.messages import ImagePart
+
+
+def text_in(data: Mapping[str, Any], field: str) -> str:
+    """A text that a vendor says; one that it leaves out, or says is null, is empty."""
+    value = data.get(field)
+    if value is None:
+        return ""
+    return value if type(value) is str else refuse_text(field, value)
+
+
+def refuse_text(field: str, value: object) -> str:
+    """A server that says something else where a text belongs does not keep to the protocol."""
+    raise TypeError(f"{field!r} is no text: {value!r:.100}")
+
+
+def arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object. What is none is wrapped in one, as Anthropic advises."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"INVALID_JSON": text}
+
+
+def inlined(part: ImagePart) -> tuple[str, str] | None:
+    """The media type and the bytes, in base64, of an image; None of one that has an address elsewhere."""
+    if part.data is not None:
+        return part.media_type, b64encode(part.data).decode()
+    url = part.url or ""
+    if not url.startswith("data:"):
+        return None
+    kind, _, data = url.removeprefix("data:").partition(",")
+    if not kind.endswith(";base64"):
+        data = b64encode(unquote_to_bytes(data)).decode()
+    return kind.partition(";")[0] or part.media_type, data
+
+
+__all__ = ["arguments", "inlined", "refuse_text", "text_in"]
