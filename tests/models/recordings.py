@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -42,11 +43,22 @@ def interactions(path: Path) -> list[Any]:
     return list(yaml.load(path.read_text(encoding="utf-8"), Loader=loader)["interactions"])
 
 
+def is_converse(pair: dict[str, Any]) -> bool:
+    """Whether a pair speaks Bedrock's Converse."""
+    return urlsplit(pair["request"]["uri"]).path.endswith(("/converse", "/converse-stream"))
+
+
+def asked_of(request: dict[str, Any]) -> Any:
+    """The JSON of a recorded request."""
+    return request["parsed_body"] if "parsed_body" in request else json.loads(request["body"])
+
+
 def served(response: dict[str, Any], seed: int) -> httpx2.Response:
     """A recorded response, cut at random offsets."""
     status, headers, body = _recorded(response)
-    whole = body if isinstance(body, str) else json.dumps(body)
-    return httpx2.Response(status, headers=headers, stream=Pieces(cut(whole.encode(), seed)))
+    text = body if isinstance(body, str | bytes) else json.dumps(body)
+    whole = text.encode() if isinstance(text, str) else text
+    return httpx2.Response(status, headers=headers, stream=Pieces(cut(whole, seed)))
 
 
 def exchanges(path: Path, *, any_body: bool = True) -> list[Exchange]:

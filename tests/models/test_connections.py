@@ -17,9 +17,15 @@ from windlass.models import open_model
 from windlass.testing.scenes import said
 
 from .serving import asking
-from .wires import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Vendor
+from .wires import ANTHROPIC, BEDROCK, CHAT, GOOGLE, RESPONSES, Vendor
 
-NAMES = [("openai", CHAT), ("openai-responses", RESPONSES), ("anthropic", ANTHROPIC), ("google", GOOGLE)]
+NAMES = [
+    ("openai", CHAT),
+    ("openai-responses", RESPONSES),
+    ("anthropic", ANTHROPIC),
+    ("google", GOOGLE),
+    ("bedrock", BEDROCK),
+]
 
 
 def answering(vendor: Vendor) -> type[BaseHTTPRequestHandler]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"openai", "anthropic", "google", "xllamacpp", "httpx", "httpx2", "genai_prices", "pydantic"}
+HEAVY = {"openai", "anthropic", "google", "xllamacpp", "botocore", "httpx", "httpx2", "genai_prices", "pydantic"}
 
 
 @pytest.mark.parametrize("module", ["windlass", "windlass.models", "windlass.testing", "windlass.prices"])

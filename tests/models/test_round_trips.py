@@ -15,13 +15,15 @@ from windlass.stores.memory import MemoryStore
 from windlass.testing import Cassette, Exchange
 from windlass.testing.scenes import said, weather
 
-from .wires import ANTHROPIC, CHAT, GOOGLE, RESPONSES, VENDORS, Json, Vendor
+from .bedrock.serving import converse_accepts
+from .wires import ANTHROPIC, BEDROCK, CHAT, GOOGLE, RESPONSES, VENDORS, Json, Vendor
 
 IDS = {
     CHAT.name: "call_" + "a" * 24 + "{}",
     RESPONSES.name: "call_" + "b" * 50 + "{}",
     ANTHROPIC.name: "01" + "c" * 22 + "{}",
     GOOGLE.name: "a uuid|with/signs that nobody else takes {}",
+    BEDROCK.name: "tooluse_" + "d" * 30 + "{}",
 }
 """Ids as these vendors make them, or worse."""
 ONE_ID = dict.fromkeys(IDS, "call_1")
@@ -183,6 +185,23 @@ def google_valid(body: Json) -> None:
     _all_once(ids)
 
 
+def bedrock_valid(body: Json) -> None:
+    messages = body["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2) + ["user"]
+    ids: list[str] = []
+    for message, following in zip(messages, [*messages[1:], {"content": []}], strict=True):
+        calls = [block["toolUse"] for block in message["content"] if "toolUse" in block]
+        results = [block["toolResult"] for block in following["content"] if "toolResult" in block]
+        assert [call["toolUseId"] for call in calls] == [result["toolUseId"] for result in results]
+        assert following["content"][: len(results)] == [{"toolResult": result} for result in results]
+        ids += [call["toolUseId"] for call in calls]
+        known = [block for block in message["content"] if "telepathy" not in block]
+        assert converse_accepts({"messages": [{"role": message["role"], "content": known}]}) == ""
+    assert converse_accepts({**body, "messages": []}) == ""
+    assert sum("cachePoint" in block for message in messages for block in message["content"]) == min(2, len(messages))
+    _all_once(ids)
+
+
 def _all_once(ids: Any) -> None:
     found = list(ids)
     assert len(set(found)) == len(found), "two calls have one id"
@@ -193,4 +212,5 @@ VALID: dict[str, Callable[[Json], None]] = {
     RESPONSES.name: responses_valid,
     ANTHROPIC.name: anthropic_valid,
     GOOGLE.name: google_valid,
+    BEDROCK.name: bedrock_valid,
 }

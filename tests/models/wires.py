@@ -1,11 +1,14 @@
-"""Four vendors as they speak on the wire, made to say whatever a reply says; written after their documentation."""
+"""Five vendors as they speak on the wire, made to say whatever a reply says; written after their documentation."""
 
 from __future__ import annotations
 
 import json
 import random
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import quote
+from zlib import crc32
 
 from windlass.errors import (
     AuthFailed,
@@ -25,7 +28,10 @@ Json = dict[str, Any]
 
 
 class Vendor(NamedTuple):
-    """How a vendor speaks: `whole` and `events` say a reply, `failure` an error, `inside` an error in a stream."""
+    """How a vendor speaks: `whole` and `events` say a reply, `failure` an error, `inside` an error in a stream.
+
+    `stream` makes the bytes of events.
+    """
 
     name: str
     path: Callable[[bool], str]
@@ -35,6 +41,7 @@ class Vendor(NamedTuple):
     failure: Callable[[Scene], tuple[int, Json]]
     inside: Any
     cannot: frozenset[str] = frozenset()
+    stream: Callable[..., Any] = sse
 
 
 def make(vendor: Vendor) -> Callable[[Scene], tuple[Any, Cassette] | None]:
@@ -75,7 +82,7 @@ def _exchange(vendor: Vendor, scene: Scene, path: str, reply: ModelReply) -> Exc
         failed = json.loads(json.dumps(vendor.inside).replace("MESSAGE", scene.message))
         events.append(tuple(failed) if isinstance(failed, list) else failed)
     ending: Any = scene.ending if scene.ending in ("breaks", "stalls") else "ends"
-    return Exchange.of(path, sse(*events), ending=ending)
+    return Exchange.of(path, vendor.stream(*events), ending=ending)
 
 
 def cut(text: str) -> list[str]:
@@ -453,4 +460,130 @@ GOOGLE = Vendor(
     frozenset(["refusal", "refusal, streamed", "broken arguments", "broken arguments, streamed"]),
 )  # fmt: skip
 
-VENDORS = (CHAT, RESPONSES, ANTHROPIC, GOOGLE)
+
+# ---------------------------------------------------------------- Bedrock
+
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+def frame(kind: str, data: Any, *, as_exception: bool = False) -> bytes:
+    """A message of AWS's event stream: lengths, headers, JSON and checksums."""
+    headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    if as_exception:
+        headers = {":exception-type": kind, ":content-type": "application/json", ":message-type": "exception"}
+    head = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(value)) + value.encode()
+        for name, value in headers.items()
+    )
+    payload = data if isinstance(data, bytes) else json.dumps(data).encode()
+    prelude = struct.pack("!II", len(head) + len(payload) + 16, len(head))
+    message = prelude + struct.pack("!I", crc32(prelude)) + head + payload
+    return message + struct.pack("!I", crc32(message))
+
+
+def frames(*events: tuple[str, Any]) -> bytes:
+    """A stream of events, each a kind and its data; those of errors are exceptions."""
+    return b"".join([frame(kind, data, as_exception=kind.endswith("Exception")) for kind, data in events])
+
+
+def _bedrock_model(http: Any) -> Any:
+    from windlass.models.bedrock import BedrockConverse
+
+    return BedrockConverse(CLAUDE, client=http, api_key="k", base_url="https://bedrock-runtime.us-east-1.amazonaws.com")
+
+
+def _bedrock_blocks(reply: ModelReply) -> list[Json]:
+    blocks: list[Json] = []
+    for part in reply.message.parts:
+        if isinstance(part, TextPart):
+            blocks.append({"text": part.text})
+        elif isinstance(part, ThinkingPart):
+            blocks.append({"reasoningContent": {"reasoningText": {"text": part.text, "signature": part.signature}}})
+        elif isinstance(part, OpaquePart):
+            blocks.append({"telepathy": {"said": part.data}})
+        elif isinstance(part, ToolCallPart):
+            blocks.append({"toolUse": {"toolUseId": part.vendor_id, "name": part.name, "input": part.json}})
+    return blocks
+
+
+def _bedrock_stop(reply: ModelReply) -> str:
+    return {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "content_filtered"}.get(
+        reply.finish, "end_turn"
+    )
+
+
+def _bedrock_about(reply: ModelReply) -> Json:
+    usage = reply.usage
+    counted = {
+        "inputTokens": usage.input - usage.cached,
+        "outputTokens": usage.output,
+        "totalTokens": usage.total,
+        "cacheReadInputTokens": usage.cached,
+        "cacheWriteInputTokens": 0,
+    }
+    return {"usage": counted, "metrics": {"latencyMs": 7}, "aNewField": {"of": ["next"]}}
+
+
+def bedrock_whole(reply: ModelReply) -> Json:
+    blocks = _bedrock_blocks(reply)
+    for block in blocks:
+        if "toolUse" in block:
+            block["toolUse"]["input"] = json.loads(block["toolUse"]["input"])
+    message = {"role": "assistant", "content": blocks}
+    return {"output": {"message": message}, "stopReason": _bedrock_stop(reply), **_bedrock_about(reply)}
+
+
+def bedrock_events(reply: ModelReply) -> list[Any]:
+    events: list[Any] = [("messageStart", {"role": "assistant", "p": "abc"})]
+    for index, block in enumerate(_bedrock_blocks(reply)):
+        at = {"contentBlockIndex": index, "p": "abcd"}
+        begin, deltas = _bedrock_deltas(block)
+        if begin:
+            events.append(("contentBlockStart", {"start": begin, **at}))
+        events += [("contentBlockDelta", {"delta": delta, **at}) for delta in deltas]
+        events.append(("contentBlockStop", at))
+    events.append(("telepathyEnded", {}))
+    events.append(("messageStop", {"stopReason": _bedrock_stop(reply)}))
+    return [*events, ("metadata", _bedrock_about(reply))]
+
+
+def _bedrock_deltas(block: Json) -> tuple[Json, list[Json]]:
+    if "text" in block:
+        return {}, [{"text": piece} for piece in cut(block["text"])]
+    if "reasoningContent" in block:
+        thought = block["reasoningContent"]["reasoningText"]
+        deltas: list[Json] = [{"reasoningContent": {"text": piece}} for piece in cut(thought["text"])]
+        return {}, [*deltas, {"reasoningContent": {"signature": thought["signature"]}}]
+    if "toolUse" in block:
+        call = dict(block["toolUse"])
+        text = call.pop("input")
+        pieces = [] if text == "{}" else cut(text)
+        return {"toolUse": call}, [{"toolUse": {"input": piece}} for piece in pieces]
+    return block, []
+
+
+def bedrock_failure(scene: Scene) -> tuple[int, Json]:
+    status, kind = BEDROCK_KINDS[scene.error]
+    before = "Input is too long for requested model: " if scene.error is ContextOverflow else ""
+    return status, {"__type": f"com.amazon.coral.service#{kind}", "message": before + scene.message}
+
+
+BEDROCK_KINDS: dict[type[ModelError] | None, tuple[int, str]] = {
+    RateLimited: (429, "ThrottlingException"),
+    QuotaExceeded: (400, "ServiceQuotaExceededException"),
+    Overloaded: (503, "ServiceUnavailableException"),
+    ServerError: (500, "InternalServerException"),
+    AuthFailed: (403, "UnrecognizedClientException"),
+    ModelNotFound: (404, "ResourceNotFoundException"),
+    BadRequest: (400, "ValidationException"),
+    ContextOverflow: (400, "ValidationException"),
+}
+
+BEDROCK = Vendor(
+    "bedrock", lambda streamed: f"/model/{quote(CLAUDE, safe='')}/converse{'-stream' if streamed else ''}",
+    _bedrock_model, bedrock_whole, bedrock_events, bedrock_failure,
+    ("modelStreamErrorException", {"message": "MESSAGE", "originalStatusCode": 500}),
+    frozenset(["refusal", "refusal, streamed", "broken arguments"]), frames,
+)  # fmt: skip
+
+VENDORS = (CHAT, RESPONSES, ANTHROPIC, GOOGLE, BEDROCK)

@@ -20,6 +20,7 @@ VENDORS: dict[str, tuple[str, str, str]] = {
     "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
     "anthropic": ("windlass.models.anthropic", "AnthropicMessages", "anthropic"),
     "google": ("windlass.models.google", "GoogleGemini", "google"),
+    "bedrock": ("windlass.models.bedrock", "BedrockConverse", "bedrock"),
     "local": ("windlass.models.local", "LocalModel", "local"),
 }
 

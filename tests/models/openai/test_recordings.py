@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
-from tests.models.recordings import WIRE, expected, interactions, recordings, served
+from tests.models.recordings import expected, interactions, is_converse, recordings, served
 
 from windlass.errors import ModelError
 from windlass.messages import (
@@ -28,9 +28,6 @@ from windlass.models.openai import OpenAIChat, OpenAIResponses
 from windlass.models.openai.dialects import chat_dialect
 
 from .serving import Server, asked
-
-OTHER_PROTOCOLS = ("bedrock-runtime.us-east-1.amazonaws.com",)
-"""Hosts of recordings that do not speak OpenAI's protocols."""
 
 
 class Case(NamedTuple):
@@ -63,7 +60,10 @@ class Case(NamedTuple):
 
 
 def recorded() -> list[Any]:
-    """One case for each request and all that answers it. A file that nobody knows how to treat is an error."""
+    """One case for each request and all that answers it. A file that nobody knows how to treat is an error.
+
+    Those of Converse are replayed in tests/models/bedrock.
+    """
     files = [path for folder in ("openai_chat", "openai_responses", "other") for path in recordings(folder)]
     return [
         pytest.param(case, id=f"{case.name.removesuffix('.yaml')}-{at}")
@@ -77,7 +77,7 @@ def cases_of(path: Path) -> list[Case]:
     cases: list[Case] = []
     for pair, facts in zip(interactions(path), expected(path), strict=True):
         request, place = pair["request"], urlsplit(pair["request"]["uri"])
-        if place.hostname in OTHER_PROTOCOLS:
+        if is_converse(pair):
             continue
         asks = request["method"], place.path.rpartition("/")[0].rpartition("/")[2]
         if request["method"] == "POST" and place.path.endswith(("/chat/completions", "/responses")):
@@ -88,12 +88,6 @@ def cases_of(path: Path) -> list[Case]:
         else:
             raise AssertionError(f"{name}: nobody knows how to treat {request['method']} {request['uri']}")
     return cases
-
-
-def test_every_recording_is_replayed() -> None:
-    files = {path.name for path in WIRE.glob("o[pt]*/*.yaml")}
-    replayed = {Path(param.values[0].name).name for param in recorded() if param.values[0]}
-    assert files - replayed <= {"test_bedrock_model_iter_stream.yaml"}
 
 
 FINISHES = {"stop": "stop", "completed": "stop", "tool_calls": "tool_calls", "length": "length"}

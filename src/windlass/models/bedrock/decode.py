@@ -1,0 +1,146 @@
+"""Bedrock's replies as ours."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from windlass.errors import BadReply
+from windlass.messages import (
+    ImagePart,
+    Message,
+    ModelReply,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    Usage,
+)
+from windlass.models.parts import text_in
+
+from .encode import CITATIONS, REMARKS, VENDOR
+
+Block = Mapping[str, Any]
+
+METADATA = "ResponseMetadata"
+"""Where, as AWS's tools do, an answer is given what only its headers say."""
+FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "guardrail_intervened": "content_filter",
+    "content_filtered": "content_filter",
+    "refusal": "refusal",
+    "pause_turn": "paused",
+}
+MALFORMED = ("malformed_model_output", "malformed_tool_use")
+"""The model has written something that Bedrock could not read."""
+
+
+def decode_reply(answer: Any) -> ModelReply:
+    """The reply that an answer of the vendor's is."""
+    message = answer.get("output", {}).get("message") if isinstance(answer, Mapping) else None
+    if not isinstance(message, Mapping):
+        raise BadReply(f"expected a message, got {str(answer)[:200]!r}", retryable=True)
+    parts = [part for block in message.get("content") or () for part in decode_block(block)]
+    return make_reply(parts, answer)
+
+
+def make_reply(parts: Iterable[Part], about: Block) -> ModelReply:
+    """A reply of its parts; `about` is all that is said about them."""
+    parts = list(parts)
+    id = (about.get(METADATA) or {}).get("RequestId")
+    stop = text_in(about, "stopReason")
+    called = any(type(part) is ToolCallPart for part in parts)
+    if stop in MALFORMED and not called:
+        raise BadReply(f"Bedrock could not read its model's answer: {stop}", retryable=True, request_id=id)
+    finish = FINISHES.get(stop, "other")
+    if finish == "stop" and called:
+        finish = "tool_calls"
+    parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if about.get(name)]
+    return ModelReply(
+        Message("assistant", tuple(parts)),
+        decode_usage(about.get("usage") or {}),
+        finish,
+        model=_model(about.get("trace")),
+        raw_finish=stop or None,
+        response_id=id,
+    )
+
+
+def _model(trace: Block | None) -> str | None:
+    """The model that gave the answer, which is said only where a router chose it."""
+    router = (trace or {}).get("promptRouter") or {}
+    return text_in(router, "invokedModelId").rpartition("/")[2] or None
+
+
+def decode_usage(usage: Block) -> Usage:
+    """What was spent. The vendor counts what its cache read and wrote beside the input; we count it in."""
+    cached = usage.get("cacheReadInputTokens") or 0
+    written = usage.get("cacheWriteInputTokens") or 0
+    return Usage(
+        input=(usage.get("inputTokens") or 0) + cached + written,
+        output=usage.get("outputTokens") or 0,
+        cached=cached,
+        cache_written=written,
+    )
+
+
+def decode_block(block: Block, written: str | None = None) -> list[Part]:
+    """The parts of one block. `written` is the JSON of its input as the model wrote it, where that is known."""
+    for kind, content in block.items():
+        parts = CODECS[kind](content, written) if kind in CODECS else None
+        if parts is not None:
+            return parts
+    executed = bool(block.keys() & {"toolUse", "toolResult"})
+    return [OpaquePart(VENDOR, dict(block), mediated=not executed)]
+
+
+def _text(content: Any, written: str | None) -> list[Part] | None:
+    return [TextPart(text_in({"text": content}, "text"))]
+
+
+def _citations(content: Block, written: str | None) -> list[Part] | None:
+    text = "".join([text_in(piece, "text") for piece in content.get("content") or ()])
+    return [TextPart(text), OpaquePart(VENDOR, {CITATIONS: list(content.get("citations") or ())})]
+
+
+def _reasoning(content: Block, written: str | None) -> list[Part] | None:
+    if (thought := content.get("reasoningText")) is not None:
+        return [ThinkingPart(text_in(thought, "text"), text_in(thought, "signature") or None, vendor=VENDOR)]
+    hidden = text_in(content, "redactedContent")
+    return [ThinkingPart("", hidden, redacted=True, vendor=VENDOR)] if hidden else None
+
+
+def _call(content: Block, written: str | None) -> list[Part] | None:
+    """A call; one that has a type the vendor has made itself."""
+    if content.get("type"):
+        return None
+    given = {} if content.get("input") is None else content["input"]
+    text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    return [ToolCallPart(text_in(content, "name"), text, vendor_id=text_in(content, "toolUseId") or None)]
+
+
+def _image(content: Block, written: str | None) -> list[Part] | None:
+    source = content.get("source") or {}
+    media_type = f"image/{text_in(content, 'format') or 'png'}"
+    if data := text_in(source, "bytes"):
+        return [ImagePart(b64decode(data), media_type=media_type)]
+    address = text_in(source.get("s3Location") or {}, "uri")
+    return [ImagePart(url=address, media_type=media_type)] if address else None
+
+
+CODECS: dict[str, Callable[[Any, str | None], list[Part] | None]] = {
+    "text": _text,
+    "citationsContent": _citations,
+    "reasoningContent": _reasoning,
+    "toolUse": _call,
+    "image": _image,
+}
+
+__all__ = ["CODECS", "FINISHES", "METADATA", "decode_block", "decode_reply", "decode_usage", "make_reply"]
