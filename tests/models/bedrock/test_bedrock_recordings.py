@@ -1,9 +1,10 @@
-"""Recorded traffic of Converse, replayed at HTTP level: what comes out equals what an independent reader found in it."""
+"""Recorded traffic of Converse, replayed at HTTP level: what comes out is what an independent reader found in it."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -169,7 +170,7 @@ def conversations() -> list[Any]:
     cases = [param.values[0] for param in recorded() if param.values[0]]
     going_on = [
         pytest.param(one, other, id=one.name)
-        for one, other in zip(cases, cases[1:], strict=False)
+        for one, other in pairwise(cases)
         if one.name == other.name and one.body["messages"] == other.body["messages"][: len(one.body["messages"])]
     ]
     return going_on or [pytest.param(None, None, marks=pytest.mark.skip(reason="no recordings beside the repository"))]
