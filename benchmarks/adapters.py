@@ -157,9 +157,25 @@ def _google() -> Adapter:
     return Adapter(encoder, lambda: Assembly(streamed=True).feed, lambda: [chunk() for _ in range(CHUNKS)])
 
 
+def _bedrock() -> Adapter:
+    from windlass.models.bedrock.requests import Requests
+    from windlass.models.bedrock.settings import merged
+    from windlass.models.bedrock.streaming import Assembly
+
+    def encoder() -> Body:
+        made, settings = Requests("us.anthropic.claude-sonnet-4-5-20250929-v1:0"), merged({}, {})
+        return lambda request: made.body(request, settings)
+
+    def chunk() -> Any:
+        return "contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": " word"}, "p": "abcdefghijk"}
+
+    return Adapter(encoder, lambda: Assembly("m").feed, lambda: [chunk() for _ in range(CHUNKS)])
+
+
 ADAPTERS: dict[str, Callable[[], Adapter]] = {
     "chat": _chat,
     "responses": _responses,
     "anthropic": _anthropic,
     "google": _google,
+    "bedrock": _bedrock,
 }

@@ -371,12 +371,21 @@ def google(http: Any) -> Any:
     return ours.GoogleGemini("gemini-3-pro", client=genai.Client(api_key="k", http_options=options))
 
 
+def bedrock(http: Any) -> Any:
+    ours = import_module("windlass.models.bedrock")
+    address = "https://bedrock-runtime.us-east-1.amazonaws.com"
+    return ours.BedrockConverse(
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0", client=http, api_key="k", base_url=address
+    )
+
+
 # The column, how such a model is made, and what it calls itself in parts that only it understands.
 ADAPTERS: tuple[tuple[str, HTTP, str], ...] = (
     ("OpenAI Chat Completions", chat, "openai"),
     ("OpenAI Responses", responses, "openai-responses"),
     ("Anthropic Messages", anthropic, "anthropic"),
     ("Google Gemini", google, "google"),
+    ("Bedrock Converse", bedrock, "bedrock"),
 )
 
 
@@ -435,9 +444,12 @@ def part_probes(vendor: str) -> Mapping[str, ModelRequest]:
 
 
 def part_cells(make: HTTP, vendor: str) -> list[str]:
-    """Whether each mark arrives."""
-    told = [json.dumps(body) for body in sent(make, part_probes(vendor).values())]
-    return ["yes" if MARK in body or b64encode(b"mark").decode() in body else "–" for body in told]
+    """Whether each mark arrives; a picture of which only words arrive is none."""
+    probes = part_probes(vendor)
+    told = dict(zip(probes, [json.dumps(body) for body in sent(make, probes.values())], strict=True))
+    arrived = {kind: MARK in body or b64encode(b"mark").decode() in body for kind, body in told.items()}
+    words = {kind for kind, body in told.items() if "picture" in kind and not re.search(r'"(input_)?image', body)}
+    return ["in words" if kind in words else "yes" if there else "–" for kind, there in arrived.items()]
 
 
 @cache
@@ -464,6 +476,7 @@ How to use them is in [Use a real model](../guides/models.md).
 ## What can be sent
 
 The adapters were asked: a *yes* means that it is in what they send, a dash that it is left out.
+A picture *in words*: the model is only told its address; `s3://…` is shown.
 
 {table(["", *columns], parts)}
 ## Settings

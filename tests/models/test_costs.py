@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import genai_prices
 import pytest
@@ -14,10 +15,10 @@ from windlass import Agent, CostLimit, tool
 from windlass.messages import ModelReply, TextPart, Usage
 from windlass.outcomes import Stopped
 from windlass.records import ModelReplied
-from windlass.testing import Cassette, Exchange, sse
+from windlass.testing import Cassette, Exchange
 from windlass.testing.scenes import said, weather
 
-from .wires import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Vendor
+from .wires import ANTHROPIC, BEDROCK, CHAT, CLAUDE, GOOGLE, RESPONSES, Vendor
 
 SPENT = Usage(input=10_000, cached=6_000, output=2_000, reasoning=500)
 
@@ -55,7 +56,15 @@ def gemini(http: Any, model: str) -> Any:
     return GoogleGemini(model, client=genai.Client(api_key="k", http_options=options))
 
 
+def bedrock(http: Any, model: str) -> Any:
+    from windlass.models.bedrock import BedrockConverse
+
+    address = "https://bedrock-runtime.us-east-1.amazonaws.com"
+    return BedrockConverse(model, client=http, api_key="k", base_url=address)
+
+
 Open = Callable[[Any, str], Any]
+NOVA = "us.amazon.nova-pro-v1:0"
 # (vendor, how it is opened, who prices it, the model that is asked, what the wire calls it)
 KNOWN: list[Any] = [
     pytest.param(CHAT, chat, "openai", "gpt-4o", "gpt-4o-2024-08-06", id="chat"),
@@ -63,17 +72,20 @@ KNOWN: list[Any] = [
     pytest.param(RESPONSES, responses, "openai", "gpt-5", "gpt-5-2025-08-07", id="responses"),
     pytest.param(ANTHROPIC, claude, "anthropic", "claude-sonnet-4-5", "claude-sonnet-4-5-20250929", id="anthropic"),
     pytest.param(GOOGLE, gemini, "google", "gemini-2.5-flash", "gemini-2.5-flash", id="google"),
+    pytest.param(BEDROCK, bedrock, "aws", NOVA, NOVA, id="bedrock"),
 ]
 
 
 def cassette(vendor: Vendor, model: str, used: str, *replies: ModelReply, streamed: bool = False) -> Cassette:
     """The vendor's answers, as if that model had given them."""
 
-    def renamed(text: str) -> str:
-        return re.sub(r'"m-(2025-01-01|20250101|001)"', f'"{used}"', text)
+    def renamed(answer: Any) -> Any:
+        return re.sub(r'"m-(2025-01-01|20250101|001)"', f'"{used}"', answer) if isinstance(answer, str) else answer
 
-    answers = [sse(*vendor.events(reply)) if streamed else json.dumps(vendor.whole(reply)) for reply in replies]
-    path = vendor.path(streamed).replace("/gemini-3-m:", f"/{model}:")
+    answers = [
+        vendor.stream(*vendor.events(reply)) if streamed else json.dumps(vendor.whole(reply)) for reply in replies
+    ]
+    path = vendor.path(streamed).replace("/gemini-3-m:", f"/{model}:").replace(quote(CLAUDE), quote(model))
     kind = {} if streamed else {"content-type": "application/json"}
     return Cassette([Exchange.of(path, renamed(answer), headers=kind) for answer in answers])
 
@@ -132,7 +144,9 @@ async def test_an_unknown_model_has_no_cost_and_a_limit_of_money_says_so(vendor,
     assert result.usage.cost is None
     assert isinstance(result.outcome, Stopped)
     told = str(result.why())
-    assert "the cost is unknown, last by 'unheard-of-1-2026'" in " ".join(told.split())
+    said_by = "unheard-of-1" if vendor is BEDROCK else "unheard-of-1-2026"
+    assert f"last by '{said_by}'" in " ".join(told.split())
+    assert "the cost is unknown" in told
     assert "cost unknown" in told
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import b64encode
 from typing import Any
 
 import anthropic
 import httpx2
 import pytest
+from tests.models.wires import frames
 
-from windlass.errors import AuthFailed, ConfigError, Overloaded
+from windlass.errors import AuthFailed, ConfigError, ConnectionFailed, Overloaded, RateLimited
 from windlass.models import open_model
 from windlass.models.anthropic import AnthropicMessages
 
@@ -95,6 +98,42 @@ async def test_clients_of_other_clouds_are_asked_the_same(made: Any, path: str, 
     with pytest.raises(Overloaded):
         await model.reply(asking())
     assert len(server.requests) == 2
+
+
+def chunks(*told: dict[str, Any]) -> bytes:
+    """Events of the Messages API as Bedrock wraps them."""
+    return frames(*[("chunk", {"bytes": b64encode(json.dumps(event).encode()).decode()}) for event in told])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+async def test_a_stream_from_bedrock_is_heard(signed: bool) -> None:
+    server = Server(chunks(*told_events(streamed(text(0, "H", "i")))))
+    keys = {"aws_access_key": "AKIDEXAMPLE", "aws_secret_key": "s"} if signed else {"api_key": "k"}
+    client = anthropic.AsyncAnthropicBedrock(aws_region="us-east-1", http_client=server.http, **keys)  # type: ignore[arg-type]
+    deltas, reply = await heard(AnthropicMessages("claude-x", client=client), asking())
+    assert ([delta.text for delta in deltas], reply.text, reply.finish) == (["H", "i"], "Hi", "stop")
+    assert server.requests[0].url.path == "/model/claude-x/invoke-with-response-stream"
+    assert server.requests[0].headers["authorization"].startswith("AWS4-HMAC-SHA256" if signed else "Bearer k")
+
+
+async def test_an_error_inside_a_stream_from_bedrock_is_one() -> None:
+    begin, *_ = told_events(streamed(text(0, "H")))
+    server = Server(chunks(begin) + frames(("throttlingException", {"message": "slow down"})))
+    with pytest.raises(RateLimited, match="slow down"):
+        await heard(AnthropicMessages("claude-x", client=bedrock(server.http)), asking())
+
+
+async def test_a_stream_from_bedrock_that_breaks_off_is_an_error() -> None:
+    whole = chunks(*told_events(streamed(text(0, "H", "i"))))
+    server = Server(*[whole[: len(whole) * part // 7] for part in range(1, 7)])
+    for _ in range(6):
+        with pytest.raises(ConnectionFailed):
+            await heard(AnthropicMessages("claude-x", client=bedrock(server.http)), asking())
+
+
+def told_events(stream: bytes) -> list[dict[str, Any]]:
+    """The data of server-sent events."""
+    return [json.loads(line[5:]) for line in stream.decode().splitlines() if line.startswith("data:")]
 
 
 async def test_a_stream_from_vertex_is_heard() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx2
 import pytest
 from botocore.auth import SigV4Auth
@@ -116,21 +117,10 @@ async def test_where_bedrock_is_can_be_said(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-class Boto3Session:
-    """What a session of boto3 offers."""
-
-    region_name = "us-west-2"
-
-    def __init__(self) -> None:
-        self.client = session().create_client
-
-    def get_credentials(self) -> Any:
-        return Credentials("AKIDEXAMPLE", "secret")
-
-
 async def test_a_session_of_boto3_does_as_well() -> None:
     server = Server(answer("Hi"))
-    await BedrockConverse("m", client=server.http, session=Boto3Session()).reply(asking())
+    given = boto3.Session("AKIDEXAMPLE", "secret", region_name="us-west-2")
+    await BedrockConverse("m", client=server.http, session=given).reply(asking())
     assert server.requests[0].url.host == "bedrock-runtime.us-west-2.amazonaws.com"
     assert "AKIDEXAMPLE" in server.requests[0].headers["authorization"]
 

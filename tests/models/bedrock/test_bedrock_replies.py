@@ -254,7 +254,7 @@ WRONG = [
     (answer(None), "is not as it should be"),
     ({"hello": 1}, "expected a message"),
     (["hello"], "expected a message"),
-    (streamed(block(0, None, {"text": None})), "'text' is no text: None"),
+    (streamed(block(0, None, {"text": 7})), "'text' is no text: 7"),
     (streamed(call(0, 7, "add", "{}")), "'toolUseId' is no text: 7"),  # type: ignore[arg-type]
     (streamed(call(0, "t", "add", {"a": 1})), "'input' is no text"),  # type: ignore[arg-type]
     (frames(("contentBlockDelta", {"delta": {"text": "a"}})), "contentBlockIndex"),

@@ -66,14 +66,14 @@ class BedrockConverse:
         body = self._requests.body(request, settings)
         answer = await self._connection.post(f"{self._path}/converse", body, timeout=settings.get("timeout"))
         with understood():
-            return self._connection.costed(decode_reply(answer), self._model)
+            return self._connection.costed(decode_reply(answer, self._model), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
         settings = merged(self._settings, request.settings)
         body, timeout = self._requests.body(request, settings), settings.get("timeout")
-        path = f"{self._path}/converse-stream"
-        async with aclosing(self._connection.hear(path, body, Assembly(), self._model, timeout=timeout)) as pieces:
+        path, hearing = f"{self._path}/converse-stream", Assembly(self._model)
+        async with aclosing(self._connection.hear(path, body, hearing, self._model, timeout=timeout)) as pieces:
             async for piece in pieces:
                 yield piece
 

@@ -42,17 +42,17 @@ MALFORMED = ("malformed_model_output", "malformed_tool_use")
 """The model has written something that Bedrock could not read."""
 
 
-def decode_reply(answer: Any) -> ModelReply:
-    """The reply that an answer of the vendor's is."""
+def decode_reply(answer: Any, model: str) -> ModelReply:
+    """The reply that an answer of the vendor's is, if that model was asked."""
     message = answer.get("output", {}).get("message") if isinstance(answer, Mapping) else None
     if not isinstance(message, Mapping):
         raise BadReply(f"expected a message, got {str(answer)[:200]!r}", retryable=True)
     parts = [part for block in message.get("content") or () for part in decode_block(block)]
-    return make_reply(parts, answer)
+    return make_reply(parts, answer, model)
 
 
-def make_reply(parts: Iterable[Part], about: Block) -> ModelReply:
-    """A reply of its parts; `about` is all that is said about them."""
+def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
+    """A reply of its parts; `about` is all that is said about them, and `model` the one that was asked."""
     parts = list(parts)
     id = (about.get(METADATA) or {}).get("RequestId")
     stop = text_in(about, "stopReason")
@@ -67,16 +67,16 @@ def make_reply(parts: Iterable[Part], about: Block) -> ModelReply:
         Message("assistant", tuple(parts)),
         decode_usage(about.get("usage") or {}),
         finish,
-        model=_model(about.get("trace")),
+        model=_router_chose(about.get("trace")) or model,
         raw_finish=stop or None,
         response_id=id,
     )
 
 
-def _model(trace: Block | None) -> str | None:
+def _router_chose(trace: Block | None) -> str:
     """The model that gave the answer, which is said only where a router chose it."""
     router = (trace or {}).get("promptRouter") or {}
-    return text_in(router, "invokedModelId").rpartition("/")[2] or None
+    return text_in(router, "invokedModelId").rpartition("/")[2]
 
 
 def decode_usage(usage: Block) -> Usage:

@@ -9,7 +9,7 @@ from typing import Any
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, Part, ToolCallPart
-from windlass.models.parts import arguments, refuse_text, text_in
+from windlass.models.parts import arguments, text_in
 
 from .decode import METADATA, decode_block, make_reply
 
@@ -17,12 +17,13 @@ Data = Mapping[str, Any]
 
 
 class Assembly:
-    """Puts a reply together from its events, each a kind and its data. `feed` says what each event adds.
+    """Puts a reply of a model together from its events, each a kind and its data. `feed` says what each event adds.
 
     It is `complete` once the vendor has said why it has ended; after that it only counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
+        self._model = model
         self._blocks: list[_Block] = []
         self._open: dict[int, _Block] = {}
         self._about: dict[str, Any] = {}
@@ -54,7 +55,7 @@ class Assembly:
         """The whole reply, or an error if the stream ended before it did."""
         if not self.complete:
             raise ConnectionFailed("the stream ended before the reply did", retryable=True)
-        return make_reply([part for block in self._blocks for part in block.parts()], self._about)
+        return make_reply([part for block in self._blocks for part in block.parts()], self._about, self._model)
 
     def _add(self, index: int, delta: Data) -> AnyDelta | None:
         """A piece. Only calls and what the vendor made say that they begin; the kind of others is that of a piece."""
@@ -90,7 +91,7 @@ class _Block:
 
     def text(self, piece: Any) -> AnyDelta | None:
         """A piece of the answer."""
-        text: str = piece if type(piece) is str else refuse_text("text", piece)
+        text = piece if type(piece) is str else text_in({"text": piece}, "text")
         self.pieces.append(text)
         return TextDelta(text, self.place) if text else None
 
