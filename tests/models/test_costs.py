@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import genai_prices
 import pytest
@@ -15,9 +15,10 @@ from windlass import Agent, CostLimit, tool
 from windlass.messages import ModelReply, TextPart, Usage
 from windlass.outcomes import Stopped
 from windlass.records import ModelReplied
-from windlass.testing import Cassette, Exchange
+from windlass.testing import Cassette, Exchange, sse
 from windlass.testing.scenes import said, weather
 
+from .serving import asked
 from .wires import ANTHROPIC, BEDROCK, CHAT, CLAUDE, GOOGLE, RESPONSES, Vendor
 
 SPENT = Usage(input=10_000, cached=6_000, output=2_000, reasoning=500)
@@ -127,8 +128,8 @@ def weather_tool(city: str) -> str:
 
 @pytest.mark.parametrize(("vendor", "opened", "provider", "model", "used"), KNOWN)
 async def test_a_limit_of_money_stops_a_turn(vendor, opened, provider, model, used):
-    asked = said(weather("Paris"), finish="tool_calls", usage=SPENT)
-    with cassette(vendor, model, used, asked, asked) as tape:
+    calling = said(weather("Paris"), finish="tool_calls", usage=SPENT)
+    with cassette(vendor, model, used, calling, calling) as tape:
         limit = CostLimit(library(provider, used) * 1.5)
         result = await Agent(opened(tape.client(), model), tools=[weather_tool], criteria=[limit]).run("How is it?")
     assert isinstance(result.outcome, Stopped)
@@ -137,8 +138,8 @@ async def test_a_limit_of_money_stops_a_turn(vendor, opened, provider, model, us
 
 @pytest.mark.parametrize(("vendor", "opened", "provider", "model", "used"), KNOWN)
 async def test_an_unknown_model_has_no_cost_and_a_limit_of_money_says_so(vendor, opened, provider, model, used):
-    asked = said(weather("Paris"), finish="tool_calls", usage=SPENT)
-    with cassette(vendor, "unheard-of-1", "unheard-of-1-2026", asked) as tape:
+    calling = said(weather("Paris"), finish="tool_calls", usage=SPENT)
+    with cassette(vendor, "unheard-of-1", "unheard-of-1-2026", calling) as tape:
         agent = Agent(opened(tape.client(), "unheard-of-1"), tools=[weather_tool], criteria=[CostLimit(100.0)])
         result = await agent.run("How is it?")
     assert result.usage.cost is None
@@ -176,3 +177,33 @@ async def test_an_azure_client_is_priced_as_azure():
         )
         result = await Agent(OpenAIChat("gpt-4o", client=client)).run("Hello?")
     assert result.usage.cost == pytest.approx(library("azure", "gpt-4o"))
+
+
+STATED = [
+    ({"cost": 0.0025}, 0.0025),
+    ({"cost": 0}, 0.0),
+    ({"cost": 0.0001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}, 0.0201),
+    ({"cost": {"total": 3}}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("told", "cost"), STATED)
+async def test_openrouter_says_itself_what_it_took_and_nobody_else_is_believed(told, cost, streamed):
+    from openai import AsyncOpenAI
+
+    from windlass.models.openai import OpenAIChat
+
+    reply = said(TextPart("Hi."), usage=SPENT)
+    for address, expected in (("https://openrouter.ai/api/v1", cost), ("http://localhost:8000/v1", None)):
+        whole, events = CHAT.whole(reply), CHAT.events(reply)
+        whole["usage"] |= told
+        events[-2]["usage"] |= told
+        answer = sse(*events) if streamed else json.dumps(whole)
+        kind = {} if streamed else {"content-type": "application/json"}
+        path = f"{urlsplit(address).path}/chat/completions"
+        with Cassette([Exchange.of(path, answer, headers=kind)]) as tape:
+            client = AsyncOpenAI(api_key="k", base_url=address, http_client=tape.client())
+            model = OpenAIChat("unheard-of-1", client=client)
+            assert (await asked(model, streaming=streamed)).usage.cost == expected

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx2
 import pytest
 
-from windlass.errors import ConnectionFailed, ModelError, ModelTimeout, RateLimited
+from windlass.errors import BadReply, ConnectionFailed, ModelError, ModelTimeout, RateLimited
+from windlass.messages import TextPart
+from windlass.testing.scenes import said, weather
 
 from .serving import Server, asked, asking
 from .wires import VENDORS, Vendor
@@ -55,3 +59,29 @@ async def test_a_network_that_fails_can_be_tried_again(
         await asked(vendor.model(server.http), streaming=streaming)
     assert caught.value.retryable
     assert len(server.requests) == 1
+
+
+SPOKEN = said(TextPart("Hello"), weather("Paris"), finish="tool_calls")
+WRONG = [
+    ('"Hello"', "7"), ('"Hello"', '{"a": 1}'), ('"call_1"', "7"), ('"toolu_call_1"', "7"), ('"weather"', "7"),
+    ('"weather"', '["weather"]'), ('"He"', "7"), ('"He"', "[7]"),
+]  # fmt: skip
+
+
+@of_all
+@pytest.mark.parametrize(("right", "wrong"), WRONG)
+async def test_something_else_where_a_text_or_an_id_belongs_is_a_bad_reply_that_names_the_field(
+    vendor: Vendor, right: str, wrong: str
+) -> None:
+    """It would be found out only when the reply is written to the log or joined with others."""
+    whole, events = json.dumps(vendor.whole(SPOKEN)), json.dumps(vendor.events(SPOKEN))
+    for told, streaming in ((whole, False), (events, True)):
+        if right not in told:
+            continue
+        answer = json.loads(told.replace(right, wrong))
+        if streaming:
+            answer = vendor.stream(*[tuple(event) if isinstance(event, list) else event for event in answer])
+        server = Server(answer.encode() if isinstance(answer, str) else answer)
+        with pytest.raises(BadReply, match=r"'\w+' is no text") as caught:
+            await asked(vendor.model(server.http), streaming=streaming)
+        assert caught.value.retryable

@@ -281,10 +281,41 @@ async def test_an_answer_that_is_not_the_protocol_is_a_bad_reply(strange: Any) -
         assert caught.value.retryable
 
 
-async def test_arguments_in_pieces_are_refused_in_so_many_words() -> None:
-    piece = {"functionCall": {"name": "f", "partialArgs": [{"jsonPath": "$.a", "stringValue": "b"}]}}
-    with pytest.raises(BadReply, match="leave streamFunctionCallArguments out"):
-        await heard(Server(events(answer(piece))).model(), asking())
+def calling(**fields: Any) -> dict[str, Any]:
+    return {"functionCall": fields}
+
+
+async def test_arguments_in_pieces_are_put_where_they_belong() -> None:
+    """As Vertex streams them if `streamFunctionCallArguments` is asked for."""
+    pieces = [
+        {"jsonPath": "$.city", "stringValue": "New ", "willContinue": True},
+        {"jsonPath": "$.city", "stringValue": "Delhi"},
+        {"jsonPath": "$.days[0].high", "numberValue": 31},
+        {"jsonPath": "$.days[1].high", "numberValue": 32},
+        {"jsonPath": "$['in words']", "boolValue": True},
+        {"jsonPath": "$.until", "nullValue": "NULL_VALUE"},
+    ]
+    server = Server(
+        events(
+            answer(calling(name="weather", id="c1", willContinue=True), finish=None),
+            *[answer(calling(partialArgs=[piece], willContinue=True), finish=None) for piece in pieces],
+            answer(calling(), calling(name="now", args={})),
+        )
+    )
+    deltas, reply = await heard(server.model(), asking())
+    whole = {"city": "New Delhi", "days": [{"high": 31}, {"high": 32}], "in words": True, "until": None}
+    assert [(call.name, call.arguments, call.vendor_id) for call in reply.tool_calls] == [
+        ("weather", whole, "c1"),
+        ("now", {}, None),
+    ]
+    assert [delta.part for delta in deltas] == [0, 1]
+
+
+async def test_a_piece_of_arguments_that_belongs_nowhere_is_a_bad_reply() -> None:
+    for path in ("$", "$.a[0]", 7):
+        piece = calling(name="f", args={"a": "text"}, partialArgs=[{"jsonPath": path, "stringValue": "b"}])
+        with pytest.raises(BadReply):
+            await heard(Server(events(answer(piece))).model(), asking())
 
 
 async def test_a_reply_is_plain_data() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.models.parts import text_in
 
 from .encode import CONTAINER, FIELDS, VENDOR
 
@@ -35,7 +36,7 @@ def decode_reply(answer: Any) -> ModelReply:
 def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapping[str, int]) -> ModelReply:
     """A reply of its parts; `message` says who gave it and `ending` why it ends."""
     parts = list(parts)
-    stop = ending.get("stop_reason")
+    stop = text_in(ending, "stop_reason") or None
     finish = FINISHES.get(stop or "", "other")
     if finish == "stop" and any(type(part) is ToolCallPart for part in parts):
         finish = "tool_calls"
@@ -47,9 +48,9 @@ def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapp
         Message("assistant", tuple(parts)),
         decode_usage(usage),
         finish,
-        model=message.get("model"),
+        model=text_in(message, "model") or None,
         raw_finish=stop,
-        response_id=message.get("id"),
+        response_id=text_in(message, "id") or None,
     )
 
 
@@ -92,22 +93,22 @@ def decode_block(block: Block, written: str | None = None) -> list[Part]:
 
 
 def _text(block: Block, written: str | None) -> list[Part]:
-    return [TextPart(block.get("text") or ""), *_rest(block, "text")]
+    return [TextPart(text_in(block, "text")), *_rest(block, "text")]
 
 
 def _thinking(block: Block, written: str | None) -> list[Part]:
-    part = ThinkingPart(block.get("thinking") or "", block.get("signature") or None, vendor=VENDOR)
+    part = ThinkingPart(text_in(block, "thinking"), text_in(block, "signature") or None, vendor=VENDOR)
     return [part, *_rest(block, "thinking", "signature")]
 
 
 def _redacted(block: Block, written: str | None) -> list[Part]:
-    return [ThinkingPart("", block.get("data"), redacted=True, vendor=VENDOR), *_rest(block, "data")]
+    return [ThinkingPart("", text_in(block, "data"), redacted=True, vendor=VENDOR), *_rest(block, "data")]
 
 
 def _call(block: Block, written: str | None) -> list[Part]:
     given = {} if block.get("input") is None else block["input"]
     text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
-    call = ToolCallPart(block.get("name") or "", text, vendor_id=block.get("id"))
+    call = ToolCallPart(text_in(block, "name"), text, vendor_id=text_in(block, "id") or None)
     direct = block.get("caller") == {"type": "direct"}
     return [call, *_rest(block, "id", "name", "input", *(("caller",) if direct else ()))]
 

@@ -8,7 +8,7 @@ from typing import Any
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, Part, ToolCallPart
-from windlass.models.parts import arguments
+from windlass.models.parts import arguments, text_in
 
 from .decode import decode_block, make_reply, refusal, usage_numbers
 from .errors import told_error
@@ -92,7 +92,7 @@ class _Block:
     def __init__(self, data: dict[str, Any], place: int) -> None:
         self.data = data
         self.kind = data.get("type")
-        self.name: str = data.get("name") or ""
+        self.name = text_in(data, "name")
         self.place = place
         self.pieces: list[str] = []
         self._parts: list[Part] | None = None
@@ -100,10 +100,10 @@ class _Block:
     def begin(self) -> AnyDelta | None:
         """What the block has from the start."""
         if self.kind == "text" and self.data.get("text"):
-            self.pieces.append(self.data["text"])
+            self.pieces.append(text_in(self.data, "text"))
             return TextDelta(self.pieces[0], self.place)
         if self.kind == "thinking" and self.data.get("thinking"):
-            self.pieces.append(self.data["thinking"])
+            self.pieces.append(text_in(self.data, "thinking"))
             return ThinkingDelta(self.pieces[0], self.place)
         return None
 
@@ -111,17 +111,17 @@ class _Block:
         """A piece of the block."""
         kind = delta.get("type")
         if kind == "text_delta" and self.kind == "text":
-            text: str = delta["text"]
+            text = text_in(delta, "text")
             self.pieces.append(text)
             return TextDelta(text, self.place) if text else None
         if kind == "thinking_delta" and self.kind == "thinking":
-            thought: str = delta["thinking"]
+            thought = text_in(delta, "thinking")
             self.pieces.append(thought)
             return ThinkingDelta(thought, self.place) if thought else None
         if kind == "input_json_delta":
-            return self._written(delta["partial_json"])
+            return self._written(text_in(delta, "partial_json"))
         if kind == "signature_delta":
-            self.data["signature"] = (self.data.get("signature") or "") + delta["signature"]
+            self.data["signature"] = (self.data.get("signature") or "") + text_in(delta, "signature")
         elif kind == "citations_delta":
             self.data["citations"] = [*(self.data.get("citations") or ()), delta["citation"]]
         else:

@@ -14,7 +14,9 @@ from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed, ContentFiltered
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.models.errors import understood
+from windlass.models.parts import text_in
 
+from .arguments import put
 from .decode import FINISHES, MALFORMED, finish_of, image_of, usage_of
 from .encode import REMARKS, VENDOR
 from .errors import said_error
@@ -33,6 +35,7 @@ class Assembly:
         self._streamed = streamed
         self._parts: list[Part] = []
         self._pieces: list[str] = []
+        self._calling: Json | None = None
         self._open: type[TextPart] | type[ThinkingPart] | None = None
         self._remarks: Json = {}
         self._usage: Json = {}
@@ -57,12 +60,13 @@ class Assembly:
         if raw is None and not message.parts:
             raise BadReply("Gemini answered nothing", retryable=True, request_id=self._id)
         finish = finish_of(raw, calls=bool(message.tool_calls))
-        return ModelReply(message, usage_of(self._usage), finish, self._about.get("modelVersion"), raw, self._id)
+        return ModelReply(
+            message, usage_of(self._usage), finish, text_in(self._about, "modelVersion") or None, raw, self._id
+        )
 
     @property
     def _id(self) -> str | None:
-        said: str | None = self._about.get("responseId")
-        return said
+        return text_in(self._about, "responseId") or None
 
     def _take(self, chunk: Json) -> list[AnyDelta]:
         if type(chunk) is not dict:
@@ -108,7 +112,7 @@ class Assembly:
 
     def add_text(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
         """Add a piece of text, of the answer or of a thought."""
-        text = part["text"]
+        text = text_in(part, "text")
         thought = part.get("thought")
         kind = ThinkingPart if thought else TextPart
         if not text:
@@ -116,8 +120,6 @@ class Assembly:
                 self._close()
                 self._parts.append(ThinkingPart("", signature, redacted=True, vendor=VENDOR))
             return
-        if type(text) is not str:
-            raise TypeError(f"no text: {text!r}")
         if signature or kind is not self._open:
             self._close(None if thought else signature)
         deltas.append((ThinkingDelta if thought else TextDelta)(text, len(self._parts)))
@@ -127,14 +129,24 @@ class Assembly:
             self._close(own=signature if thought else None)
 
     def add_call(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
-        """Add a call, which comes whole."""
+        """Add a call, which comes whole unless its arguments were asked for in pieces: then it is told at its end."""
         call = part["functionCall"]
-        if "partialArgs" in call or call.get("willContinue"):
-            raise ValueError("arguments in pieces are not understood; leave streamFunctionCallArguments out of `extra`")
-        self._close(signature)
-        arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-        deltas.append(ArgumentsDelta(arguments, len(self._parts), name=call["name"]))
-        self._parts.append(ToolCallPart(call["name"], arguments, vendor_id=call.get("id")))
+        going_on, goes_on = self._calling, bool(call.get("willContinue"))
+        if going_on is not None or goes_on or "partialArgs" in call:
+            call = going_on or {"args": {}} | call
+            for piece in part["functionCall"].get("partialArgs") or ():
+                put(call["args"], piece)
+        self._calling = call if goes_on else None
+        if going_on is None:
+            self._close(signature)
+        if goes_on:
+            return
+        name, arguments = (
+            text_in({"name": call["name"]}, "name"),
+            json.dumps(call.get("args") or {}, ensure_ascii=False),
+        )
+        deltas.append(ArgumentsDelta(arguments, len(self._parts), name=name))
+        self._parts.append(ToolCallPart(name, arguments, vendor_id=text_in(call, "id") or None))
 
     def add_file(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
         """Add an image; any other file is kept as it is."""

@@ -9,6 +9,7 @@ from typing import Any
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from windlass.models.openai.errors import said
+from windlass.models.parts import refuse_text, text_in
 
 FINISHES = {
     "stop": "stop",
@@ -40,7 +41,7 @@ def decode(body: object, vendor: str) -> ModelReply:
         raise said(choice["error"])
     message = choice.get("message") or {}
     parts = tuple(_parts(message, vendor, choice.get("logprobs")))
-    return reply(body, parts, choice.get("finish_reason"), bool(message.get("refusal")))
+    return reply(body, parts, text_in(choice, "finish_reason") or None, bool(message.get("refusal")), vendor)
 
 
 def first_of(choices: list[Any] | None) -> Any:
@@ -51,7 +52,7 @@ def first_of(choices: list[Any] | None) -> Any:
     return None
 
 
-def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool) -> ModelReply:
+def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool, vendor: str) -> ModelReply:
     """A reply of these parts, with what the body tells about it."""
     message = Message("assistant", parts)
     finish = FINISHES.get(raw or "", "other")
@@ -59,7 +60,8 @@ def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, ref
         finish = "refusal"
     elif finish == "stop" and message.tool_calls:
         finish = "tool_calls"
-    return ModelReply(message, usage(body.get("usage")), finish, body.get("model"), raw, body.get("id"))
+    spent = usage(body.get("usage")).replace(cost=_stated(body.get("usage") or {}, vendor))
+    return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
 
 
 def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterator[Part]:
@@ -67,13 +69,13 @@ def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterato
         yield ThinkingPart(thinking, vendor=vendor)
     for kind, data in content_of(message.get("content")):
         yield _content(kind, data, vendor)
-    if message.get("refusal"):
-        yield TextPart(message["refusal"])
+    if refusal := text_in(message, "refusal"):
+        yield TextPart(refusal)
     fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | {"logprobs": logprobs}
     calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
-        yield ToolCallPart(function.get("name") or "", arguments_of(function), vendor_id=call.get("id") or None)
+        yield ToolCallPart(text_in(function, "name"), arguments_of(function), vendor_id=text_in(call, "id") or None)
         if more := more_of(call):
             calls[call.get("id") or ""] = more
     yield from kept({**fields, "calls": calls}, vendor)
@@ -85,9 +87,9 @@ def _content(kind: str, data: Any, vendor: str) -> Part:
     return ThinkingPart(data, vendor=vendor) if kind == "thinking" else OpaquePart(vendor, data)
 
 
-def thinking_of(message: Mapping[str, Any]) -> str | None:
+def thinking_of(message: Mapping[str, Any]) -> str:
     """The reasoning in a message or a piece of one; servers call it by two names, some by both at once."""
-    return message.get("reasoning_content") or message.get("reasoning")
+    return text_in(message, "reasoning_content") or text_in(message, "reasoning")
 
 
 def content_of(content: object) -> Iterator[tuple[str, Any]]:
@@ -96,9 +98,11 @@ def content_of(content: object) -> Iterator[tuple[str, Any]]:
         if content:
             yield "text", content
         return
-    for item in content if isinstance(content, list) else ():
-        if item.get("type") == "text":
-            yield "text", item.get("text") or ""
+    for item in content if isinstance(content, list) else [] if content is None else [None]:
+        if not isinstance(item, Mapping):
+            refuse_text("content", content)
+        elif item.get("type") == "text":
+            yield "text", text_in(item, "text")
         elif item.get("type") == "thinking":
             yield "thinking", _thought(item.get("thinking"))
         else:
@@ -108,7 +112,7 @@ def content_of(content: object) -> Iterator[tuple[str, Any]]:
 def _thought(thinking: object) -> str:
     if isinstance(thinking, str):
         return thinking
-    return "".join(item.get("text") or "" for item in thinking) if isinstance(thinking, list) else ""
+    return "".join(text_in(item, "text") for item in thinking) if isinstance(thinking, list) else ""
 
 
 def arguments_of(function: Mapping[str, Any]) -> str:
@@ -141,6 +145,13 @@ def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
         yield OpaquePart(vendor, told)
     if ran:
         yield OpaquePart(vendor, ran, mediated=False)
+
+
+def _stated(told: Mapping[str, Any], vendor: str) -> float | None:
+    """What OpenRouter says that it took, in USD; with a key of one's own the vendor behind it has taken its part."""
+    cost = told.get("cost") if vendor == "openrouter" else None
+    behind = (told.get("cost_details") or {}).get("upstream_inference_cost") if told.get("is_byok") else None
+    return None if type(cost) not in (int, float) else float(cost or 0) + float(behind or 0)
 
 
 def usage(told: Mapping[str, Any] | None) -> Usage:

@@ -9,6 +9,7 @@ from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.models.openai.errors import said
+from windlass.models.parts import text_in
 
 from .decode import UNDERSTOOD, arguments_of, content_of, first_of, kept, more_of, reply, thinking_of, whole
 
@@ -67,7 +68,7 @@ class ChatStream:
         if choice.get("logprobs"):
             self._keep("logprobs", choice["logprobs"])
         if choice.get("finish_reason"):
-            self._finish = choice["finish_reason"]
+            self._finish = text_in(choice, "finish_reason")
         if choice.get("usage"):
             self._about["usage"] = choice["usage"]
 
@@ -80,7 +81,7 @@ class ChatStream:
                     self._grow("opaque").pieces.append(data)
                 elif data:
                     yield self._say(kind, data)
-        if refusal := delta.get("refusal"):
+        if refusal := text_in(delta, "refusal"):
             self._refused = True
             yield self._say("text", refusal)
         for piece in delta.get("tool_calls") or ():
@@ -103,7 +104,7 @@ class ChatStream:
 
     def _call(self, piece: Mapping[str, Any]) -> Iterator[AnyDelta]:
         function = piece.get("function") or {}
-        growing = self._calling(piece.get("index"), piece.get("id") or None, function.get("name") or "")
+        growing = self._calling(piece.get("index"), text_in(piece, "id") or None, text_in(function, "name"))
         growing.more.update(more_of(piece))
         if text := arguments_of(function):
             growing.pieces.append(text)
@@ -129,7 +130,7 @@ class ChatStream:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
         parts = (*map(self._part, self._parts), *kept({**self._kept, "calls": calls}, self._vendor))
-        return reply(self._about, parts, self._finish, self._refused)
+        return reply(self._about, parts, self._finish, self._refused, self._vendor)
 
     def _part(self, growing: _Growing) -> Part:
         if growing.kind == "opaque":

@@ -7,7 +7,9 @@ from typing import Any
 
 from windlass.errors import BadReply, ServerError
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.models.openai.chat.decode import arguments_of
 from windlass.models.openai.errors import said
+from windlass.models.parts import text_in
 
 VENDOR = "openai-responses"
 _CLIENT_RUN = ("computer_call", "local_shell_call", "shell_call", "apply_patch_call", "custom_tool_call")
@@ -30,7 +32,8 @@ def decode(body: object) -> ModelReply:
     items = body["output"] or []
     message = Message("assistant", tuple(part for item in items for part in parts_of(item)))
     finish = _finish(body, items, message)
-    return ModelReply(message, usage(body.get("usage")), finish, body.get("model"), status, body.get("id"))
+    model, id = text_in(body, "model") or None, text_in(body, "id") or None
+    return ModelReply(message, usage(body.get("usage")), finish, model, status, id)
 
 
 def _finish(body: Mapping[str, Any], items: list[Any], message: Message) -> str:
@@ -55,9 +58,9 @@ def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
     elif kind == "reasoning":
         *first, last = thoughts(item)
         yield from [ThinkingPart(text, vendor=VENDOR) for text in first]
-        yield ThinkingPart(last, item.get("encrypted_content"), vendor=VENDOR)
+        yield ThinkingPart(last, text_in(item, "encrypted_content") or None, vendor=VENDOR)
     elif kind == "function_call":
-        yield ToolCallPart(item.get("name") or "", item.get("arguments") or "", vendor_id=item.get("call_id"))
+        yield ToolCallPart(text_in(item, "name"), arguments_of(item), vendor_id=text_in(item, "call_id") or None)
     else:
         yield OpaquePart(VENDOR, item, mediated=mediated(kind))
 
@@ -83,14 +86,14 @@ def mediated(kind: str) -> bool:
 def thoughts(item: Mapping[str, Any]) -> list[str]:
     """The pieces of reasoning: the reasoning itself, where a server shows it, and the summaries of it."""
     pieces = [*(item.get("content") or ()), *(item.get("summary") or ())]
-    return [piece.get("text") or "" for piece in pieces] or [""]
+    return [text_in(piece, "text") for piece in pieces] or [""]
 
 
 def _content(content: Mapping[str, Any]) -> Part:
     if content.get("type") == "output_text":
-        return TextPart(content.get("text") or "")
+        return TextPart(text_in(content, "text"))
     if content.get("type") == "refusal":
-        return TextPart(content.get("refusal") or "")
+        return TextPart(text_in(content, "refusal"))
     return OpaquePart(VENDOR, content)
 
 

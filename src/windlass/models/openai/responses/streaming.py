@@ -9,6 +9,7 @@ from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply
 from windlass.models.openai.errors import said
+from windlass.models.parts import text_in
 
 from .decode import about, decode, thoughts
 
@@ -60,7 +61,7 @@ class ResponseStream:
 
     def _added(self, event: Event) -> Iterator[AnyDelta]:
         item, key = event["item"], _key(event)
-        self._names[key] = item.get("name") or ""
+        self._names[key] = text_in(item, "name")
         if item.get("type") != "message":
             self._place(key, 0)
         return iter(())
@@ -81,21 +82,21 @@ class ResponseStream:
         return iter(())
 
     def _text(self, event: Event) -> Iterator[AnyDelta]:
-        yield TextDelta(event["delta"], self._place(_key(event), event.get("content_index") or 0))
+        yield TextDelta(text_in(event, "delta"), self._place(_key(event), event.get("content_index") or 0))
 
     def _summary(self, event: Event) -> Iterator[AnyDelta]:
         key = _key(event)
         piece = self._shown.get(key, 0) + (event.get("summary_index") or 0)
-        yield ThinkingDelta(event["delta"], self._place(key, piece))
+        yield ThinkingDelta(text_in(event, "delta"), self._place(key, piece))
 
     def _reasoning(self, event: Event) -> Iterator[AnyDelta]:
         key, piece = _key(event), event.get("content_index") or 0
         self._shown[key] = piece + 1
-        yield ThinkingDelta(event["delta"], self._place(key, piece))
+        yield ThinkingDelta(text_in(event, "delta"), self._place(key, piece))
 
     def _arguments(self, event: Event) -> Iterator[AnyDelta]:
         item = _key(event)
-        yield ArgumentsDelta(event["delta"], self._place(item, 0), name=self._names.get(item, ""))
+        yield ArgumentsDelta(text_in(event, "delta"), self._place(item, 0), name=self._names.get(item, ""))
 
     def _ended(self, event: Event) -> Iterator[AnyDelta]:
         self._whole = dict(event["response"])

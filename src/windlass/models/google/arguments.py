@@ -1,0 +1,36 @@
+"""The arguments of a call in pieces (`partialArgs`): each says where in them it belongs."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
+_KINDS = ("stringValue", "numberValue", "boolValue")
+
+
+def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
+    """Put a piece where its path says (`$.cities[0].name`); a text that is there already goes on."""
+    steps = [int(at) if at else name or quoted for name, at, quoted in _STEP.findall(piece["jsonPath"])]
+    if not steps:
+        raise ValueError(f"'jsonPath' leads nowhere: {piece['jsonPath']!r}")
+    place: Any = arguments
+    for step, following in pairwise(steps):
+        place = _at(place, step, [] if isinstance(following, int) else {})
+    value = next((piece[kind] for kind in _KINDS if kind in piece), None)
+    before = _at(place, steps[-1], "" if isinstance(value, str) else None)
+    place[steps[-1]] = before + value if isinstance(value, str) and isinstance(before, str) else value
+
+
+def _at(place: Any, step: int | str, empty: Any) -> Any:
+    """What is at a step, where there is now something empty if there was nothing."""
+    if type(place) is list and isinstance(step, int):
+        place.extend([None] * (step + 1 - len(place)))
+    found = place.get(step) if type(place) is dict else place[step]
+    if found is None:
+        found = place[step] = empty
+    return found
+
+
+__all__ = ["put"]
