@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from base64 import b64encode
 from typing import Any
+from zlib import crc32
 
 import httpx2
 import pytest
@@ -13,7 +15,7 @@ from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed
 from windlass.messages import ImagePart, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 
-from .serving import Pieces, Server, answer, asked, asking, block, call, frames, heard, streamed, text
+from .serving import Pieces, Server, answer, asked, asking, block, call, frame, frames, heard, streamed, text
 
 HIDDEN = b64encode(b"hidden thoughts").decode()
 PNG = b64encode(b"a picture").decode()
@@ -246,6 +248,13 @@ async def test_an_answer_without_usage_or_content_is_one() -> None:
         assert (reply.message.parts, reply.usage) == ((), Usage())
 
 
+def headers(head: bytes) -> bytes:
+    """A message whose checksums are right, with these headers."""
+    prelude = struct.pack("!II", len(head) + 16, len(head))
+    message = prelude + struct.pack("!I", crc32(prelude)) + head
+    return message + struct.pack("!I", crc32(message))
+
+
 WRONG = [
     (answer({"text": 7}), "'text' is no text: 7"),
     (answer({"toolUse": {"toolUseId": 7, "name": "add", "input": {}}}), "'toolUseId' is no text: 7"),
@@ -259,6 +268,10 @@ WRONG = [
     (streamed(call(0, "t", "add", {"a": 1})), "'input' is no text"),  # type: ignore[arg-type]
     (frames(("contentBlockDelta", {"delta": {"text": "a"}})), "contentBlockIndex"),
     (frames(("contentBlockDelta", b"{")), "no JSON"),
+    (frames(("contentBlockDelta", b"[]")), "is not as it should be"),
+    (frame("messageStop", {}).replace(b":event-type", b":wrong-type"), "the stream is damaged"),
+    (headers(b"\x01a\x63"), "headers that nobody knows"),
+    (headers(b"\x01a\x04\x00"), "headers that nobody knows"),
 ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any, Self
 
 import httpx2
 import msgspec
-from botocore.eventstream import EventStreamBuffer
+from botocore.eventstream import EventStreamBuffer, ParserError
 
 from windlass.errors import ConfigError, ModelError
 from windlass.messages import json_with_surrogates
@@ -56,7 +57,10 @@ class Client:
         request = self._http.build_request("POST", url, content=content, headers=headers, timeout=timeout)
         response = await self._http.send(request, stream=stream)
         if response.status_code != 200:
-            await response.aread()
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
             raise Refused(response)
         return Events(response) if stream else Answer(response)
 
@@ -85,7 +89,7 @@ class Events:
 
     def __init__(self, response: httpx2.Response) -> None:
         self.response = response
-        self._pieces = response.aiter_bytes()
+        self._pieces: Any = response.aiter_bytes()
         self._buffer = EventStreamBuffer()
         self._begun = False
 
@@ -93,7 +97,9 @@ class Events:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # What is behind the pieces is closed first: closing them would leave it to the garbage collector.
         await self.response.aclose()
+        await self._pieces.aclose()
 
     def __aiter__(self) -> Self:
         return self
@@ -102,9 +108,17 @@ class Events:
         if not self._begun:
             self._begun = True
             return METADATA, _metadata(self.response)
-        while (message := next(self._buffer, None)) is None:
+        while (event := self._next()) is None:
             self._buffer.add_data(await anext(self._pieces))
-        return _event(message)
+        return event
+
+    def _next(self) -> tuple[str, Any] | None:
+        """The next event, if all of it is there."""
+        try:
+            message = next(self._buffer, None)
+            return None if message is None else _event(message)
+        except (KeyError, struct.error) as error:
+            raise ParserError(f"headers that nobody knows ({error!r})") from error
 
 
 def _event(message: Any) -> tuple[str, Any]:

@@ -64,6 +64,7 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"), failing=True)),
     (r"\bnova", Family(("system", "messages"), failing=True, reasoning=_nova)),
     (r"gpt-oss", Family(output=True, reasoning=_openai)),
+    (r"openai\.", Family(output=True, signed=True, reasoning=_openai)),
     (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True)),
     (r"mistral\.", Family(output=True)),
     (r"qwen|deepseek\.v3|gemma|minimax|kimi|nemotron", Family(output=True)),
