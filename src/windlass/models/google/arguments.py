@@ -23,14 +23,15 @@ def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
     place[steps[-1]] = before + value if isinstance(value, str) and isinstance(before, str) else value
 
 
-def _at(place: Any, step: int | str, empty: Any) -> Any:
+def _at(place: Any, step: Any, empty: Any) -> Any:
     """What is at a step, where there is now something empty if there was nothing."""
-    if type(place) is list and isinstance(step, int):
+    if isinstance(place, list):
         place.extend([None] * (step + 1 - len(place)))
-    found = place.get(step) if type(place) is dict else place[step]
-    if found is None:
-        found = place[step] = empty
-    return found
+    elif isinstance(place, dict):
+        place.setdefault(step, None)
+    if place[step] is None:
+        place[step] = empty
+    return place[step]
 
 
 __all__ = ["put"]
