@@ -459,17 +459,9 @@ class Fold:
 
     def acknowledge(self, count: int) -> None:
         """The store has the first `count` of the pending records."""
-        rest = self.pending[count:]
-        del self.pending[count:]
-        self.acknowledge_all()
-        self.pending = rest
-
-    def acknowledge_all(self) -> None:
-        """The store has all pending records."""
-        pending = self.pending
-        self.stored += len(pending)
-        self.written += pending
-        self.pending = []
+        self.stored += count
+        self.written += self.pending[:count]
+        self.pending = self.pending[count:]
 
     def glimpse(self) -> State:
         """The value it stands for, without the records the store does not have: what an observer is shown."""

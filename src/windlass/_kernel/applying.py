@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from windlass.outcomes import Stopped, StopReason, error_value
 from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded, ToolReturned
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
+from .composites import DONE
 from .delegating import end_children
 from .segment import Segment, handled
 from .shielding import shielded
@@ -25,20 +27,23 @@ class Applier(Struct, frozen=True):
 
     segment: Segment
 
-    async def apply(self, fold: Fold, step: StepFold) -> None:
+    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
         segment, turn = self.segment, fold.turn
         if turn is None or turn.outcome is not None:
-            return
-        program = segment.program
-        if program.ends_steps or turn.held or not fold.going:
-            await end_step(segment)
-        else:
-            record = segment.record
-            record(StepEnded(fold.steps + 1, None, segment.active()))
-        if program.handlers:
-            await handled(segment, program.handlers.get("after_step", ()), fold.state)
-        if not segment.commit_now():
-            await segment.commit()
+            return DONE
+        if segment.program.ends_steps or turn.held or not fold.going:
+            return self._end(fold)
+        record = segment.record
+        record(StepEnded(fold.steps + 1, None, segment.active()))
+        return DONE if segment.commit_now() else segment.commit()
+
+    async def _end(self, fold: Fold) -> None:
+        """The same where hooks or handlers look on, or messages wait to be let in, or the turn is over."""
+        segment = self.segment
+        await end_step(segment)
+        if handlers := segment.program.handlers:
+            await handled(segment, handlers.get("after_step", ()), fold.state)
+        await segment.commit()
 
 
 async def end_step(

@@ -37,20 +37,23 @@ class Evaluator(Struct, frozen=True):
     segment: Segment
 
     async def evaluate(self, fold: Fold) -> Evaluated:
-        segment = self.segment
-        if segment.program.only_tools_count and fold.last is not None:
-            if fold.last.calls:
-                if segment.voice is not None:
-                    segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
-                return _GO_ON
-            reply = fold.last.reply
-            if reply is not None and reply.finish == "paused":
-                evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
-            else:
-                evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
-            segment.record(evaluated)
-            return evaluated
-        state = fold.state
+        segment, last = self.segment, fold.last
+        if last is None or not segment.program.only_tools_count:
+            return await self._evaluate(fold)
+        if last.calls:
+            if segment.voice is not None:
+                segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
+            return _GO_ON
+        if last.reply is not None and last.reply.finish == "paused":
+            evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
+        else:
+            evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
+        segment.record(evaluated)
+        return evaluated
+
+    async def _evaluate(self, fold: Fold) -> Evaluated:
+        """The same where there are other criteria, or hooks."""
+        segment, state = self.segment, fold.state
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
         votes = [(name, _vote(name, criterion, state)) for name, criterion in segment.program.named_criteria]

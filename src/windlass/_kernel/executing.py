@@ -371,7 +371,7 @@ class Executor:
             return
         call, decided = state.call, state.decided
         assert decided is not None, f"call {call.id} was not decided"
-        if type(decided.verdict) is not Allow:
+        if decided.verdict is not _ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided.verdict)
         elif state.called and (settled := await settle(segment, state)) is not None:
             result = settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from windlass._hooks.wraps import surround
 from windlass.states import State
 
-from .composites import Emit
+from .composites import DONE, Emit
 from .segment import Segment
 
 
@@ -18,9 +18,13 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
         await lifecycle.start(fold)
         while fold.going:
             try:
-                await applier.apply(fold, await runner.run(fold))
+                step = await runner.run(fold)
+                if (applying := applier.apply(fold, step)) is not DONE:
+                    await applying
                 if fold.going:
-                    await resolver.resolve(fold, await evaluator.evaluate(fold))
+                    evaluated = await evaluator.evaluate(fold)
+                    if (resolving := resolver.resolve(fold, evaluated)) is not DONE:
+                        await resolving
             except Exception as error:
                 await segment.errors.handle(error, fold)
             if emit is not None and fold.going:

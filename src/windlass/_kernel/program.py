@@ -133,7 +133,7 @@ class Program:
         self.ending_timeout = ending_timeout
         self.patience = patience
         self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
-        self.ends_steps = hooks.message_adding is not None or hooks.step_ending is not None
+        self.ends_steps = bool(handlers) or hooks.message_adding is not None or hooks.step_ending is not None
         self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)

@@ -68,7 +68,6 @@ class Rare:
     """What few segments need: as it is until somebody sets it."""
 
     failure: BaseException | None = None
-    began = False
     recorded: tuple[HookDecided, ...] = ()
     early: tuple[MessageHeld, ...] = ()
     settled: tuple[Exception, Any] | None = None
@@ -87,7 +86,6 @@ class Rare:
     tried: Mapping[str, int] = {}
     relieved = 0
     _carried: Carried | None = None
-    _ended = False
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
     _timers: tuple[asyncio.Task[None], ...] = ()
@@ -108,7 +106,7 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_monotonic", "answers", "applier", "clock", "durable",
+        "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "clock", "durable",
         "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
         "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task", "turn",
         "unrecorded", "voice",
@@ -134,7 +132,7 @@ class Segment(Rare):
         self.scope = scope
         self.given_slots = slots or {}
         self.ephemeral = ephemeral
-        self.inbox = False
+        self.began = self._ended = self.inbox = False
         self.stepping = 0
         self.unrecorded: tuple[Injected, ...] = ()
         self.task: asyncio.Task[Any] | None = None
@@ -238,7 +236,9 @@ class Segment(Rare):
         fold = self.fold
         if pending := fold.pending:
             self.inbox = append(fold.session, pending, fold.stored)
-            fold.acknowledge_all()
+            fold.stored += len(pending)
+            fold.written += pending
+            fold.pending = []
         return not self.listens
 
     async def commit(self) -> None:
@@ -355,11 +355,13 @@ class Segment(Rare):
 
     def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
         """Settle how the turn will end. What was settled first stands."""
-        if self.fold.turn is not None and self.fold.turn.concluded is None:
-            unreviewed = self.fold.turn.unreviewed
+        turn = self.fold.turn
+        if turn is not None and turn.concluded is None:
+            unreviewed = turn.unreviewed
             if unreviewed and isinstance(outcome, Completed | Stopped):
                 outcome = outcome.replace(unreviewed=unreviewed)
-            self.record(Concluded(outcome, text))
+            record = self.record
+            record(Concluded(outcome, text))
 
     def enter(self) -> None:
         """The turn begins, in this task. Whoever cancelled it before that is heard now."""

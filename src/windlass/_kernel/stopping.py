@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
@@ -13,6 +15,7 @@ from windlass.outcomes import Completed, Stopped, StopReason
 from windlass.records import Evaluated, StopVetoed
 from windlass.states import Fold, step_id
 
+from .composites import DONE
 from .continuing import reason_of
 from .inbox import steered
 from .segment import Segment
@@ -28,22 +31,24 @@ class Resolver(Struct, frozen=True):
 
     segment: Segment
 
-    async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
-        segment = self.segment
+    def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]:
         if evaluated.vote in _GOING_ON:
-            return
-        reason, detail = reason_of(evaluated, segment.program.criteria, fold)
-        if not reason.hard and not self._simple(fold) and await self._held_up(fold, reason):
-            await segment.commit()
-        elif reason is _COMPLETED:
-            segment.conclude(_SUCCESS)
-        else:
-            segment.conclude(Stopped(reason, detail))
-
-    def _simple(self, fold: Fold) -> bool:
-        """Whether nobody can hold up a stop."""
+            return DONE
         segment = self.segment
-        return segment.hooks.stopping is None and fold.going and not segment.inbox and segment.parent is None
+        reason, detail = reason_of(evaluated, segment.program.criteria, fold)
+        outcome = _SUCCESS if reason is _COMPLETED else Stopped(reason, detail)
+        alone = segment.hooks.stopping is None and segment.parent is None and not segment.inbox and fold.going
+        if alone or reason.hard:
+            segment.conclude(outcome)
+            return DONE
+        return self._stop(fold, reason, outcome)
+
+    async def _stop(self, fold: Fold, reason: StopReason, outcome: Completed | Stopped) -> None:
+        """The same where somebody may hold up the stop."""
+        if await self._held_up(fold, reason):
+            await self.segment.commit()
+        else:
+            self.segment.conclude(outcome)
 
     async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: somebody steered or cancelled it, or a hook vetoes."""

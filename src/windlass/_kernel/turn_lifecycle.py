@@ -81,7 +81,8 @@ class TurnLifecycle(Struct):
             segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
         elif hooks.turn_starting is None and hooks.message_adding is None and not segment.early:
             self._begin(message)
-            segment.record(MessageAdded())
+            record = segment.record
+            record(MessageAdded())
         else:
             await self._open_turn(message)
 
@@ -118,8 +119,8 @@ class TurnLifecycle(Struct):
     ) -> None:
         """Record that a session is opened, with what hooks have changed of the agent's."""
         segment = self.segment
-        program, now = segment.program, segment.now
-        segment.record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections))
+        program, record, now = segment.program, segment.record, segment.now
+        record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections))
 
     def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
         """Who put what into the system text, once rewrites have seen it: what they changed is theirs."""
@@ -134,10 +135,11 @@ class TurnLifecycle(Struct):
 
     def _begin(self, message: Message) -> None:
         """Record that a turn has started."""
-        segment = self.segment
-        number = segment.fold.turns + 1
+        segment, fold = self.segment, self.segment.fold
+        record, now = segment.record, segment.now
+        number = fold.turns + 1
         segment.began = True
-        segment.record(TurnStarted(number, message, f"{segment.fold.session}/t{number}", segment.now()))
+        record(TurnStarted(number, message, f"{fold.session}/t{number}", now()))
         if segment.stop is not None:
             segment.note_stop()
         if segment.taken is not None:
@@ -391,10 +393,11 @@ class TurnLifecycle(Struct):
         segment = self.segment
         if segment.listens and isinstance(outcome, Failed):
             segment.fact(TurnFailed, outcome.error)
-        now = segment.now()
-        segment.record(TurnEnded(outcome, text, segment.active(), now))
+        record, clock = segment.record, segment.now
+        now = clock()
+        record(TurnEnded(outcome, text, segment.active(), now))
         if segment.ephemeral and not final:
-            segment.record(SessionEnded(now))
+            record(SessionEnded(now))
 
     async def _ending(self, outcome: Any) -> tuple[Any, str | None] | None:
         """TurnEnding: the outcome and the text, if a hook changed it. None if a person has to be asked first."""

@@ -158,4 +158,5 @@ class MemoryStore:
 
     def _drop(self, session: str) -> None:
         for kept in (self._ended, self._logs, self._inboxes, self._taken, self._cursors):
-            kept.pop(session, None)
+            if session in kept:
+                del kept[session]
