@@ -314,7 +314,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         else:
             segment = await self._enter(session, given, None, scope, slots)
         try:
-            result = await self._finish(segment)
+            if session is None:
+                result = self._result(segment, await _drive(segment))
+            else:
+                result = await self._finish(segment)
         finally:
             self._leave(segment)
         if self.registered.approvers and result.waiting_for:
@@ -588,6 +591,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise
 
     def _leave(self, segment: Segment) -> None:
+        segment.release()
         session = segment.fold.session
         running = self._running.pop(session)
         if segment.ephemeral:
@@ -596,11 +600,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             running.end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
-        if segment.ephemeral:
-            return self._result(segment, await _drive(segment, None))
         token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
         try:
-            state = await _drive(segment, None)
+            state = await _drive(segment)
         finally:
             _inside.reset(token)
         return self._ended(segment, state)

@@ -29,6 +29,7 @@ from .messages import (
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
 _NO_MESSAGES = Messages()
+_NO_ITEMS: list[Message] = []
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
 
@@ -428,7 +429,7 @@ class Fold:
         self.compactions: tuple[Shown, ...] = ()
         self.laid: Any = None
         self._items: list[Message] = []
-        self._shown: list[Message] = []
+        self._shown = _NO_ITEMS
         self._state: State | None = None
 
     @classmethod

@@ -40,6 +40,8 @@ class Site(Host, Protocol):
     clock: Any
 
     @property
+    def turn(self) -> Turn[Any]: ...
+    @property
     def reserve(self) -> int: ...
     @property
     def record(self) -> Recorder: ...
@@ -114,7 +116,7 @@ class Silent:
 SILENT = Silent()
 
 
-async def first_answer(point: Point, payload: Any, turn: Turn[Any]) -> Any:
+async def first_answer(point: Point, payload: Any, site: Site) -> Any:
     """The first of a point's quick hooks that is not silent, and what it says: mostly there is none.
 
     None if there are hooks that cannot be asked in one go.
@@ -122,7 +124,7 @@ async def first_answer(point: Point, payload: Any, turn: Turn[Any]) -> Any:
     quick, view = point.quick, point.view
     if quick is None:
         return None
-    given = point.event(payload, turn) if view is None else view(payload)
+    given = point.event(payload, site.turn) if view is None else view(payload)
     fn = None
     try:
         for fn in quick:

@@ -46,11 +46,11 @@ class ModelCaller:
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
-        self.attended = bool(segment.listens or self.meter is not None or self.transforms)
+        self.attended = segment.program.attended or segment.listens
         self.paid = True
         self.number = 1
         self.fingerprint = ""
-        self.wrapped = bool(segment.hooks.model_wraps)
+        self.wrapped = segment.program.wraps_models
         if self.wrapped:
             self.judged: ModelRequest | None = None
             self.halted: Halt | None = None

@@ -431,6 +431,7 @@ async def _run(segment: Segment, child: ChildSegment) -> None:
     finally:
         segment.children = tuple([other for other in segment.children if other is not child])
         charge(segment, child)
+        child.release()
 
 
 async def end_children(segment: Segment, reason: str) -> None:

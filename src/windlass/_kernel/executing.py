@@ -16,9 +16,18 @@ from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import LateResult, ToolCalling, ToolReturning
-from windlass.messages import ToolCall, ToolResult, ToolSpec, as_result, render, text_result
+from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
-from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
+from windlass.records import (
+    Answered,
+    HookDecided,
+    Injected,
+    SessionOpened,
+    ToolAttempted,
+    ToolCalled,
+    ToolDecided,
+    ToolReturned,
+)
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
@@ -40,25 +49,26 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "reviewed", "segment", "tools",
+        "_onion", "attempts", "delegates", "held_up", "judged", "narrowed", "retried", "reviewed", "segment", "tools",
         "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
-        program, hooks = segment.program, segment.hooks
+        program = segment.program
         self.segment = segment
         self.tools = program.tools
         self.delegates = program.delegates
         self.judged = program.judges_calls or segment.resumed
-        self.reviewed = self.judged or hooks.tool_returning is not None
-        self.written: dict[str, Writes] = {}
+        self.reviewed = program.reviews_calls or segment.resumed
+        self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
-        self.wrapped = bool(hooks.tool_wraps)
+        self.narrowed = segment.fold.opened is not None or segment.hooks.session_starting is not None
+        self.wrapped = program.wraps_tools
         if self.wrapped:
             self.attempts: dict[str, Attempts] = {}
             self.retried: dict[str, int] = {}
             self.held_up: set[str] = set()
-            self._onion = compose(hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
+            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
 
     def execute(self, fold: Fold) -> Awaitable[None]:
         """All calls are decided, then those that may run do."""
@@ -387,7 +397,8 @@ class Executor:
                 if isinstance(raised, asyncio.CancelledError) and cancelled():
                     raise
                 error = raised if isinstance(raised, Exception) else ToolError("the tool cancelled itself")
-                self.written.pop(call.id, None)
+                if self.written:
+                    self.written.pop(call.id, None)
                 failed = await self._failed(call, state, error)
                 if failed is None:
                     await self._run(state)
@@ -450,8 +461,8 @@ class Executor:
     async def attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
         segment, name = self.segment, call.name
-        tool, opened = self.tools.get(name), segment.fold.opened
-        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, name)):
+        tool = self.tools.get(name)
+        if tool is None or (self.narrowed and not _offered(segment.fold.opened, name)):
             return unknown_tool(name, segment)
         try:
             values = tool.prepare(call.json)
@@ -495,7 +506,7 @@ class Executor:
             async with asyncio.timeout(tool.timeout):
                 value = await self._call(tool, call, values, supplied)
         if writes is not None:
-            self.written[call.id] = writes
+            self.written = {**(self.written or {}), call.id: writes}
         return value
 
     async def _call(
@@ -706,9 +717,9 @@ def _unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and not tool.repeatable
 
 
-def _offered(specs: tuple[ToolSpec, ...], name: str) -> bool:
+def _offered(opened: SessionOpened | None, name: str) -> bool:
     """Whether the session has the tool: a hook may have taken it out when the session started."""
-    return any(spec.name == name for spec in specs)
+    return opened is None or opened.tools is None or any(spec.name == name for spec in opened.tools)
 
 
 def unknown_tool(name: str, segment: Segment) -> ToolResult:

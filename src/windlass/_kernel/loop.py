@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from windlass._hooks.wraps import surround
 from windlass.states import State
 
@@ -34,11 +36,8 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
         return await lifecycle.failed(fold, error)
 
 
-async def drive_wrapped(segment: Segment, emit: Emit | None = None) -> State:
-    """The same inside the wraps of the turn."""
+def drive_wrapped(segment: Segment, emit: Emit | None = None) -> Awaitable[State]:
+    """The same inside the wraps of the turn, if there are any."""
     if wraps := segment.hooks.turn_wraps:
-        state: State = await surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
-    else:
-        state = await drive(segment, emit)
-    segment.release()
-    return state
+        return surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
+    return drive(segment, emit)

@@ -53,12 +53,12 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "blank", "budget", "children", "clock", "compactors", "composites",
-        "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers", "hooks",
-        "judges_calls", "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations",
+        "_pool", "append_now", "attended", "begins_steps", "blank", "budget", "children", "clock", "compactors",
+        "composites", "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers",
+        "hooks", "judges_calls", "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations",
         "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria", "observed", "observers",
-        "only_tools_count", "output_schema", "patience", "policy", "reserve", "sections", "settings", "specs", "store",
-        "system", "timed", "tools", "unmatched",
+        "only_tools_count", "output_schema", "patience", "policy", "reserve", "reviews_calls", "sections", "settings",
+        "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -137,11 +137,15 @@ class Program:
         self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)
+        self.reviews_calls = self.judges_calls or hooks.tool_returning is not None
+        self.wraps_tools = bool(hooks.tool_wraps)
+        self.wraps_models = bool(hooks.model_wraps)
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )
         self.kept = False
         self.observed = bool(hooks.listeners)
+        self.attended = self.observed or self.metered or bool(hooks.transforms)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -103,7 +103,7 @@ class Runner:
         assembled = assemble(self.fold, segment.program, segment.unrecorded)
         request: ModelRequest | None = assembled
         if (point := self.calling) is not None:
-            first = await first_answer(point, assembled, segment.turn)
+            first = await first_answer(point, assembled, segment)
             if first is not SILENT:
                 request, reply = await self._judge_request(point, assembled, first)
         if request is not None and self.fold.going:
@@ -121,7 +121,7 @@ class Runner:
             if self.voice is not None:
                 self.voice.hold()
             if (point := self.replying) is not None:
-                first = await first_answer(point, reply, segment.turn)
+                first = await first_answer(point, reply, segment)
                 self._silent = first is SILENT
                 if first is not SILENT:
                     reply = await self._rewrite_reply(point, reply, first)

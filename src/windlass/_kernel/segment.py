@@ -63,6 +63,8 @@ from .handover import Handover
 from .program import Program
 from .speaking import Voice, without_words
 
+_NOTHING: Mapping[str, Any] = {}
+
 
 class Rare:
     """What few segments need: as it is until somebody sets it."""
@@ -93,6 +95,7 @@ class Rare:
     _reading = False
     _tasks: set[asyncio.Task[Any]] | None = None
     _side_calls: dict[str, int] | None = None
+    _turn: Turn[Any] | None = None
     _writer: asyncio.Lock | None = None
     _in_doubt = False
     _unwritable: StoreError | None = None
@@ -108,7 +111,7 @@ class Segment(Rare):
     __slots__ = (
         "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "clock", "durable",
         "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
-        "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task", "turn",
+        "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task",
         "unrecorded", "voice",
     )  # fmt: skip
 
@@ -128,9 +131,9 @@ class Segment(Rare):
         self.program = program
         self.fold = fold
         self.message = message
-        self.answers = answers or {}
+        self.answers = answers or _NOTHING
         self.scope = scope
-        self.given_slots = slots or {}
+        self.given_slots = slots or _NOTHING
         self.ephemeral = ephemeral
         self.began = self._ended = self.inbox = False
         self.stepping = 0
@@ -140,7 +143,6 @@ class Segment(Rare):
         self.clock = clock = program.clock
         self.now = clock.now
         self._monotonic = monotonic = clock.monotonic
-        self.turn: Turn[Any] = Turn(self)
         self.resumed = resumed or message is None
         self._append_now = program.append_now
         self.durable = program.store.durable
@@ -170,7 +172,16 @@ class Segment(Rare):
 
     def release(self) -> None:
         """The turn was taken to its end: let go of those who know the segment, or only the collector could free it."""
-        del self.turn, self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+        if self._turn is not None:
+            self._turn = None
+        del self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+
+    @property
+    def turn(self) -> Turn[Any]:
+        """The turn as hooks see it that write nothing."""
+        if self._turn is None:
+            self._turn = Turn(self)
+        return self._turn
 
     @property
     def reserve(self) -> int:
