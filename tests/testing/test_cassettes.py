@@ -207,6 +207,18 @@ async def test_a_key_in_the_address_in_a_reply_or_in_a_field_is_not_written(serv
         assert (await ask(cassette, f"{server.url}/refused")).json()["error"] == "the key (scrubbed) is wrong"
 
 
+async def test_the_names_in_a_signature_of_aws_are_no_secrets(server, path):
+    scope, signature = "AKIDEXAMPLE/20261116/us-east-1/bedrock/aws4_request", "0123456789abcdef" * 4
+    signed = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=content-type;host;x-amz-date, Signature={signature}"
+    said = f"Signature, Credential and SignedHeaders: content-type, x-amz-date; {signature} of AKIDEXAMPLE"
+    with Cassette(path, mode="record") as cassette:
+        await ask(cassette, f"{server.url}/echo", {"text": said}, headers={"Authorization": signed})
+    [exchange] = Cassette(path).exchanges
+    expected = "Signature, Credential and SignedHeaders: content-type, x-amz-date; (scrubbed) of (scrubbed)"
+    assert exchange.request.body.json == {"text": expected}
+    assert not any(secret in path.read_text(encoding="utf-8") for secret in (signature, "AKIDEXAMPLE"))
+
+
 async def test_what_looks_like_a_key_is_not_written_wherever_it_is(server, path):
     with Cassette(path, mode="record") as cassette:
         await ask(
