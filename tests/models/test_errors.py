@@ -7,7 +7,7 @@ import json
 import httpx2
 import pytest
 
-from windlass.errors import BadReply, ConnectionFailed, ModelError, ModelTimeout, RateLimited
+from windlass.errors import AuthFailed, BadReply, ConnectionFailed, ModelError, ModelTimeout, RateLimited
 from windlass.messages import TextPart
 from windlass.testing.scenes import said, weather
 
@@ -59,6 +59,32 @@ async def test_a_network_that_fails_can_be_tried_again(
         await asked(vendor.model(server.http), streaming=streaming)
     assert caught.value.retryable
     assert len(server.requests) == 1
+
+
+UNSENDABLE = [
+    httpx2.LocalProtocolError("Illegal header value b'Bearer sk-secret\\n'"),
+    UnicodeEncodeError("ascii", "Bearer sk-secrét", 14, 15, "ordinal not in range(128)"),
+]
+
+
+@of_all
+@pytest.mark.parametrize("error", UNSENDABLE)
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_key_that_cannot_be_sent_is_not_told_and_not_tried_again(
+    vendor: Vendor, error: Exception, streaming: bool
+) -> None:
+    with pytest.raises(AuthFailed, match="most likely the key") as caught:
+        await asked(vendor.model(Server(error).http), streaming=streaming)
+    assert not caught.value.retryable
+    assert "sk-" not in str(caught.value)
+
+
+@of_all
+async def test_an_answer_that_is_nested_too_deeply_is_a_bad_reply(vendor: Vendor) -> None:
+    deep = httpx2.Response(200, content=b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
+    deep.headers["content-type"] = "application/json"
+    with pytest.raises(BadReply):
+        await asked(vendor.model(Server(deep).http), streaming=False)
 
 
 SPOKEN = said(TextPart("Hello"), weather("Paris"), finish="tool_calls")

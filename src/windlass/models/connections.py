@@ -165,7 +165,7 @@ class Connection:
         """What the JSON of an answer says, unless that is nothing but an error."""
         try:
             body = response.json()
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             text = f"the answer is no JSON: {response.text[:200]!r}"
             raise BadReply(text, retryable=True, request_id=request_id(response.headers)) from error
         if (told := self._sdk.told(body, response)) is not None:

@@ -53,12 +53,17 @@ def understood() -> Generator[None]:
     """Raise what our own reading stumbles over as a bad reply: the server said something that is not the protocol."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise errors.BadReply(f"the answer is not as it should be: {error!r}", retryable=True) from error
 
 
 def of_connection(error: Exception) -> errors.ModelError | None:
     """Our error for one of the connection. They are known by name, for an SDK may use any of several libraries."""
+    if _in_a_header(error):
+        text = "the request cannot be sent: a header, most likely the key, has a character that none can have"
+        return errors.AuthFailed(text)
+    if isinstance(error, RecursionError):
+        return errors.BadReply("the answer is nested too deeply", retryable=True)
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
         return errors.ModelTimeout("the model did not answer in time", retryable=True)
@@ -67,6 +72,14 @@ def of_connection(error: Exception) -> errors.ModelError | None:
     if isinstance(error, JSONDecodeError | UnicodeError):
         return errors.ConnectionFailed(f"the answer broke off: {error}", retryable=True)
     return None
+
+
+def _in_a_header(error: Exception) -> bool:
+    """Whether a header could not be sent. What is said of that has the whole of it, and often that is a secret."""
+    below = error.__cause__ or error
+    if isinstance(below, UnicodeEncodeError):
+        return below.encoding == "ascii"
+    return "Illegal header value" in str(below)
 
 
 def _reason(error: Exception) -> str:
