@@ -311,8 +311,43 @@ async def test_arguments_in_pieces_are_put_where_they_belong() -> None:
     assert [delta.part for delta in deltas] == [0, 1]
 
 
+def begun(text: str, **fields: Any) -> list[Any]:
+    """The beginning of a call in pieces."""
+    piece = {"jsonPath": "$.a", "stringValue": text, "willContinue": True}
+    first = answer({**calling(name="f", willContinue=True), **fields}, finish=None)
+    return [first, answer(calling(partialArgs=[piece], willContinue=True), finish=None)]
+
+
+async def test_a_call_in_pieces_ends_where_another_begins_and_where_all_ends() -> None:
+    whole = answer(calling(name="g", args={"b": 1}), finish=None)
+    server = Server(events(*begun("x"), whole, answer(calling(), finish=None), *begun("y"), answer()))
+    _, reply = await heard(server.model(), asking())
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [
+        ("f", {"a": "x"}),
+        ("g", {"b": 1}),
+        ("f", {"a": "y"}),
+    ]
+
+
+async def test_a_call_in_pieces_that_is_cut_off_is_not_taken_for_a_whole_one() -> None:
+    _, reply = await heard(Server(events(*begun("rm /tm"), answer(finish="MAX_TOKENS"))).model(), asking())
+    assert (reply.finish, [call.json for call in reply.tool_calls]) == ("length", ['{"a": "rm /tm"'])
+
+
+async def test_a_call_in_pieces_comes_after_the_text_before_its_end_and_is_signed_wherever_that_is_said() -> None:
+    signed: dict[str, Any] = {"thoughtSignature": "c2ln"}
+    for stream in (
+        [*begun("x", **signed), answer({"text": "Hm."}, finish=None), answer(calling())],
+        [*begun("x"), answer({"text": "Hm."}, finish=None), answer({**calling(), **signed})],
+    ):
+        _, reply = await heard(Server(events(*stream)).model(), asking())
+        text, signature, call = reply.message.parts
+        assert (text, signature) == (TextPart("Hm."), ThinkingPart("", "c2ln", vendor="google"))
+        assert call.arguments == {"a": "x"}  # type: ignore[union-attr]
+
+
 async def test_a_piece_of_arguments_that_belongs_nowhere_is_a_bad_reply() -> None:
-    for path in ("$", "$.a[0]", 7):
+    for path in ("$", "$.a[0]", "$.b[999999999]", 7):
         piece = calling(name="f", args={"a": "text"}, partialArgs=[{"jsonPath": path, "stringValue": "b"}])
         with pytest.raises(BadReply):
             await heard(Server(events(answer(piece))).model(), asking())

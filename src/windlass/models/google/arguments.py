@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
+GAP = 1_000
+"""How many places of a list a piece may leave out at most."""
 _KINDS = ("stringValue", "numberValue", "boolValue")
 
 
@@ -26,6 +28,8 @@ def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
 def _at(place: Any, step: Any, empty: Any) -> Any:
     """What is at a step, where there is now something empty if there was nothing."""
     if isinstance(place, list):
+        if step > len(place) + GAP:
+            raise ValueError(f"'jsonPath' leads to place {step} of a list of {len(place)}")
         place.extend([None] * (step + 1 - len(place)))
     elif isinstance(place, dict):
         place.setdefault(step, None)

@@ -36,6 +36,7 @@ class Assembly:
         self._parts: list[Part] = []
         self._pieces: list[str] = []
         self._calling: Json | None = None
+        self._signature: str | None = None
         self._open: type[TextPart] | type[ThinkingPart] | None = None
         self._remarks: Json = {}
         self._usage: Json = {}
@@ -101,6 +102,8 @@ class Assembly:
                 self._remarks[name] = {**self._remarks.get(name, {}), **value}
             elif name in ("finishMessage", "safetyRatings", "continuationToken"):
                 self._about[name] = value
+        if self._finish is not None:
+            self._end_call(deltas, cut_off=FINISHES.get(self._finish) == "length")
 
     def _part(self, part: Json, deltas: list[AnyDelta]) -> None:
         for key in part:
@@ -131,20 +134,28 @@ class Assembly:
     def add_call(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
         """Add a call, which comes whole unless its arguments were asked for in pieces: then it is told at its end."""
         call = part["functionCall"]
-        going_on, goes_on = self._calling, bool(call.get("willContinue"))
-        if going_on is not None or goes_on or "partialArgs" in call:
-            call = going_on or {"args": {}} | call
-            for piece in part["functionCall"].get("partialArgs") or ():
-                put(call["args"], piece)
-        self._calling = call if goes_on else None
-        if going_on is None:
-            self._close(signature)
-        if goes_on:
+        if self._calling is not None and _begins(call, self._calling):
+            self._end_call(deltas)
+        if self._calling is None and not call:
             return
-        name, arguments = (
-            text_in({"name": call["name"]}, "name"),
-            json.dumps(call.get("args") or {}, ensure_ascii=False),
-        )
+        if self._calling is None:
+            self._calling = {**call, "args": call.get("args") or {}}
+        self._signature = signature or self._signature
+        for piece in call.get("partialArgs") or ():
+            put(self._calling["args"], piece)
+        if not call.get("willContinue"):
+            self._end_call(deltas)
+
+    def _end_call(self, deltas: list[AnyDelta], *, cut_off: bool = False) -> None:
+        """The call is whole, or nothing will be added to it any more; what is cut off must not be taken for a whole."""
+        call, signature = self._calling, self._signature
+        self._calling = self._signature = None
+        if call is None:
+            return
+        self._close(signature)
+        name, arguments = text_in({"name": call["name"]}, "name"), json.dumps(call["args"], ensure_ascii=False)
+        if cut_off:
+            arguments = arguments[:-1]
         deltas.append(ArgumentsDelta(arguments, len(self._parts), name=name))
         self._parts.append(ToolCallPart(name, arguments, vendor_id=text_in(call, "id") or None))
 
@@ -183,6 +194,11 @@ class Assembly:
                 why["safetyRatings"] = self._about["safetyRatings"]
             besides += [(False, {"finish": why})] if why else []
         return [OpaquePart(VENDOR, data, mediated=not by_vendor) for by_vendor, data in besides]
+
+
+def _begins(call: Json, before: Json) -> bool:
+    """Whether a call is another one than that before it, of which nobody has said that it has ended."""
+    return "name" in call and ("partialArgs" not in call or call["name"] != before["name"])
 
 
 Codec: TypeAlias = Callable[[Assembly, Json, str | None, list[AnyDelta]], None]
