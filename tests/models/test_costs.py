@@ -183,6 +183,8 @@ STATED = [
     ({"cost": 0.0025}, 0.0025),
     ({"cost": 0}, 0.0),
     ({"cost": 0.0001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}, 0.0201),
+    ({"cost": 0, "is_byok": True}, None),
+    ({"cost": -1}, None),
     ({"cost": {"total": 3}}, None),
     ({}, None),
 ]

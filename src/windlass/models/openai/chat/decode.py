@@ -149,9 +149,11 @@ def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
 
 def _stated(told: Mapping[str, Any], vendor: str) -> float | None:
     """What OpenRouter says that it took, in USD; with a key of one's own the vendor behind it has taken its part."""
-    cost = told.get("cost") if vendor == "openrouter" else None
-    behind = (told.get("cost_details") or {}).get("upstream_inference_cost") if told.get("is_byok") else None
-    return None if type(cost) not in (int, float) else float(cost or 0) + float(behind or 0)
+    taken: list[Any] = [told.get("cost") if vendor == "openrouter" else None]
+    if told.get("is_byok"):
+        taken.append((told.get("cost_details") or {}).get("upstream_inference_cost"))
+    known = [float(cost) for cost in taken if type(cost) in (int, float) and cost >= 0]
+    return sum(known) if len(known) == len(taken) else None
 
 
 def usage(told: Mapping[str, Any] | None) -> Usage:
