@@ -21,6 +21,7 @@ from botocore.session import Session
 from windlass.errors import AuthFailed, ConfigError, ConnectionFailed, ModelTimeout
 from windlass.models import open_model
 from windlass.models.bedrock import BedrockConverse
+from windlass.testing import Cassette
 
 from .serving import ADDRESS, MODEL, Server, answer, asked, asking, heard, streamed, text
 
@@ -117,12 +118,41 @@ async def test_where_bedrock_is_can_be_said(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+async def test_a_region_in_the_environment_wins_over_a_profile_and_one_of_a_session_over_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = eu-west-1\n")
+    server = Server(*[answer("Hi")] * 3)
+    await BedrockConverse("m", client=server.http, api_key="k").reply(asking())
+    monkeypatch.setenv("AWS_REGION", "us-east-2")
+    await BedrockConverse("m", client=server.http, api_key="k").reply(asking())
+    await BedrockConverse("m", client=server.http, api_key="k", session=session("us-west-2")).reply(asking())
+    regions = [request.url.host.split(".")[1] for request in server.requests]
+    assert regions == ["eu-west-1", "us-east-2", "us-west-2"]
+
+
 async def test_a_session_of_boto3_does_as_well() -> None:
     server = Server(answer("Hi"))
     given = boto3.Session("AKIDEXAMPLE", "secret", region_name="us-west-2")
     await BedrockConverse("m", client=server.http, session=given).reply(asking())
     assert server.requests[0].url.host == "bedrock-runtime.us-west-2.amazonaws.com"
     assert "AKIDEXAMPLE" in server.requests[0].headers["authorization"]
+
+
+async def test_a_signed_stream_that_is_recorded_can_be_played(tmp_path: Path) -> None:
+    said = b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\nconnection: close\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said + streamed(text(0, "Héllo")))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for mode in ("record", "replay"):
+            with Cassette(tmp_path / "tape.jsonl", mode=mode) as tape:  # type: ignore[arg-type]
+                model = BedrockConverse("m", client=tape.client(), session=session(), base_url=address)
+                assert (await asked(model, streaming=True)).text == "Héllo"
 
 
 def test_a_missing_region_is_an_error_that_says_what_to_set() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 from base64 import b64encode
 from typing import Any
@@ -147,6 +148,36 @@ async def test_arguments_that_are_no_json_are_kept_as_they_were_written() -> Non
     assert server.asked[1]["messages"][1]["content"][0]["toolUse"]["input"] == {"INVALID_JSON": '{"a": '}
 
 
+async def test_arguments_that_come_as_a_text_are_what_the_model_wrote() -> None:
+    for written in ('{"a": 1}', '{"a": '):
+        said = {"toolUse": {"toolUseId": "t", "name": "add", "input": written}}
+        reply = await asked(Server(answer(said, stop="tool_use")).model(), streaming=False)
+        assert reply.tool_calls[0].json == written
+
+
+async def test_what_is_null_is_not_said() -> None:
+    called = {"toolUseId": "t", "name": "add", "input": {}}
+    whole = answer({"text": None, "toolUse": called}, {"text": "Hi.", "toolUse": None}, {"text": None}, stop="tool_use")
+    opened = {"text": None, "toolUse": {"toolUseId": "t", "name": "add"}}
+    stream = streamed(
+        block(0, opened, {"text": None, "toolUse": {"input": "{}"}}),
+        [("contentBlockStart", {"contentBlockIndex": 1, "start": None}), *text(1, "Hi.")],
+        stop="tool_use",
+    )
+    server = Server(whole, stream)
+    for streaming in (False, True):
+        reply = await asked(server.model(), streaming=streaming)
+        assert reply.message.parts == (ToolCallPart("add", "{}", vendor_id="t"), TextPart("Hi."))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_half_a_character_is_heard(streaming: bool) -> None:
+    said = answer("Hi \ud83d")
+    whole = httpx2.Response(200, content=json.dumps(said), headers={"content-type": "application/json"})
+    reply = await asked(Server(streamed(text(0, "Hi ", "\ud83d")) if streaming else whole).model(), streaming=streaming)
+    assert reply.text == "Hi \ud83d"
+
+
 FINISHES = [
     ("end_turn", "stop"),
     ("stop_sequence", "stop"),
@@ -269,6 +300,7 @@ WRONG = [
     (frames(("contentBlockDelta", {"delta": {"text": "a"}})), "contentBlockIndex"),
     (frames(("contentBlockDelta", b"{")), "no JSON"),
     (frames(("contentBlockDelta", b"[]")), "is not as it should be"),
+    (frames(("contentBlockDelta", b"[" * 100_000)), "nested too deeply"),
     (frame("messageStop", {}).replace(b":event-type", b":wrong-type"), "the stream is damaged"),
     (headers(b"\x01a\x63"), "headers that nobody knows"),
     (headers(b"\x01a\x04\x00"), "headers that nobody knows"),

@@ -117,15 +117,57 @@ async def results(*parts: Any, model: str, status: Any = "ok") -> Any:
 async def test_results_are_as_the_family_of_the_model_wants_them() -> None:
     mistral = "mistral.mistral-large-2407-v1:0"
     text = TextPart('{"a": 1}')
-    assert await results(text, model=LLAMA, status="error") == {
-        "toolUseId": "tooluse_1",
-        "content": [{"text": '{"a": 1}'}],
-    }
+    told = {"toolUseId": "tooluse_1", "content": [{"text": '{"a": 1}'}]}
+    assert await results(text, model=LLAMA, status="error") == {**told, "status": "error"}
+    assert await results(text, model="us.writer.palmyra-x5-v1:0", status="error") == told
     assert (await results(text, model=mistral))["content"] == [{"json": {"a": 1}}]
     assert (await results(TextPart("2"), model=mistral))["content"] == [{"json": {"result": "2"}}]
     assert (await results(model=NOVA))["content"] == [{"text": "(nothing)"}]
     picture = {"image": {"format": "png", "source": {"bytes": b64encode(b"x").decode()}}}
     assert (await results(TextPart("See:"), ImagePart(b"x"), model=MODEL))["content"] == [{"text": "See:"}, picture]
+
+
+async def test_what_a_model_does_not_take_beside_results_comes_after_them() -> None:
+    done = Message("tool", (ToolResultPart("s/1/0", "add", (TextPart("2"),)),))
+    read = Message("user", (TextPart("Read:"), OpaquePart("bedrock", DOCUMENT)))
+    for model, last, kinds in (
+        (MODEL, user("And?"), [["toolResult", "text"]]),
+        (MODEL, read, [["toolResult"], ["text"], ["text", "document"]]),
+        (LLAMA, user("And?"), [["toolResult"], ["text"], ["text"]]),
+        ("mistral.mistral-large-2407-v1:0", user("And?"), [["toolResult"], ["text"], ["text"]]),
+        (NOVA, read, [["toolResult", "text", "document"]]),
+    ):
+        for after in ([done, last], [last, done]):
+            told = Messages([user("Go"), Message("assistant", (CALL,)), *after])
+            said = (await sent(ModelRequest("", told, (ADD,)), model, cache=False))["messages"]
+            assert [message["role"] for message in said] == ["user", "assistant"] * (len(said) // 2) + ["user"]
+            assert [[next(iter(block)) for block in message["content"]] for message in said[2:]] == kinds
+
+
+async def test_a_conversation_opens_as_the_model_wants_it() -> None:
+    opened = Messages([Message("assistant", (TextPart("Welcome!"),)), user("Hi")])
+    for model, roles in ((MODEL, ["assistant", "user"]), (NOVA, ["user", "assistant", "user"])):
+        said = (await sent(ModelRequest("", opened), model))["messages"]
+        assert [message["role"] for message in said] == roles
+    for nothing in ([], [user(" ")]):
+        assert (await sent(ModelRequest("", Messages(nothing)), LLAMA))["messages"] == [
+            {"role": "user", "content": [{"text": "."}]}
+        ]
+
+
+async def test_a_document_does_not_come_without_a_word() -> None:
+    [message] = (await sent(ModelRequest("", Messages([Message("user", (OpaquePart("bedrock", DOCUMENT),))])), LLAMA))[
+        "messages"
+    ]
+    assert message["content"] == [{"text": "(A document:)"}, DOCUMENT]
+
+
+async def test_a_call_by_a_name_that_no_tool_can_have_does_not_spoil_the_conversation() -> None:
+    for name, told in (("get weather!", "get_weather_"), ("", "_"), ("x" * 70, "x" * 64)):
+        called = Messages([user("Go"), Message("assistant", (CALL.replace(name=name),)), LONG[2]])
+        body = await sent(ModelRequest("", called), LLAMA)
+        assert body["messages"][1]["content"][0]["toolUse"]["name"] == told
+        assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == [told]
 
 
 DOCUMENT = {"document": {"format": "pdf", "name": "a paper", "source": {"bytes": "cGRm"}}}
@@ -179,6 +221,15 @@ async def test_an_id_that_bedrock_would_refuse_is_another_one_and_always_the_sam
     assert one == other
 
 
+async def test_an_id_that_bedrock_gave_goes_back_to_models_that_make_such() -> None:
+    told = Messages([user("Go"), Message("assistant", (CALL.replace(vendor_id="functions.add:0"),)), LONG[2]])
+    for model, same in (("moonshot.kimi-k2-thinking", True), (MODEL, False)):
+        called, result = (await sent(ModelRequest("", told, (ADD,)), model))["messages"][1:]
+        id = called["content"][0]["toolUse"]["toolUseId"]
+        assert (id == "functions.add:0") is same
+        assert result["content"][0]["toolResult"]["toolUseId"] == id
+
+
 # ---------------------------------------------------------------- the vendor's cache
 
 
@@ -221,6 +272,22 @@ async def test_what_is_laid_over_the_last_message_is_not_marked_and_marks_are_no
     assert json.dumps(server.asked[1]).count("cachePoint") == 4
 
 
+async def test_a_mark_is_not_behind_a_document() -> None:
+    document, question = OpaquePart("bedrock", DOCUMENT), TextPart("What is in it?")
+    [message] = (await sent(ModelRequest("", Messages([Message("user", (question, document))]))))["messages"]
+    assert message["content"] == [{"text": "What is in it?"}, POINT, DOCUMENT]
+
+
+@pytest.mark.parametrize(("theirs", "places"), [(1, ["tools", "system"]), (3, ["system"]), (4, [])])
+async def test_who_marks_messages_marks_them_alone_and_there_are_never_more_than_four(
+    theirs: int, places: list[str]
+) -> None:
+    parts = [part for at in range(theirs) for part in (TextPart(str(at)), OpaquePart("bedrock", POINT))]
+    body = await sent(ModelRequest("Be kind.", Messages([Message("user", (*parts, TextPart("?")))]), (ADD,)))
+    assert points(body) == places
+    assert json.dumps(body).count("cachePoint") == theirs + len(places)
+
+
 async def test_a_time_to_live_can_be_said() -> None:
     body = await sent(asking(), cache="1h")
     assert body["messages"][0]["content"][-1] == {"cachePoint": {"type": "default", "ttl": "1h"}}
@@ -236,6 +303,8 @@ REASONING: list[tuple[str, Any, Any]] = [
     ("us.amazon.nova-2-lite-v1:0", True, {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "medium"}}),
     ("us.amazon.nova-2-lite-v1:0", False, {"reasoningConfig": {"type": "disabled"}}),
     ("openai.gpt-oss-120b-1:0", "high", {"reasoning_effort": "high"}),
+    ("qwen.qwen3-32b-v1:0", "minimal", {"reasoning_config": "low"}),
+    ("qwen.qwen3-32b-v1:0", True, {"reasoning_config": "high"}),
     (LLAMA, {"reasoning_config": "high"}, {"reasoning_config": "high"}),
     (LLAMA, False, None),
 ]

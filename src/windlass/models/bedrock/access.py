@@ -40,7 +40,7 @@ class Access:
             return
         try:
             self._session = session or Session()
-            self._region = region or _region(self._session) or os.environ.get("AWS_REGION")
+            self._region = region or _region(session) or os.environ.get("AWS_REGION") or _region(self._session)
             if self._region is None:
                 remedy = "set AWS_REGION, give the profile of AWS_PROFILE a region, or pass region=… or session=…"
                 raise ConfigError(f"model={name!r} has no region: {remedy}")
@@ -76,6 +76,8 @@ def _check(name: str, session: Any) -> None:
 
 
 def _region(session: Any) -> str | None:
+    if session is None:
+        return None
     boto3 = hasattr(session, "region_name")
     region: str | None = session.region_name if boto3 else session.get_config_variable("region")
     return region

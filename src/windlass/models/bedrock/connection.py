@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping
 from typing import Any, Self
@@ -80,7 +81,7 @@ class Answer:
 
     def json(self) -> Any:
         """What it says; raises ValueError for what is no JSON."""
-        said = msgspec.json.decode(self.text)
+        said = _decoded(self.text)
         return {**said, METADATA: _metadata(self)} if isinstance(said, dict) else said
 
 
@@ -125,7 +126,7 @@ def _event(message: Any) -> tuple[str, Any]:
     """The kind and the data of a message; raises if it tells of an error."""
     headers = message.headers
     if headers.get(":message-type", "event") == "event":
-        return headers[":event-type"], msgspec.json.decode(message.payload or b"{}")
+        return headers[":event-type"], _decoded(message.payload or b"{}")
     kind = headers.get(":exception-type") or headers.get(":error-code") or ""
     raise Refused(None, kind, headers.get(":error-message") or message.payload)
 
@@ -139,6 +140,16 @@ def _encoded(body: dict[str, Any]) -> bytes:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate
         return json_with_surrogates(body).encode()
+
+
+def _decoded(said: bytes | str) -> Any:
+    try:
+        return msgspec.json.decode(said)
+    except msgspec.DecodeError as error:  # a lone surrogate, or no JSON at all
+        try:
+            return json.loads(said)
+        except ValueError:
+            raise error from None
 
 
 def _told(body: Any, response: Any) -> ModelError | None:

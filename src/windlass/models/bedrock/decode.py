@@ -93,12 +93,13 @@ def decode_usage(usage: Block) -> Usage:
 
 def decode_block(block: Block, written: str | None = None) -> list[Part]:
     """The parts of one block. `written` is the JSON of its input as the model wrote it, where that is known."""
-    for kind, content in block.items():
+    said = {kind: content for kind, content in block.items() if content is not None}
+    for kind, content in said.items():
         parts = CODECS[kind](content, written) if kind in CODECS else None
         if parts is not None:
             return parts
-    executed = bool(block.keys() & {"toolUse", "toolResult"})
-    return [OpaquePart(VENDOR, dict(block), mediated=not executed)]
+    executed = bool(said.keys() & {"toolUse", "toolResult"})
+    return [OpaquePart(VENDOR, said, mediated=not executed)] if said else []
 
 
 def _text(content: Any, written: str | None) -> list[Part] | None:
@@ -122,6 +123,8 @@ def _call(content: Block, written: str | None) -> list[Part] | None:
     if content.get("type"):
         return None
     given = {} if content.get("input") is None else content["input"]
+    if type(given) is str:  # as the model wrote it
+        written, given = written or given, {}
     text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
     return [ToolCallPart(text_in(content, "name"), text, vendor_id=text_in(content, "toolUseId") or None)]
 

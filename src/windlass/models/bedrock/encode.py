@@ -20,7 +20,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
-from windlass.models.history import History, IdOf, Wire
+from windlass.models.history import Encode, History, IdOf, Wire
 from windlass.models.parts import arguments, inlined
 
 from .families import Family
@@ -33,18 +33,21 @@ REMARKS = ("trace", "additionalModelResponseFields")
 NOTHING = "(nothing)"
 """What a result says that says nothing: Bedrock refuses empty ones."""
 
-_VALID_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+WORDLESS: Wire = {"text": "."}
+"""What is said where somebody must speak who has said nothing; Bedrock refuses blanks."""
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def history(family: Family) -> History:
-    """What keeps the messages for models of a family."""
-    return History(partial(encode_message, family), wire_id, join)
+def history(family: Family, encode: Encode) -> History:
+    """What keeps the messages for models of a family; `encode` wraps `encode_message`."""
+    return History(encode, partial(wire_id, family), partial(join, family))
 
 
 def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
     """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's."""
     if message.role != "assistant":
-        return _said("user", _encode_parts(family, message.parts, id_of))
+        return _said("user", _introduced(_encode_parts(family, message.parts, id_of)))
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
@@ -55,21 +58,45 @@ def _said(role: str, blocks: list[Wire]) -> list[Wire]:
     return [{"role": role, "content": blocks}] if blocks else []
 
 
-def join(row: list[Wire], wire: list[Wire]) -> None:
-    """Add messages to those before; roles alternate, and the results of a step come first, in one message."""
+def _introduced(blocks: list[Wire]) -> list[Wire]:
+    """A document must not come without a word."""
+    alone = any("document" in block for block in blocks) and not any("text" in block for block in blocks)
+    return [{"text": "(A document:)"}, *blocks] if alone else blocks
+
+
+def join(family: Family, row: list[Wire], wire: list[Wire]) -> None:
+    """Add messages to those before; roles alternate, and the results of a step come first, in one message.
+
+    What a model does not take beside results is in a message of its own, behind them and an answer without a word.
+    """
     for one in wire:
         if not row or row[-1]["role"] != one["role"]:
             row.append(one)
             continue
         content = [*row[-1]["content"], *one["content"]]
         if one["role"] == "user":
-            content.sort(key=lambda block: "toolResult" not in block)
+            content.sort(key=_behind_results)
+            if not _go_together(family, content):
+                results, other = sorted((row[-1], one), key=lambda message: _behind_results(message["content"][0]))
+                row[-1:] = [results, {"role": "assistant", "content": [WORDLESS]}, other]
+                continue
         row[-1] = {"role": one["role"], "content": content}
 
 
-def wire_id(ours: str, theirs: str | None) -> str:
+def _behind_results(block: Wire) -> bool:
+    return "toolResult" not in block
+
+
+def _go_together(family: Family, content: list[Wire]) -> bool:
+    """Whether blocks, of which results come first, may be in one message."""
+    if family.beside is None or _behind_results(content[0]):
+        return True
+    return all(block.keys() & {"toolResult", "cachePoint", *family.beside} for block in content)
+
+
+def wire_id(family: Family, ours: str, theirs: str | None) -> str:
     """The vendor's id of a call; for one that it would refuse another that is always the same."""
-    if _VALID_ID.fullmatch(theirs or ""):
+    if re.fullmatch(family.ids, theirs or ""):
         return theirs or ""
     return "tooluse_" + blake2b((ours or theirs or "").encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
@@ -124,7 +151,9 @@ def _format(media_type: str) -> str:
 
 
 def _call(family: Family, part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    return {"toolUse": {"toolUseId": id_of(part), "name": part.name, "input": arguments(part.json)}}
+    """A call, be it by a name that no tool can have: Bedrock would refuse all that comes after it."""
+    name = _NO_NAME.sub("_", part.name)[:64] or "_"
+    return {"toolUse": {"toolUseId": id_of(part), "name": name, "input": arguments(part.json)}}
 
 
 def _result(family: Family, part: ToolResultPart, id_of: IdOf) -> Wire | None:
@@ -163,4 +192,4 @@ CODECS: dict[type, Callable[[Family, Any, IdOf], Wire | None]] = {
     OpaquePart: _opaque,
 }
 
-__all__ = ["CITATIONS", "CODECS", "REMARKS", "VENDOR", "encode_message", "history", "wire_id"]
+__all__ = ["CITATIONS", "CODECS", "REMARKS", "VENDOR", "WORDLESS", "encode_message", "history", "wire_id"]

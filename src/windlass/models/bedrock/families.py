@@ -30,6 +30,12 @@ def _openai(model: str, reasoning: Any, room: int | None) -> Fields:
     return {"additionalModelRequestFields": {"reasoning_effort": effort}}
 
 
+def _qwen(model: str, reasoning: Any, room: int | None) -> Fields:
+    if reasoning is False or reasoning == "none":
+        return {}
+    return {"additionalModelRequestFields": {"reasoning_config": "low" if reasoning in ("minimal", "low") else "high"}}
+
+
 def _untold(model: str, reasoning: Any, room: int | None) -> Fields:
     if reasoning is False or reasoning == "none":
         return {}
@@ -42,32 +48,42 @@ class Family(NamedTuple):
 
     `cached`: where the end of what can be cached may be marked. `output`: it takes a schema for its answer. `failing`:
     it takes the status of a result. `objects`: a result is an object for it, not a text. `signed`: it signs what it
-    thinks, and takes that back. `reasoning`: how it is told to reason.
+    thinks, and takes that back. `reasoning`: how it is told to reason. `beside`: what else a message with results may
+    have, if not anything. `opening`: its conversations may open with an answer. `ids`: the ids of calls that it takes.
     """
 
     cached: tuple[str, ...] = ()
     output: bool = False
-    failing: bool = False
+    failing: bool = True
     objects: bool = False
     signed: bool = False
     reasoning: Callable[[str, Any, int | None], Fields] = _untold
+    beside: tuple[str, ...] | None = None
+    opening: bool = False
+    ids: str = r"[a-zA-Z0-9_.:-]{1,64}"
 
 
 EVERYWHERE = ("tools", "system", "messages")
-CLAUDE = Family(EVERYWHERE, True, True, False, True, _claude)
+CLAUDE = Family(
+    EVERYWHERE, output=True, signed=True, reasoning=_claude, beside=("text", "image"), opening=True,
+    ids=r"[a-zA-Z0-9_-]{1,64}",
+)  # fmt: skip
 
 # The first that is found in the id of the model; newer ones of a family are expected to take what the newest does.
 FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"claude-(3-(opus|sonnet|haiku)|3-5-sonnet|v2|instant)", CLAUDE._replace(cached=(), output=False)),
     (r"claude-(3-|(opus|sonnet)-4-([01]\b|2025))", CLAUDE._replace(output=False)),
     (r"claude", CLAUDE),
-    (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"), failing=True)),
-    (r"\bnova", Family(("system", "messages"), failing=True, reasoning=_nova)),
+    (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"))),
+    (r"\bnova", Family(("system", "messages"), reasoning=_nova)),
     (r"gpt-oss", Family(output=True, reasoning=_openai)),
     (r"openai\.", Family(output=True, signed=True, reasoning=_openai)),
-    (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True)),
-    (r"mistral\.", Family(output=True)),
-    (r"qwen|deepseek\.v3|gemma|minimax|kimi|nemotron", Family(output=True)),
+    (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True, beside=())),
+    (r"mistral\.", Family(output=True, beside=())),
+    (r"\bmeta\.", Family(beside=())),
+    (r"qwen", Family(output=True, reasoning=_qwen, opening=True)),
+    (r"deepseek\.v3|gemma|minimax|kimi|nemotron", Family(output=True)),
+    (r"palmyra", Family(failing=False)),
 )
 
 

@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.messages import Messages, ModelRequest, ToolSpec, thawed
-from windlass.models.history import Wire
+from windlass.messages import Message, Messages, ModelRequest, OpaquePart, ToolSpec, thawed
+from windlass.models.history import IdOf, Wire
 from windlass.models.settings import asking_for, joined
 
-from .encode import history
+from .encode import WORDLESS, encode_message, history
 from .families import EVERYWHERE, family, reasoning_fields
 from .schemas import taken
 from .settings import inference, tool_choice
 
-_CACHEABLE = {"text", "image", "document", "toolUse", "toolResult"}
+_CACHEABLE = {"text", "image", "toolUse", "toolResult"}
+_MARKS = 4
 
 
 class Requests:
@@ -24,13 +25,14 @@ class Requests:
     def __init__(self, model: str) -> None:
         self._model = model
         self._family = family(model)
-        self._history = history(self._family)
+        self._history = history(self._family, self._encoded)
+        self._pointed = False
         self._tools: tuple[tuple[ToolSpec, ...], list[Wire]] = ((), [])
         self._schema: tuple[Any, str] = (None, "")
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Wire:
         """All that the vendor is told. `settings` are those of the model and of the request, merged."""
-        row = self._history.encoded(request.messages)
+        row = self._opened(self._history.encoded(request.messages))
         body: Wire = {"messages": row, **inference(settings), **reasoning_fields(self._family, self._model, settings)}
         system = request.system
         if request.output is not None and self._family.output:
@@ -43,6 +45,17 @@ class Requests:
             body["toolConfig"] = {"tools": tools, **tool_choice(settings)}
         self._set_marks(body, request.messages, settings.get("cache"))
         return joined(body, thawed(settings["extra"])) if settings["extra"] else body
+
+    def _encoded(self, message: Message, id_of: IdOf) -> list[Wire]:
+        opaque = [part.data for part in message.parts if type(part) is OpaquePart]
+        self._pointed = self._pointed or any(isinstance(data, Mapping) and "cachePoint" in data for data in opaque)
+        return encode_message(self._family, message, id_of)
+
+    def _opened(self, row: list[Wire]) -> list[Wire]:
+        """A conversation that begins as Bedrock wants it: by somebody, and for most models by a user."""
+        if row and (row[0]["role"] == "user" or self._family.opening):
+            return row
+        return [{"role": "user", "content": [WORDLESS]}, *row]
 
     def _told(self, tools: tuple[ToolSpec, ...], row: list[Wire], choice: Any) -> list[Wire]:
         """The tools. Bedrock wants those that were called to be there even if the model is to use none of them."""
@@ -64,16 +77,18 @@ class Requests:
         """Say where the vendor's cache may end, in the four places it allows at most: after the tools, the system
         prompt, the last message that will stay as it is, and the one that was the last when the model was asked before.
 
-        What is laid over the last message may be gone when the model is asked again, so that one is not marked.
+        What is laid over the last message may be gone when the model is asked again, so that one is not marked. Nor is
+        any if a user has marked some.
         """
         places = () if cache is False else self._family.cached or (EVERYWHERE[1:] if cache else ())
         mark = {"cachePoint": {"type": "default"} | ({"ttl": cache} if isinstance(cache, str) else {})}
-        if "tools" in places and "toolConfig" in body:
-            body["toolConfig"]["tools"].append(mark)
-        if "system" in places and "system" in body:
+        row: list[Wire] = body["messages"]
+        theirs = sum("cachePoint" in block for one in row for block in one["content"]) if self._pointed else 0
+        if "system" in places and "system" in body and theirs < _MARKS:
             body["system"].append(mark)
-        if "messages" in places:
-            row: list[Wire] = body["messages"]
+        if "tools" in places and "toolConfig" in body and theirs < _MARKS - 1:
+            body["toolConfig"]["tools"].append(mark)
+        if "messages" in places and not theirs:
             settled = len(row) - (2 if messages.overlay and len(messages) - 1 in messages.overlay else 1)
             for place in (settled, settled - 2):
                 if place >= 0:

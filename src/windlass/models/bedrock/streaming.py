@@ -36,8 +36,9 @@ class Assembly:
         if kind == "contentBlockDelta":
             delta = self._add(data["contentBlockIndex"], data["delta"])
         elif kind == "contentBlockStart":
-            for name, start in data["start"].items():
-                self._begin(data["contentBlockIndex"], name, start)
+            for name, start in (data["start"] or {}).items():
+                if start is not None:
+                    self._begin(data["contentBlockIndex"], name, start)
         elif kind == "contentBlockStop":
             block = self._open.pop(data["contentBlockIndex"], None)
             delta = block.stop() if block is not None else None
@@ -61,6 +62,8 @@ class Assembly:
         """A piece. Only calls and what the vendor made say that they begin; the kind of others is that of a piece."""
         block = self._open.get(index)
         for kind, piece in delta.items():
+            if piece is None:
+                continue
             if block is None or (block.kind != kind and kind != "citation"):
                 block = self._begin(index, "text" if kind == "citation" else kind, {})
             added = ADDED[kind](block, piece) if kind in ADDED else block.grow(piece)
