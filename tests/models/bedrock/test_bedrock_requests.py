@@ -127,6 +127,21 @@ async def test_results_are_as_the_family_of_the_model_wants_them() -> None:
     assert (await results(TextPart("See:"), ImagePart(b"x"), model=MODEL))["content"] == [{"text": "See:"}, picture]
 
 
+async def test_what_a_model_does_not_take_inside_results_comes_after_them() -> None:
+    calls = (CALL, CALL.replace(id="s/1/1", vendor_id="tooluse_2"))
+    shown = [ToolResultPart(call.id, "add", (TextPart("See:"), ImagePart(b"x"))) for call in calls]
+    told = Messages([user("Go"), Message("assistant", calls), Message("tool", tuple(shown))])
+    after = [{"text": "The tools showed:"}, *[{"image": {"format": "png", "source": {"bytes": "eA=="}}}] * 2]
+    for model, separate in (("qwen.qwen3-vl-235b-a22b", False), ("us.mistral.pixtral-large-2502-v1:0", True)):
+        *_, last = said = (await sent(ModelRequest("", told, (ADD,)), model))["messages"]
+        assert last["content"][0 if separate else 2 :] == after
+        for block in said[2]["content"][:2]:
+            assert [next(iter(item)) for item in block["toolResult"]["content"]] == [
+                "json" if separate else "text",
+                "text",
+            ]
+
+
 async def test_what_a_model_does_not_take_beside_results_comes_after_them() -> None:
     done = Message("tool", (ToolResultPart("s/1/0", "add", (TextPart("2"),)),))
     read = Message("user", (TextPart("Read:"), OpaquePart("bedrock", DOCUMENT)))

@@ -45,9 +45,14 @@ def history(family: Family, encode: Encode) -> History:
 
 
 def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
-    """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's."""
+    """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's.
+
+    What a result shows and the model does not take inside one comes after all results.
+    """
     if message.role != "assistant":
-        return _said("user", _introduced(_encode_parts(family, message.parts, id_of)))
+        blocks = _introduced(_encode_parts(family, message.parts, id_of))
+        shown = [] if family.inside is None else _taken_out(family.inside, blocks)
+        return [*_said("user", blocks), *_said("user", [{"text": "The tools showed:"}, *shown] if shown else [])]
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
@@ -56,6 +61,18 @@ def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:
     return [{"role": role, "content": blocks}] if blocks else []
+
+
+def _taken_out(inside: tuple[str, ...], blocks: list[Wire]) -> list[Wire]:
+    """Take out of results what may not be inside them."""
+    shown: list[Wire] = []
+    for block in blocks:
+        if (result := block.get("toolResult")) is not None:
+            out = [item for item in result["content"] if not item.keys() & {"text", "json", *inside}]
+            kept = [item for item in result["content"] if item not in out]
+            result["content"] = [*kept, {"text": "(It is shown below.)"}] if out else kept
+            shown += out
+    return shown
 
 
 def _introduced(blocks: list[Wire]) -> list[Wire]:

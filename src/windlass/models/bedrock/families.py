@@ -49,7 +49,8 @@ class Family(NamedTuple):
     `cached`: where the end of what can be cached may be marked. `output`: it takes a schema for its answer. `failing`:
     it takes the status of a result. `objects`: a result is an object for it, not a text. `signed`: it signs what it
     thinks, and takes that back. `reasoning`: how it is told to reason. `beside`: what else a message with results may
-    have, if not anything. `opening`: its conversations may open with an answer. `ids`: the ids of calls that it takes.
+    have, if not anything. `inside`: what a result may show, if not anything. `opening`: its conversations may open with
+    an answer. `ids`: the ids of calls that it takes.
     """
 
     cached: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class Family(NamedTuple):
     signed: bool = False
     reasoning: Callable[[str, Any, int | None], Fields] = _untold
     beside: tuple[str, ...] | None = None
+    inside: tuple[str, ...] | None = None
     opening: bool = False
     ids: str = r"[a-zA-Z0-9_.:-]{1,64}"
 
@@ -78,10 +80,10 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"\bnova", Family(("system", "messages"), reasoning=_nova)),
     (r"gpt-oss", Family(output=True, reasoning=_openai)),
     (r"openai\.", Family(output=True, signed=True, reasoning=_openai)),
-    (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True, beside=())),
-    (r"mistral\.", Family(output=True, beside=())),
+    (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True, beside=(), inside=("document",))),
+    (r"mistral\.", Family(output=True, beside=(), inside=("document",))),
     (r"\bmeta\.", Family(beside=())),
-    (r"qwen", Family(output=True, reasoning=_qwen, opening=True)),
+    (r"qwen", Family(output=True, reasoning=_qwen, inside=(), opening=True)),
     (r"deepseek\.v3|gemma|minimax|kimi|nemotron", Family(output=True)),
     (r"palmyra", Family(failing=False)),
 )
