@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from windlass.messages import ImagePart
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def text_in(data: Mapping[str, Any], field: str) -> str:
@@ -22,6 +25,11 @@ def text_in(data: Mapping[str, Any], field: str) -> str:
 def refuse_text(field: str, value: object) -> str:
     """A server that says something else where a text belongs does not keep to the protocol."""
     raise TypeError(f"{field!r} is no text: {value!r:.100}")
+
+
+def called_name(name: str, longest: int) -> str:
+    """The name in a call, be it one that no tool can have: some vendors would refuse all that comes after it."""
+    return _NO_NAME.sub("_", name)[:longest] or "_"
 
 
 def arguments(text: str) -> dict[str, Any]:
@@ -46,4 +54,4 @@ def inlined(part: ImagePart) -> tuple[str, str] | None:
     return kind.partition(";")[0] or part.media_type, data
 
 
-__all__ = ["arguments", "inlined", "refuse_text", "text_in"]
+__all__ = ["arguments", "called_name", "inlined", "refuse_text", "text_in"]

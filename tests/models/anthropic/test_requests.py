@@ -75,6 +75,10 @@ PARTS: list[tuple[Part, dict[str, Any] | None]] = [
         {"type": "tool_use", "id": "toolu_01", "name": "add", "input": {"INVALID_JSON": '{"a": '}},
     ),
     (
+        ToolCallPart("default_api.add it", "{}", "s/1/0", "toolu_01"),
+        {"type": "tool_use", "id": "toolu_01", "name": "default_api_add_it", "input": {}},
+    ),
+    (
         ToolCallPart("add", "[1]", "", "call-1"),
         {"type": "tool_use", "id": "call-1", "name": "add", "input": {"INVALID_JSON": "[1]"}},
     ),

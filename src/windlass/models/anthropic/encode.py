@@ -19,7 +19,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, inlined
+from windlass.models.parts import arguments, called_name, inlined
 
 VENDOR = "anthropic"
 FIELDS = "fields"
@@ -115,7 +115,7 @@ def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
 
 
 def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    return {"type": "tool_use", "id": id_of(part), "name": part.name, "input": arguments(part.json)}
+    return {"type": "tool_use", "id": id_of(part), "name": called_name(part.name, 128), "input": arguments(part.json)}
 
 
 def _result(part: ToolResultPart, id_of: IdOf) -> Wire | None:

@@ -21,7 +21,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, inlined
+from windlass.models.parts import arguments, called_name, inlined
 
 from .families import Family
 
@@ -35,8 +35,6 @@ NOTHING = "(nothing)"
 
 WORDLESS: Wire = {"text": "."}
 """What is said where somebody must speak who has said nothing; Bedrock refuses blanks."""
-
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def history(family: Family, encode: Encode) -> History:
@@ -168,8 +166,7 @@ def _format(media_type: str) -> str:
 
 
 def _call(family: Family, part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    """A call, be it by a name that no tool can have: Bedrock would refuse all that comes after it."""
-    name = _NO_NAME.sub("_", part.name)[:64] or "_"
+    name = called_name(part.name, 64)
     return {"toolUse": {"toolUseId": id_of(part), "name": name, "input": arguments(part.json)}}
 
 
