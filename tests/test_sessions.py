@@ -471,6 +471,22 @@ async def test_a_turn_reads_as_little_in_a_long_session_as_in_a_short_one():
     await check_log(agent, "s")
 
 
+async def test_a_turn_reads_as_little_in_the_store_that_lets_nobody_wait(monkeypatch):
+    """The agent writes to a plain `MemoryStore` by a shorter way than to any other store."""
+    store, reads = MemoryStore(), []
+
+    async def read(session: str, start: int = 0) -> Sequence[Record]:
+        records = await MemoryStore.read(store, session, start)
+        reads.append(len(records))
+        return records
+
+    monkeypatch.setattr(store, "read", read)
+    agent = echo(store)
+    for number in range(5):
+        await agent.run(str(number), session="s")
+    assert reads == [0, 1, 1, 1, 1]
+
+
 async def test_the_state_of_a_result_does_not_change_with_later_turns():
     agent = echo(MemoryStore())
     results = [await agent.run(str(number), session="s") for number in range(3)]

@@ -46,7 +46,7 @@ from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Delegated, Record, SessionEnded
 from .results import Result, Stream
-from .states import Fold, State, fold, fold_log, of_latest_turn
+from .states import Fold, State, fold, fold_log
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
@@ -150,10 +150,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "clock": clock or _CLOCK,
         }
         self._program: Program | None = None
-        self._running: dict[str, _Running] = {}
-        self._unnamed: dict[str, Segment] = {}
+        self._running: dict[str, _Running | Segment] = {}
         self._steering: dict[str, Result[OutputT] | None] = {}
-        self._kept: OrderedDict[str, _Log] = OrderedDict()
+        self._kept: OrderedDict[str, Fold] = OrderedDict()
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
@@ -527,7 +526,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._keep(segment)
             return done
         finally:
-            self._running.pop(session).end()
+            del self._running[session]
+            running.end()
 
     async def _put(self, session: str, key: str, kind: str, data: Any) -> None:
         """Into the inbox of a session, without secrets."""
@@ -538,8 +538,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """The turn that runs here in a session, or in one below it."""
         running = self._running.get(session)
         if running is not None:
-            return self._unnamed.get(session) if running is _UNNAMED else running.segment
-        roots = [*self._unnamed.values(), *[running.segment for running in list(self._running.values())]]
+            return _segment_of(running)
+        roots = [_segment_of(running) for running in list(self._running.values())]
         found: list[Segment] = [root for root in roots if root is not None]
         while found:
             segment = found.pop()
@@ -561,8 +561,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A segment over the log of a session that ends with the turn."""
         program = self._program or self.compile()
         name = new_id()
-        self._unnamed[name] = segment = Segment(program, Fold(name), message, None, scope, slots, True, handover)
-        self._running[name] = _UNNAMED
+        self._running[name] = segment = Segment(program, Fold(name), message, None, scope, slots, True, handover)
         return segment
 
     async def _enter(
@@ -587,16 +586,14 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             segment.inbox = bool(await self._store.take(session, log.inbox))
             return segment
         except BaseException:
-            self._running.pop(session).end()
+            del self._running[session]
+            running.end()
             raise
 
     def _leave(self, segment: Segment) -> None:
         segment.release()
-        session = segment.fold.session
-        running = self._running.pop(session)
-        if segment.ephemeral:
-            del self._unnamed[session]
-        else:
+        running = self._running.pop(segment.fold.session)
+        if isinstance(running, _Running):
             running.end()
 
     async def _finish(self, segment: Segment) -> Result[OutputT]:
@@ -671,17 +668,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         kept = self._kept.pop(session, None)
         if kept is not None:
             since = await self._store.read(session, kept.stored - 1)
-            if since and since[0] == kept.end:
+            if since and since[0] == kept.written[-1]:
                 kept.extend(since[1:])
                 return kept
-        log = _Log(session)
-        log.extend(await self._store.read(session))
-        return log
+        return fold_log(session, await self._store.read(session))
 
     def _keep(self, segment: Segment) -> None:
         """Keep the log of a turn that is over for the next one. Who still works for this turn cannot write to it."""
         log = segment.fold
-        if isinstance(log, _Log) and log.stored and not log.pending and log.state.over:
+        if log.written and not log.pending and log.state.over:
             segment.record = _ignore
             self._kept[log.session] = log
             if len(self._kept) > _KEPT_SESSIONS:
@@ -692,7 +687,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if message is None or self.busy != "queue":
             self.refuse_busy(session)
         self._refuse_waiting(session)
-        while (running := self._running.get(session)) is not None:
+        while isinstance(running := self._running.get(session), _Running):
             await running.ended()
 
     async def _refuse_child(self, session: str) -> None:
@@ -718,7 +713,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._steering[key] = None
         try:
             await self._put(session, key, "steer", message)
-            while (running := self._running.get(session)) is not None:
+            while isinstance(running := self._running.get(session), _Running):
                 await running.ended()
                 if (heard := self._steering[key]) is not None:
                     return heard
@@ -743,7 +738,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         A session without a name of its own ends with its turn.
         """
         running = self._running.get(session)
-        if running is _UNNAMED:
+        if isinstance(running, Segment):
             raise SessionBusy(
                 f"a turn is running in session {session!r}, which was given no name and ends with it; use agent.steer",
                 session=session,
@@ -816,29 +811,12 @@ class _Running:
                 waiter.get_loop().call_soon_threadsafe(_set, waiter)
 
 
-_UNNAMED = _Running()
-"""All turns of sessions without a name: nobody waits for their end."""
+def _segment_of(running: _Running | Segment) -> Segment | None:
+    """The segment of a turn that runs: that of a session without a name stands for itself, nobody waits for its end."""
+    return running if isinstance(running, Segment) else running.segment
 
 
-class _Log(Fold):
-    """A fold that knows the last record that is stored: by it one can tell whether the store has the same log still."""
-
-    end: Record | None = None
-
-    def acknowledge(self, count: int) -> None:
-        if count:
-            self.end = self.pending[count - 1]
-        super().acknowledge(count)
-
-    def extend(self, records: Sequence[Record]) -> None:
-        """Fold records that the store has."""
-        for record in records:
-            self.add(record)
-        self.acknowledge(len(records))
-        self.written = of_latest_turn(self.written)
-
-
-_inside: ContextVar[tuple[_Running, ...]] = ContextVar("windlass_inside", default=())
+_inside: ContextVar[tuple[object, ...]] = ContextVar("windlass_inside", default=())
 """The turns of named sessions that the current task is part of."""
 
 

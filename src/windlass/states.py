@@ -28,6 +28,7 @@ from .messages import (
 )
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
+_sharing = Messages.sharing  # which Python 3.11 finds slowly
 _NO_MESSAGES = Messages()
 _NO_ITEMS: list[Message] = []
 _NO_SLOTS: Mapping[str, Any] = {}
@@ -355,7 +356,9 @@ class StepFold(Struct):
     def step(self) -> Step:
         """What the step has come to."""
         step = self.made
-        if step is None:
+        if step is None and not self.calls:
+            step = Step(self.number, self.reply)
+        elif step is None:
             calls, results = [], []
             for call in self.calls.values():
                 calls.append(call.call)
@@ -464,6 +467,13 @@ class Fold:
         self.written += self.pending[:count]
         self.pending = self.pending[count:]
 
+    def extend(self, records: Sequence[r.Record]) -> None:
+        """Fold records that the store has."""
+        for record in records:
+            self.add(record)
+        self.acknowledge(len(records))
+        self.written = of_latest_turn(self.written)
+
     def glimpse(self) -> State:
         """The value it stands for, without the records the store does not have: what an observer is shown."""
         pending, self.pending, self._state = self.pending, [], None
@@ -502,7 +512,7 @@ class Fold:
     @property
     def shown(self) -> Messages:
         """The history as models are shown it."""
-        return Messages.sharing(self._shown) if self.compactions else self.messages
+        return _sharing(self._shown) if self.compactions else self.messages
 
     @property
     def place(self) -> int:
@@ -512,14 +522,14 @@ class Fold:
     def say(self, messages: Sequence[Message]) -> None:
         """Messages enter the transcript."""
         self._items += messages
-        self.messages = Messages.sharing(self._items)
+        self.messages = _sharing(self._items)
         if self.compactions:
             self._shown += messages
 
     def cut(self, length: int) -> None:
         """Only the first messages stay; those who look at the longer transcript keep it."""
         self._items = self._items[:length]
-        self.messages = Messages.sharing(self._items)
+        self.messages = _sharing(self._items)
         kept = [shown.cut(length) for shown in self.compactions]
         self._show(tuple([shown for shown in kept if shown is not None]))
 
@@ -562,9 +572,7 @@ def fold(session: str, records: Iterable[r.Record]) -> State:
 def fold_log(session: str, records: Iterable[r.Record]) -> Fold:
     """The accumulator after a whole log."""
     made = Fold(session)
-    for record in records:
-        made.add(record)
-    made.stored, made.written, made.pending = len(made.pending), of_latest_turn(made.pending), []
+    made.extend(list(records))
     return made
 
 
@@ -914,7 +922,8 @@ def _(fold: Fold, record: r.InboxTaken) -> None:
 def _(fold: Fold, record: r.Concluded) -> None:
     turn = _turn(fold)
     turn.concluded = record.outcome
-    turn.text = record.text
+    if record.text is not None or turn.text is not None:
+        turn.text = record.text
     fold.going = False
 
 
@@ -922,10 +931,13 @@ def _(fold: Fold, record: r.Concluded) -> None:
 def _(fold: Fold, record: r.TurnEnded) -> None:
     turn = _turn(fold)
     turn.outcome = record.outcome
-    turn.text = turn.text if record.text is None else record.text
     turn.active += record.active
-    turn.injected = ()
-    turn.waiting = ()
+    if record.text is not None:
+        turn.text = record.text
+    if turn.injected:
+        turn.injected = ()
+    if turn.waiting:
+        turn.waiting = ()
     fold.open = fold.laid = None
     fold.going = False
 

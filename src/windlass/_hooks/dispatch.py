@@ -37,8 +37,6 @@ class Recorder(Protocol):
 class Site(Host, Protocol):
     """Where an event happens: what dispatching needs of the running segment."""
 
-    clock: Any
-
     @property
     def turn(self) -> Turn[Any]: ...
     @property

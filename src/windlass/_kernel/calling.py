@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable
-from typing import Any
+from collections.abc import AsyncIterable
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
@@ -29,24 +28,23 @@ class RequestRefused(ModelError):
 
 
 class ModelCaller:
-    """Makes the model calls of a segment: one at a time, each with its attempts.
+    """Makes the model calls of a segment where somebody wraps them, counts tokens, looks on, listens or transforms.
 
-    Every request leaves through `attempt`. Where there are wraps, `ask` goes through them to it and keeps account of
-    the attempts: only a wrap makes a second one or changes the request.
+    They are made one at a time, each with its attempts. Every request leaves through `attempt`. Where there are wraps,
+    `ask` goes through them to it and keeps account of the attempts: only a wrap makes a second one or changes the
+    request.
     """
 
     __slots__ = (
-        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
-        "program", "reply", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "meter", "number", "paid", "reply", "said",
+        "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.program = segment.program
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
-        self.attended = segment.program.attended or segment.listens
         self.paid = True
         self.number = 1
         self.fingerprint = ""
@@ -65,17 +63,13 @@ class ModelCaller:
         step = self.segment.fold.open
         return 1 if step is None else step.round
 
-    def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
-        """One request to one model, and what it replies, as the transformers leave it."""
-        program = self.program
-        model = program.model if request.model is program.model_name else self.segment.model(request)
-        return self._attended(model, request, step) if self.attended else model.reply(request)
-
-    async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
-        """The same where somebody counts tokens, looks on, listens or transforms."""
-        meter = self.meter
+    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
+        """One request to one model, and the reply as the transformers leave it."""
+        meter, segment = self.meter, self.segment
         ours = 0 if meter is None else meter.check(request)
-        self.segment.fact(ModelCalled, step, self.number, request, self.round)
+        if segment.listens:
+            segment.fact(ModelCalled, step, self.number, request, self.round)
+        model = segment.model(request)
         if self.voice is not None:
             reply = await self._aloud(self.voice, model, request, step)
         else:
@@ -135,6 +129,8 @@ class ModelCaller:
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
+        if not self.wrapped:
+            return await self.attempt(request, step)
         self._begin(request, step)
         onion = self._onion
         try:
@@ -182,7 +178,7 @@ class ModelCaller:
         ) is not None:
             return settled
         try:
-            reply = as_reply(await self.attempt(request, self.step))
+            reply = await self.attempt(request, self.step)
         except Exception as error:
             self._write_attempt()
             self.error = error

@@ -9,7 +9,7 @@ All of them are awaited. Those who mostly need not wait give `DONE` then, which 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -20,21 +20,26 @@ from windlass.turns import Turn
 if TYPE_CHECKING:
     from .segment import Segment
 
+T = TypeVar("T")
 Phase = Literal["before_turn", "before_step", "after_step", "after_turn"]
 PHASES: tuple[str, ...] = ("before_turn", "before_step", "after_step", "after_turn")
 Emit: TypeAlias = Callable[[State], Awaitable[None]]
 
 
-class Done:
-    """Nothing to wait for. It may be awaited like anything else."""
+class Given(Generic[T]):
+    """What need not be waited for: its value is there. It may be awaited like anything else."""
 
-    __slots__ = ()
+    __slots__ = ("value",)
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
         yield from ()
+        return self.value
 
 
-DONE = Done()
+DONE = Given(None)
 
 
 class ExecutionLifecycle(Protocol):

@@ -32,6 +32,7 @@ from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
+from .composites import Given
 from .delegates import Delegate
 from .delegating import ChildWaits, Handing, end_children, hand_over
 from .doubting import UNKNOWN, settle, waits_for_word
@@ -390,7 +391,8 @@ class Executor:
                 if self.wrapped:
                     result = await self._in_wraps(state, call)
                 else:
-                    result = await self.attempt(call, self._next(state) if self.delegates else state.called + 1, "")
+                    value = await self.attempt(call, self._next(state) if self.delegates else state.called + 1, "")
+                    result = value if type(value) is ToolResult else ToolResult(render(value))
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
@@ -458,27 +460,24 @@ class Executor:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
-        """The only place where a tool is called: arguments decoded, the start in the log, then the tool."""
+    def attempt(self, call: ToolCall, number: int, fingerprint: str) -> Awaitable[Any]:
+        """The only place where a tool is called: arguments decoded, the start in the log, then the tool's value."""
         segment, name = self.segment, call.name
         tool = self.tools.get(name)
         if tool is None or (self.narrowed and not _offered(segment.fold.opened, name)):
-            return unknown_tool(name, segment)
+            return Given(unknown_tool(name, segment))
         try:
             values = tool.prepare(call.json)
         except ToolError as error:
-            return text_result(f"Error: {error}", "error")
+            return Given(text_result(f"Error: {error}", "error"))
         if self.delegates and isinstance(tool, Delegate):
-            return await self._hand_over(tool, call, values[0], number, fingerprint)
+            return self._hand_over(tool, call, values[0], number, fingerprint)
         record, now = segment.record, segment.now
         record(ToolCalled(call.id, name, number, fingerprint, now(), call.json if fingerprint else None))
-        if segment.durable and tool.effect != "pure":
-            await segment.commit()
-        if tool.direct:
-            value = await tool.fn(*values)
-        else:
-            value = await self._invoke(tool, call, values)
-        return value if type(value) is ToolResult else ToolResult(render(value))
+        if tool.direct and not segment.durable:
+            made: Awaitable[Any] = tool.fn(*values)
+            return made
+        return self._invoke(tool, call, values)
 
     async def _hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int, fingerprint: str) -> ToolResult:
         """The same for a task that another agent works on. Its start is in the log once, however often it goes on."""
@@ -495,6 +494,9 @@ class Executor:
             raise
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
+        """The value of a tool that is not simply awaited. Its start is stored first, if it matters."""
+        if self.segment.durable and tool.effect != "pure":
+            await self.segment.commit()
         writes = None
         supplied: dict[str, Any] | None = None
         if tool.supplied:
@@ -574,7 +576,7 @@ class Executor:
             if attempts.number - attempts.since > 1:
                 _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         try:
-            attempts.result = result = await self.attempt(call, attempts.number, attempts.fingerprint)
+            attempts.result = result = as_result(await self.attempt(call, attempts.number, attempts.fingerprint))
         except Exception as error:
             attempts.error = attempts.known = error
             raise

@@ -145,7 +145,7 @@ class Program:
         )
         self.kept = False
         self.observed = bool(hooks.listeners)
-        self.attended = self.observed or self.metered or bool(hooks.transforms)
+        self.attended = self.wraps_models or self.observed or self.metered or bool(hooks.transforms)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -34,7 +34,7 @@ class Runner:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.fold = segment.fold
-        self.caller = ModelCaller(segment)
+        self.caller = ModelCaller(segment) if segment.program.attended or segment.listens else None
         heard = segment.voice is not None or (segment.parent is not None and segment.parent.listens)
         self.begins = segment.program.begins_steps or heard
         self.alone = segment.parent is None and not segment.program.compactors
@@ -108,10 +108,12 @@ class Runner:
                 request, reply = await self._judge_request(point, assembled, first)
         if request is not None and self.fold.going:
             try:
-                if caller.wrapped:
+                if caller is not None:
                     reply = await caller.ask(request, number)
                 else:
-                    given = await caller.attempt(request, number)
+                    program = segment.program
+                    model = program.model if request.model is program.model_name else segment.model(request)
+                    given = await model.reply(request)
                     reply = given if type(given) is ModelReply else as_reply(given)
             except ContextOverflow as error:
                 if not await relieve(segment, error):
@@ -151,7 +153,7 @@ class Runner:
         elif isinstance(verdict, Halt):
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Answer):
-            return None, transform_reply(self.caller.transforms, as_reply(verdict.value))
+            return None, transform_reply(segment.hooks.transforms, as_reply(verdict.value))
         else:
             return request, None
         return None, None
@@ -174,12 +176,12 @@ class Runner:
         segment, caller = self.segment, self.caller
         record, now = segment.record, segment.now
         ours = _with_ids(reply, f"{self.fold.session}/{number}")
+        attempt, paid, changed = 1 if asked else 0, asked, ""
+        if asked and caller is not None:
+            attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
         if self.voice is not None:
-            self.voice.settle(reply, ours, number, round_, caller.number if asked else 0)
-        if asked and caller.paid:
-            record(ModelReplied(number, ours, round_, caller.number, True, now(), caller.fingerprint))
-        else:
-            record(ModelReplied(number, ours, round_, caller.number if asked else 0, False, now()))
+            self.voice.settle(reply, ours, number, round_, attempt)
+        record(ModelReplied(number, ours, round_, attempt, paid, now(), changed))
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
@@ -211,7 +213,7 @@ class Runner:
             self._reject(step, verdict, _speakers(passage, Regenerate))
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
-            said = transform_reply(self.caller.transforms, as_reply(verdict.value))
+            said = transform_reply(segment.hooks.transforms, as_reply(verdict.value))
             answered = _with_ids(said, f"{self.fold.session}/{step.number}")
             if voice is not None:
                 voice.hold()

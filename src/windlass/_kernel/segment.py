@@ -28,7 +28,7 @@ from windlass.messages import (
     digest,
 )
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
-from windlass.protocols import Model
+from windlass.protocols import Clock, Model
 from windlass.records import (
     Answered,
     Asked,
@@ -109,7 +109,7 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "clock", "durable",
+        "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "durable",
         "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
         "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task",
         "unrecorded", "voice",
@@ -140,7 +140,7 @@ class Segment(Rare):
         self.unrecorded: tuple[Injected, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.hooks = program.hooks
-        self.clock = clock = program.clock
+        clock = program.clock
         self.now = clock.now
         self._monotonic = monotonic = clock.monotonic
         self.resumed = resumed or message is None
@@ -182,6 +182,11 @@ class Segment(Rare):
         if self._turn is None:
             self._turn = Turn(self)
         return self._turn
+
+    @property
+    def clock(self) -> Clock:
+        """The agent's clock."""
+        return self.program.clock
 
     @property
     def reserve(self) -> int:

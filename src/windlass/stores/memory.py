@@ -150,7 +150,8 @@ class MemoryStore:
         return bool(inbox)
 
     def _forget(self, session: str) -> None:
-        self._ended.pop(session, None)
+        if session in self._ended:
+            del self._ended[session]
         self._ended[session] = None
         if len(self._ended) > self._keep_ended:
             for oldest in list(islice(self._ended, 1 + self._keep_ended // 4)):
