@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable
+from typing import Any
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
@@ -36,8 +37,8 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "error", "fingerprint", "halted", "judged", "meter", "number", "paid", "reply", "said",
-        "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
+        "reply", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -45,6 +46,7 @@ class ModelCaller:
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
+        self.attended = segment.listens or self.meter is not None or bool(self.transforms)
         self.paid = True
         self.number = 1
         self.fingerprint = ""
@@ -63,19 +65,22 @@ class ModelCaller:
         step = self.segment.fold.open
         return 1 if step is None else step.round
 
-    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
-        """One request to one model, and the reply as the transformers leave it."""
+    def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
+        """One request to one model: what it replies, as the transformers leave it."""
+        program = self.segment.program
+        model = program.model if request.model is program.model_name else self.segment.model(request)
+        return self._attended(model, request, step) if self.attended else model.reply(request)
+
+    async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
+        """The same where somebody counts tokens, looks on, listens or transforms."""
         meter, segment = self.meter, self.segment
         ours = 0 if meter is None else meter.check(request)
         if segment.listens:
             segment.fact(ModelCalled, step, self.number, request, self.round)
-        model = segment.model(request)
         if self.voice is not None:
             reply = await self._aloud(self.voice, model, request, step)
         else:
-            reply = as_reply(await model.reply(request))
-            if self.transforms:
-                reply = transform_reply(self.transforms, reply)
+            reply = transform_reply(self.transforms, as_reply(await model.reply(request)))
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
@@ -130,7 +135,7 @@ class ModelCaller:
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
         if not self.wrapped:
-            return await self.attempt(request, step)
+            return as_reply(await self.attempt(request, step))
         self._begin(request, step)
         onion = self._onion
         try:
@@ -178,7 +183,8 @@ class ModelCaller:
         ) is not None:
             return settled
         try:
-            reply = await self.attempt(request, self.step)
+            given = await self.attempt(request, self.step)
+            reply = given if type(given) is ModelReply else as_reply(given)
         except Exception as error:
             self._write_attempt()
             self.error = error

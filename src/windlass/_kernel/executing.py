@@ -541,7 +541,7 @@ class Executor:
 
     async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
-        onion, tried = self._onion, self.retried.get(call.id, 0)
+        onion, tried = self._onion, self.retried.get(call.id, 0) if self.retried else 0
         attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
         try:
             result: ToolResult = await onion(call)

@@ -53,7 +53,7 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "attended", "begins_steps", "blank", "budget", "children", "clock", "compactors",
+        "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
         "composites", "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers",
         "hooks", "judges_calls", "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations",
         "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria", "observed", "observers",
@@ -145,7 +145,7 @@ class Program:
         )
         self.kept = False
         self.observed = bool(hooks.listeners)
-        self.attended = self.wraps_models or self.observed or self.metered or bool(hooks.transforms)
+        self.calls_models = self.wraps_models or self.observed or self.metered or bool(hooks.transforms)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -34,7 +34,7 @@ class Runner:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.fold = segment.fold
-        self.caller = ModelCaller(segment) if segment.program.attended or segment.listens else None
+        self.caller = ModelCaller(segment) if segment.program.calls_models or segment.listens else None
         heard = segment.voice is not None or (segment.parent is not None and segment.parent.listens)
         self.begins = segment.program.begins_steps or heard
         self.alone = segment.parent is None and not segment.program.compactors
