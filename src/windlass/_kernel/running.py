@@ -29,18 +29,16 @@ from .stages import WAITING, begun, decide, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
-    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "fold", "replying", "segment", "voice")
+    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "replying", "segment")
 
     def __init__(self, segment: Segment) -> None:
+        program, hooks = segment.program, segment.hooks
         self.segment = segment
-        self.fold = segment.fold
-        self.caller = ModelCaller(segment) if segment.program.calls_models or segment.listens else None
-        heard = segment.voice is not None or (segment.parent is not None and segment.parent.listens)
-        self.begins = segment.program.begins_steps or heard
-        self.alone = segment.parent is None and not segment.program.compactors
-        self.calling = segment.hooks.model_calling
-        self.replying = segment.hooks.model_replying
-        self.voice = segment.voice
+        self.caller = ModelCaller(segment) if program.calls_models or segment.listens else None
+        self.begins = program.begins_steps or (segment.listens and _is_heard(segment))
+        self.alone = segment.parent is None and not program.compactors
+        self.calling = hooks.model_calling
+        self.replying = hooks.model_replying
         self._passage: Passage | None = None
         self._silent = False
 
@@ -60,8 +58,8 @@ class Runner:
             elif self.replying is None or self._silent or await self._judge_reply(step):
                 if self.replying is not None:
                     segment.passed = number
-                if self.voice is not None:
-                    self.voice.stands()
+                if segment.voice is not None:
+                    segment.voice.stands()
                 if fold.open is not None and fold.open.calls and fold.going:
                     await segment.executor.execute(fold)
                 break
@@ -100,13 +98,13 @@ class Runner:
         reply: ModelReply | None = None
         if not self.alone and not await self._may_ask():
             return
-        assembled = assemble(self.fold, segment.program, segment.unrecorded)
+        assembled = assemble(segment.fold, segment.program, segment.unrecorded)
         request: ModelRequest | None = assembled
         if (point := self.calling) is not None:
             first = await first_answer(point, assembled, segment)
             if first is not SILENT:
                 request, reply = await self._judge_request(point, assembled, first)
-        if request is not None and self.fold.going:
+        if request is not None and segment.fold.going:
             try:
                 if caller is not None:
                     reply = await caller.ask(request, number)
@@ -120,8 +118,8 @@ class Runner:
                     raise
                 return
         if reply is not None:
-            if self.voice is not None:
-                self.voice.hold()
+            if segment.voice is not None:
+                segment.voice.hold()
             if (point := self.replying) is not None:
                 first = await first_answer(point, reply, segment)
                 self._silent = first is SILENT
@@ -167,7 +165,7 @@ class Runner:
 
     def _about(self, what: str) -> str:
         """The id of the request or reply: the step's, with the round if there was more than one."""
-        fold = self.fold
+        fold = self.segment.fold
         about = f"{fold.session}/{fold.steps + 1}/{what}"
         return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
 
@@ -175,12 +173,12 @@ class Runner:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
         segment, caller = self.segment, self.caller
         record, now = segment.record, segment.now
-        ours = _with_ids(reply, f"{self.fold.session}/{number}")
+        ours = _with_ids(reply, f"{segment.fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and caller is not None:
             attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
-        if self.voice is not None:
-            self.voice.settle(reply, ours, number, round_, attempt)
+        if segment.voice is not None:
+            segment.voice.settle(reply, ours, number, round_, attempt)
         record(ModelReplied(number, ours, round_, attempt, paid, now(), changed))
 
     async def _judge_reply(self, step: StepFold) -> bool:
@@ -195,7 +193,7 @@ class Runner:
         if any(call.decided for call in step.calls.values()):
             return True
         await segment.commit()
-        voice = self.voice
+        voice = segment.voice
         if passage is None:
             if voice is not None:
                 voice.recall(step.reply, step.number, step.round)
@@ -214,7 +212,7 @@ class Runner:
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
             said = transform_reply(segment.hooks.transforms, as_reply(verdict.value))
-            answered = _with_ids(said, f"{self.fold.session}/{step.number}")
+            answered = _with_ids(said, f"{segment.fold.session}/{step.number}")
             if voice is not None:
                 voice.hold()
                 voice.settle(answered, answered, step.number, step.round + 1, 0)
@@ -231,6 +229,11 @@ class Runner:
         if len(step.rejected) >= bound:
             detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
             segment.conclude(Stopped(StopReason.REGENERATION, detail), "")
+
+
+def _is_heard(segment: Segment) -> bool:
+    """Whether somebody listens to the steps as they go, here or above."""
+    return segment.voice is not None or (segment.parent is not None and segment.parent.listens)
 
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
