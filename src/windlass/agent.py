@@ -305,7 +305,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         slots: Mapping[str, Any] | None = None,
     ) -> Result[OutputT]:
         """A turn from a user message to its outcome. Without a session id the session ends with the turn."""
-        given = _user_message(message)
+        given = user(message) if type(message) is str else _user_message(message)
         if session is not None and session in self._running:
             return await self._while_busy(session, given, scope, slots)
         if session is None:
@@ -857,8 +857,6 @@ def _check_answers(answers: object) -> None:
 
 
 def _user_message(message: str | Message) -> Message:
-    if type(message) is str:
-        return user(message)
     given = as_message(message)
     if given.role != "user":
         raise ConfigError(f"a turn is opened by a user message, not by one of role {given.role!r}")

@@ -55,10 +55,11 @@ class Program:
     __slots__ = (
         "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
         "composites", "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers",
-        "hooks", "judges_calls", "kept", "limits", "makers", "mask", "max_depth", "max_parallel", "max_regenerations",
-        "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria", "observed", "observers",
-        "only_tools_count", "output_schema", "patience", "policy", "reserve", "reviews_calls", "sections", "settings",
-        "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
+        "hooks", "judges_calls", "judges_openings", "kept", "limits", "makers", "mask", "max_depth", "max_parallel",
+        "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria",
+        "observed", "observers", "only_tools_count", "output_schema", "patience", "policy", "reserve", "reviews_calls",
+        "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models",
+        "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +139,7 @@ class Program:
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)
         self.reviews_calls = self.judges_calls or hooks.tool_returning is not None
+        self.judges_openings = bool(hooks.session_starting or hooks.turn_starting or hooks.message_adding)
         self.wraps_tools = bool(hooks.tool_wraps)
         self.wraps_models = bool(hooks.model_wraps)
         self.only_tools_count = (

@@ -542,6 +542,10 @@ class Segment(Rare):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def settle_now(self) -> bool:
+        """Whether nothing is left to wait for once the last records are handed to the store, which is done here."""
+        return self._tasks is None and self.commit_now()
+
     async def settle(self) -> State:
         """Everything beside the turn, then the last records, then the observers and what they failed at."""
         if self._tasks:

@@ -54,37 +54,34 @@ class TurnLifecycle(Struct):
     # ------------------------------------------------------------ start
 
     async def start(self, fold: Fold) -> None:
-        segment = self.segment
-        if segment.message is None:
+        segment, message = self.segment, self.segment.message
+        program = segment.program
+        if message is None:
             await self._resume()
-        else:
-            if fold.turn is not None and not fold.state.over:
-                await self._supersede()
-            await self._open(segment.message)
-        if segment.program.timed and fold.going:
-            segment.watch_time()
-        if segment.program.handlers:
-            await handled(segment, segment.program.handlers.get("before_turn", ()), segment.state)
-        if segment.durable and segment.message is not None:
-            await segment.commit()  # before a model is asked: the message is safe, and others find the session
-
-    async def _open(self, message: Message) -> None:
-        """Open the session, if it is not, and the turn. Where no hook looks on there is nothing to wait for."""
-        segment = self.segment
-        program, hooks, halt = segment.program, segment.hooks, None
-        if program.kept and segment.fold.opened is None and hooks.session_starting is None:
+        elif fold.opened is None and program.kept and not program.judges_openings and not segment.early:
             self._opened()
-        else:
-            halt = await self._open_session()
-        if halt is not None:
-            self._begin(message)
-            segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
-        elif hooks.turn_starting is None and hooks.message_adding is None and not segment.early:
             self._begin(message)
             record = segment.record
             record(MessageAdded())
         else:
+            await self._open(message)
+        if program.timed and fold.going:
+            segment.watch_time()
+        if program.handlers:
+            await handled(segment, program.handlers.get("before_turn", ()), segment.state)
+        if segment.durable and message is not None:
+            await segment.commit()  # before a model is asked: the message is safe, and others find the session
+
+    async def _open(self, message: Message) -> None:
+        """Open the session, if it is not, and the turn."""
+        segment = self.segment
+        if segment.fold.turn is not None and not segment.fold.state.over:
+            await self._supersede()
+        if (halt := await self._open_session()) is None:
             await self._open_turn(message)
+        else:
+            self._begin(message)
+            segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
 
     async def _open_session(self) -> Halt | None:
         """Record that the session is opened, if it is new or goes on under another pipeline."""
@@ -357,7 +354,7 @@ class TurnLifecycle(Struct):
                 self._note_end(turn.concluded, None, False)
             else:
                 await self._end(turn.concluded)
-        return await segment.settle()
+        return fold.state if segment.settle_now() else await segment.settle()
 
     def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
         """The ending hooks, which nobody breaks off, then the record. A `final` end does not wait for anybody."""
