@@ -372,6 +372,33 @@ async def test_another_applier_decides_what_enters_the_transcript():
     await check_log(agent, "s", result.state)
 
 
+async def test_a_step_that_is_entered_again_does_not_run_a_finished_call_again():
+    ran: list[int] = []
+
+    @tool
+    async def act(a: int) -> str:
+        ran.append(a)
+        return "done"
+
+    class Shaky:
+        failed = False
+
+        def __init__(self, segment: Segment) -> None:
+            self.inner = DEFAULT.applier(segment)
+
+        async def apply(self, fold: Fold, step: Any) -> None:
+            if not Shaky.failed:
+                Shaky.failed = True
+                raise ConnectionError("once")
+            await self.inner.apply(fold, step)
+
+    pipeline = Pipeline.minimal().with_composite("applier", Shaky)
+    model = ScriptedModel(calls("act", a=1), says("ok"))
+    agent = Agent(model, tools=[act], pipeline=pipeline, errors=ErrorPolicy(otherwise="retry"))
+    result = await agent.run("go")
+    assert (result.text, ran) == ("ok", [1])
+
+
 async def test_another_evaluator_decides_whether_it_goes_on():
     class Thrice:
         def __init__(self, segment: Segment) -> None:
@@ -472,6 +499,15 @@ async def test_the_executor_decides_all_calls_before_it_runs_the_first():
     assert sorted(kinds[2:]) == ["ToolCalled", "ToolCalled", "ToolReturned", "ToolReturned"]
     assert segment.fold.open is not None
     assert [call.result.text for call in segment.fold.open.calls.values() if call.result] == ["3", "7"]
+
+
+@pytest.mark.parametrize("arguments", [(), ('{"a":1,"b":2}',), ('{"a":1,"b":2}', '{"a":3,"b":4}')])
+async def test_the_executor_leaves_finished_calls_as_they_are(arguments):
+    segment = proposing(segment_of(agent_on(Pipeline.minimal())), *arguments)
+    await DEFAULT.executor(segment).execute(segment.fold)
+    before = segment.fold.seq
+    await DEFAULT.executor(segment).execute(segment.fold)
+    assert segment.fold.seq == before
 
 
 async def test_the_executor_suspends_when_only_waiting_calls_are_left():

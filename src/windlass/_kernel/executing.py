@@ -75,9 +75,11 @@ class Executor:
         """All calls are decided, then those that may run do."""
         step = fold.open
         assert step is not None
-        if self.reviewed or len(step.calls) > 1:
+        if self.reviewed or len(step.calls) != 1:
             return self._execute(fold, step)
         (call,) = step.calls.values()
+        if call.result is not None:  # the step was entered again
+            return self._execute(fold, step)
         record = self.segment.record
         record(ToolDecided(call.proposed.id, _ALLOW))
         return self._run(call)
