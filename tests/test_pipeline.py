@@ -463,6 +463,28 @@ async def test_another_lifecycle_opens_and_closes_the_turn():
     await check_log(agent, "s", result.state)
 
 
+async def test_a_tool_that_another_lifecycle_took_out_of_the_session_is_not_run():
+    class Narrow:
+        def __init__(self, segment: Segment) -> None:
+            self.segment = segment
+            self.inner = DEFAULT.lifecycle(segment)
+
+        async def start(self, fold: Fold) -> None:
+            self.segment.record(SessionOpened("new", "a", self.segment.program.digest, tools=()))
+            await self.inner.start(fold)
+
+        async def finish(self, fold: Fold) -> State:
+            return await self.inner.finish(fold)
+
+        async def failed(self, fold: Fold, error: BaseException) -> State:
+            return await self.inner.failed(fold, error)
+
+    agent = agent_on(Pipeline.minimal().with_composite("lifecycle", Narrow), calls("add", a=1, b=2), says("no"))
+    result = await agent.run("go", session="s")
+    assert [part.status for part in result.messages[2].parts] == ["error"]  # type: ignore[union-attr]
+    await check_log(agent, "s", result.state)
+
+
 # ---------------------------------------------------------------- each of the seven, alone
 
 

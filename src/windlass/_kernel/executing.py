@@ -16,18 +16,9 @@ from windlass._hooks.wraps import Kind, compose
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import LateResult, ToolCalling, ToolReturning
-from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
+from windlass.messages import ToolCall, ToolResult, ToolSpec, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
-from windlass.records import (
-    Answered,
-    HookDecided,
-    Injected,
-    SessionOpened,
-    ToolAttempted,
-    ToolCalled,
-    ToolDecided,
-    ToolReturned,
-)
+from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Turn, Writes
@@ -50,7 +41,7 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "narrowed", "retried", "reviewed", "segment", "tools",
+        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "reviewed", "segment", "tools",
         "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
@@ -63,7 +54,6 @@ class Executor:
         self.reviewed = program.reviews_calls or segment.resumed
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
-        self.narrowed = segment.fold.opened is not None or segment.hooks.session_starting is not None
         self.wrapped = program.wraps_tools
         if self.wrapped:
             self.attempts: dict[str, Attempts] = {}
@@ -465,8 +455,8 @@ class Executor:
     def attempt(self, call: ToolCall, number: int, fingerprint: str) -> Awaitable[Any]:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool's value."""
         segment, name = self.segment, call.name
-        tool = self.tools.get(name)
-        if tool is None or (self.narrowed and not _offered(segment.fold.opened, name)):
+        tool, opened = self.tools.get(name), segment.fold.opened
+        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, name)):
             return Given(unknown_tool(name, segment))
         try:
             values = tool.prepare(call.json)
@@ -721,9 +711,9 @@ def _unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and not tool.repeatable
 
 
-def _offered(opened: SessionOpened | None, name: str) -> bool:
+def _offered(specs: tuple[ToolSpec, ...], name: str) -> bool:
     """Whether the session has the tool: a hook may have taken it out when the session started."""
-    return opened is None or opened.tools is None or any(spec.name == name for spec in opened.tools)
+    return any(spec.name == name for spec in specs)
 
 
 def unknown_tool(name: str, segment: Segment) -> ToolResult:
