@@ -209,6 +209,8 @@ def pieces_of(reply: ModelReply) -> Iterator[tuple[type[AnyDelta], str, int, str
 
 def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> ModelReply:
     """The reply as the transformers leave it."""
+    if not transforms:
+        return reply
     return _rebuilt(transforms, reply, [None] * len(reply.message.parts))
 
 
