@@ -485,6 +485,17 @@ async def test_a_tool_that_another_lifecycle_took_out_of_the_session_is_not_run(
     await check_log(agent, "s", result.state)
 
 
+async def test_a_turn_that_is_not_over_ends_before_the_next_also_if_nothing_says_that_the_session_was_opened():
+    agent = agent_on(Pipeline.minimal(), says("before"), says("after"))
+    await agent.run("another session")
+    proposed = assistant("").replace(parts=(ToolCallPart("add", '{"a":1,"b":2}', "s/1/1"),), id="s/1")
+    begun = [TurnStarted(1, user("go"), "s/t1"), MessageAdded(), ModelReplied(1, ModelReply(proposed))]
+    await agent.store.append("s", begun, 0)
+    result = await agent.run("go on", session="s")
+    assert [message.role for message in result.messages] == ["user", "assistant", "tool", "user", "assistant"]
+    await check_log(agent, "s", result.state)
+
+
 # ---------------------------------------------------------------- each of the seven, alone
 
 

@@ -58,7 +58,13 @@ class TurnLifecycle(Struct):
         program = segment.program
         if message is None:
             await self._resume()
-        elif fold.opened is None and program.kept and not program.judges_openings and not segment.early:
+        elif (
+            fold.turn is None
+            and fold.opened is None
+            and program.kept
+            and not program.judges_openings
+            and not segment.early
+        ):
             self._opened()
             self._begin(message)
             record = segment.record
