@@ -38,7 +38,7 @@ class ModelCaller:
 
     __slots__ = (
         "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
-        "reply", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -58,12 +58,6 @@ class ModelCaller:
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
             self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
-
-    @property
-    def round(self) -> int:
-        """How often the step has asked for a reply, and now again."""
-        step = self.segment.fold.open
-        return 1 if step is None else step.round
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""
@@ -129,11 +123,12 @@ class ModelCaller:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def ask(self, request: ModelRequest, step: int) -> ModelReply | None:
+    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply | None:
         """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
+        self.round = round_
         if not self.wrapped:
             return as_reply(await self.attempt(request, step))
         self._begin(request, step)

@@ -107,7 +107,7 @@ class Runner:
         if request is not None and segment.fold.going:
             try:
                 if caller is not None:
-                    reply = await caller.ask(request, number)
+                    reply = await caller.ask(request, number, round_)
                 else:
                     program = segment.program
                     model = program.model if request.model is program.model_name else segment.model(request)
