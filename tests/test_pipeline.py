@@ -18,6 +18,7 @@ from windlass import (
     Failed,
     Halt,
     Hooks,
+    ModelCall,
     ModelCalling,
     ModelError,
     ModelReply,
@@ -683,3 +684,15 @@ async def test_the_loop_is_all_that_is_needed_to_run_them():
     assert state.text == "3"
     assert [state.steps for state in states] == [1]
     await check_log(agent, "s", state)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_the_agent_asks_its_own_model_whoever_else_has_its_name(wrapped):
+    agent = Agent(ScriptedModel(says("mine")), models=[ScriptedModel(says("the other's"))])
+    if wrapped:
+
+        @agent.wrap(ModelCall)
+        async def pass_on(request, call_next):
+            return await call_next(request)
+
+    assert (await agent.run("go")).text == "mine"

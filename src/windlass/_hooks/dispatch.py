@@ -155,19 +155,16 @@ class Passage(Struct, gc=False):
 
     # ------------------------------------------------------------ rewrite
 
-    async def rewrite(self) -> Any:
-        """The event with its final payload. A rewrite that fails fails the action."""
-        return await self._rewrite(0)
-
     async def rewrite_from(self, first: tuple[int, Any] | None) -> Any:
-        """The same after `first_answer`, which has asked all quick hooks up to the first that was not silent."""
+        """The event after `first_answer`, which has asked all quick hooks up to the first that was not silent."""
         if first is None:
-            return await self._rewrite(0 if self.point.quick is None else len(self.point.changing))
+            return await self.rewrite(0 if self.point.quick is None else len(self.point.changing))
         at, answer = first
         self._answered(self.point.changing[at], answer)
-        return await self._rewrite(at + 1)
+        return await self.rewrite(at + 1)
 
-    async def _rewrite(self, start: int) -> Any:
+    async def rewrite(self, start: int = 0) -> Any:
+        """The event with its final payload; the hooks before `start` were asked. One that fails fails the action."""
         self.heard = True
         for hook in self.point.changing[start:]:
             try:

@@ -61,8 +61,7 @@ class ModelCaller:
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""
-        program = self.segment.program
-        model = program.model if request.model is program.model_name else self.segment.model(request)
+        model = self.segment.model(request)
         return self._attended(model, request, step) if self.attended else model.reply(request)
 
     async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:

@@ -500,7 +500,9 @@ class Executor:
             async with asyncio.timeout(tool.timeout):
                 value = await self._call(tool, call, values, supplied)
         if writes is not None:
-            self.written = {**(self.written or {}), call.id: writes}
+            if self.written is None:
+                self.written = {}
+            self.written[call.id] = writes
         return value
 
     async def _call(

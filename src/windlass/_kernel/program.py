@@ -97,7 +97,7 @@ class Program:
         self.name = name
         self.model = model
         self.model_name = model.name
-        self.models = {model.name: model, **models}
+        self.models = {model.name: model, **models} | {model.name: model}  # the first, whoever else has its name
         self.sections = tuple(sections)
         self.tools = dict(tools)
         self.specs: tuple[ToolSpec, ...] = tuple(
@@ -133,11 +133,18 @@ class Program:
         self.max_depth = max_depth
         self.ending_timeout = ending_timeout
         self.patience = patience
-        self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
-        self.ends_steps = bool(handlers) or hooks.message_adding is not None or hooks.step_ending is not None
         self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
-        self.judges_calls = hooks.tool_calling is not None or unmatched != "allow" or bool(self.delegates)
+        self.kept = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """What no step has to find out: who looks at what, and where nobody does."""
+        hooks, handlers = self.hooks, self.handlers
+        self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
+        self.ends_steps = bool(handlers) or hooks.message_adding is not None or hooks.step_ending is not None
+        self.judges_calls = hooks.tool_calling is not None or self.unmatched != "allow" or bool(self.delegates)
         self.reviews_calls = self.judges_calls or hooks.tool_returning is not None
         self.judges_openings = bool(hooks.session_starting or hooks.turn_starting or hooks.message_adding)
         self.wraps_tools = bool(hooks.tool_wraps)
@@ -145,11 +152,9 @@ class Program:
         self.only_tools_count = (
             self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
         )
-        self.kept = False
         self.observed = bool(hooks.listeners)
         self.calls_models = self.wraps_models or self.observed or self.metered or bool(hooks.transforms)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
-        self._pool: ThreadPoolExecutor | None = None
 
     async def keep(self) -> None:
         """The store has, once, what sessions say they run on."""
