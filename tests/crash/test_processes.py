@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -22,19 +23,30 @@ from .children import lines, restless, store_in, working
 SOAK = float(os.environ.get("WINDLASS_SOAK_SECONDS", "12"))
 
 
-def child(what: str, folder: Path, *rest: str) -> subprocess.Popen[bytes]:
+Child: TypeAlias = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    """Starts processes that work in the folder of the test; none outlives it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, children.__file__, what, str(folder), *rest], env=environment)
+    started: list[subprocess.Popen[bytes]] = []
 
+    def start(what: str, *rest: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, children.__file__, what, str(tmp_path), *rest]
+        started.append(subprocess.Popen(command, env=environment))
+        return started[-1]
 
-def run_child(what: str, folder: Path, *rest: str) -> int:
-    return child(what, folder, *rest).wait()
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("name", ["send", "pay"])
-async def test_a_started_call_is_repeated_only_if_its_tool_is_idempotent(tmp_path, name):
+async def test_a_started_call_is_repeated_only_if_its_tool_is_idempotent(tmp_path, child, name):
     """Behaviour 99: an unsafe call without a result is of unknown outcome, an idempotent one is repeated by its key."""
-    assert run_child("die", tmp_path, name) == -signal.SIGKILL
+    assert child("die", name).wait() == -signal.SIGKILL
     store = store_in(tmp_path)
     result = await working(tmp_path, store).resume("s")
     await store.close()
@@ -48,13 +60,13 @@ async def test_a_started_call_is_repeated_only_if_its_tool_is_idempotent(tmp_pat
 
 
 @pytest.mark.parametrize("message", ["", "send"], ids=["resume", "begin"])
-async def test_of_several_processes_exactly_one_advances_the_session(tmp_path, message):
+async def test_of_several_processes_exactly_one_advances_the_session(tmp_path, child, message):
     """Behaviour 100: two processes that go on with one session at once: one advances it, the other has a conflict."""
     store = store_in(tmp_path)
     if not message:
         suspended = await working(tmp_path, store).run("sign", session="s")
         assert isinstance(suspended.outcome, Suspended)
-    racers = [child("race", tmp_path, str(number), message) for number in range(3)]
+    racers = [child("race", str(number), message) for number in range(3)]
     wait_until(lambda: len(lines(tmp_path / "ready")) == len(racers), racers)
     (tmp_path / "go").touch()
     assert [racer.wait() for racer in racers] == [0, 0, 0]
@@ -70,9 +82,9 @@ async def test_of_several_processes_exactly_one_advances_the_session(tmp_path, m
     assert sum(isinstance(record, TurnStarted) for record in log) == 1
 
 
-async def test_a_stalled_process_that_wakes_up_cannot_write(tmp_path):
+async def test_a_stalled_process_that_wakes_up_cannot_write(tmp_path, child):
     """Behaviour 100: whoever slept while another went on has lost the session."""
-    sleeper = child("stall", tmp_path)
+    sleeper = child("stall")
     _, status = os.waitpid(sleeper.pid, os.WUNTRACED)  # noqa: ASYNC222 — nothing else runs here
     assert os.WIFSTOPPED(status)
     store = store_in(tmp_path)
@@ -90,9 +102,9 @@ async def test_a_stalled_process_that_wakes_up_cannot_write(tmp_path):
     await store.close()
 
 
-async def test_a_message_outlives_its_process_before_the_model_has_said_anything(tmp_path):
+async def test_a_message_outlives_its_process_before_the_model_has_said_anything(tmp_path, child):
     """Behaviour 98: killed while the first model call of a session is under way, the turn can be gone on with."""
-    thinker = child("ponder", tmp_path)
+    thinker = child("ponder")
     wait_until(lambda: lines(tmp_path / "asked"), [thinker])
     thinker.kill()
     assert thinker.wait() == -signal.SIGKILL
@@ -105,9 +117,9 @@ async def test_a_message_outlives_its_process_before_the_model_has_said_anything
     assert sum(isinstance(record, TurnStarted) for record in log) == 1
 
 
-async def test_a_new_session_is_found_and_cancelled_from_another_process_while_its_model_thinks(tmp_path):
+async def test_a_new_session_is_found_and_cancelled_from_another_process_while_its_model_thinks(tmp_path, child):
     """Behaviour 100: others reach a session through its inbox from the moment it begins."""
-    thinker = child("ponder", tmp_path)
+    thinker = child("ponder")
     wait_until(lambda: lines(tmp_path / "asked"), [thinker])
     store = store_in(tmp_path)
     agent = working(tmp_path, store)
@@ -120,10 +132,10 @@ async def test_a_new_session_is_found_and_cancelled_from_another_process_while_i
 
 
 @pytest.mark.timeout(SOAK + 60)
-async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path):
+async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path, child):
     """Behaviour 98: eight processes on one file, killed at random; every acknowledged record is there, every chain
     holds, and every session can be gone on with."""
-    assert run_child("soak", tmp_path, str(SOAK)) == 0
+    assert child("soak", str(SOAK)).wait() == 0
     assert lines(tmp_path / "errors") == []
     assert int(lines(tmp_path / "born")[0]) > 8
     store = store_in(tmp_path)

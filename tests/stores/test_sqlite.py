@@ -151,6 +151,26 @@ def test_another_degree_of_care_is_refused(file):
         SQLiteStore(file, synchronous="OFF")  # type: ignore[arg-type]
 
 
+async def test_who_opens_a_new_file_waits_for_the_one_that_makes_it(file, store):
+    maker = sqlite3.connect(file, isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    reading = asyncio.ensure_future(store.read("s"))
+    await asyncio.wait([reading], timeout=0.2)
+    maker.execute("ROLLBACK")
+    assert list(await reading) == []
+    maker.close()
+
+
+async def test_who_waits_too_long_for_a_new_file_says_so(file):
+    maker = sqlite3.connect(file, isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    store = SQLiteStore(file, timeout=0.05)
+    with pytest.raises(StoreError, match="longer `timeout`"):
+        await store.read("s")
+    await store.close()
+    maker.close()
+
+
 # ---------------------------------------------------------------- the writer
 
 

@@ -18,6 +18,7 @@ import msgspec
 from windlass.errors import ConfigError, StoreError
 from windlass.events import ModelCalled
 from windlass.messages import Message, Messages, ModelRequest, TextPart, ToolSpec, json_with_surrogates
+from windlass.stores.sqlite import write_ahead
 from windlass.turns import Turn
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ SESSIONS = 256
 
 RECENT = 64
 """How many requests are remembered that were kept: what a child tells itself its parent tells, too."""
+
+WAIT = 30.0
+"""How many seconds another process may hold the file."""
 
 OFTEN = 10
 """How often within a ttl what is too old is dropped."""
@@ -277,12 +281,13 @@ class Audit:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
     try:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and "tails" not in tables:
             raise StoreError(f"{path} is no file of an Audit; give it one of its own")
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
+        write_ahead(db, WAIT)
+        for pragma in ("synchronous = NORMAL", "secure_delete = ON"):
             db.execute(f"PRAGMA {pragma}")
         db.executescript(SCHEMA)
     except BaseException:

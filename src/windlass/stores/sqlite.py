@@ -485,7 +485,7 @@ class SQLiteStore:
         self._connections.add(db)
         try:
             self._check_version(db)
-            db.execute("PRAGMA journal_mode = WAL")
+            write_ahead(db, wait)
             db.execute(f"PRAGMA synchronous = {self.synchronous}")
             db.execute("PRAGMA cache_size = -8000")
             db.execute("PRAGMA secure_delete = ON")
@@ -545,6 +545,23 @@ class SQLiteStore:
             if sign in text:
                 return StoreError(f"could not {doing} {self.path}: {text}; {advice}")
         return StoreError(f"could not {doing} {self.path}: {text}")
+
+
+def write_ahead(db: sqlite3.Connection, wait: float) -> None:
+    """Have the file written through a write-ahead log.
+
+    SQLite does not wait itself here while another process writes to the file, as it does for all else: of several that
+    open a new file at once, all but one would fail.
+    """
+    until = time.monotonic() + wait
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= until:
+                raise
+            time.sleep(0.005)
 
 
 def _path(path: str | Path) -> Path:
