@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Iterable
@@ -210,3 +211,125 @@ async def test_a_matcher_says_which_calls_a_hook_sees(matcher: Any, matched: boo
 def test_a_matcher_on_an_event_that_is_not_about_tools_is_refused():
     with pytest.raises(RegistrationError, match="not about a tool"):
         Agent(ScriptedModel()).gate(TurnStarting, tool="add")(lambda event: None)
+
+
+# ---------------------------------------------------------------- what a hook looks like
+
+
+class Hooks:
+    """Every shape of a function that can be a hook; each notes the turn it is given."""
+
+    seen: list[Any] = []  # noqa: RUF012
+
+    def method(self, event, turn):
+        self.seen.append(turn)
+
+    @classmethod
+    def of_the_class(cls, event, turn):
+        cls.seen.append(turn)
+
+    @staticmethod
+    def static(event, turn):
+        Hooks.seen.append(turn)
+
+    def by_name(self, event, *, turn):
+        self.seen.append(turn)
+
+    def by_name_or_not(self, event, *, turn=None):
+        self.seen.append(turn)
+
+    def with_a_default(self, event, turn=None):
+        self.seen.append(turn)
+
+    def with_another_default(self, event, n=1, turn=None):
+        self.seen.append(turn)
+
+    def positional(self, event, /, turn):
+        self.seen.append(turn)
+
+    def any_name(self, event, turn, **rest):
+        self.seen.append(turn)
+
+    def __call__(self, event, turn):
+        self.seen.append(turn)
+
+
+def wrapped(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def inner(*args: Any, **named: Any) -> Any:
+        return fn(*args, **named)
+
+    return inner
+
+
+mine = Hooks()
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        *[getattr(mine, name) for name in vars(Hooks) if not name.startswith("_") and name != "seen"],
+        mine,
+        wrapped(Hooks.static),
+        functools.partial(mine.method),
+        functools.partial(mine.with_another_default, n=2),
+        lambda event, turn: mine.seen.append(turn),
+    ],
+    ids=lambda hook: getattr(hook, "__name__", type(hook).__name__),
+)
+async def test_whatever_can_be_called_with_an_event_is_a_hook_and_may_ask_for_the_turn(hook):
+    agent = Agent(ScriptedModel(says("done")))
+    agent.gate(ModelCalling)(hook)
+    mine.seen.clear()
+    await agent.run("go", session="s")
+    assert [turn.session_id for turn in mine.seen] == ["s"]
+
+
+def no_more(event, *rest): ...
+
+
+def takes_anything(*given, **named): ...
+
+
+@pytest.mark.parametrize("hook", [no_more, takes_anything], ids=lambda hook: hook.__name__)
+async def test_what_takes_anything_gets_the_event_alone(hook):
+    agent = Agent(ScriptedModel(says("done")))
+    agent.gate(ModelCalling)(hook)
+    assert (await agent.run("go")).text == "done"
+
+
+class Twin:
+    """All of them are equal; only some have something to say."""
+
+    def __init__(self, says_no: bool) -> None:
+        self.says_no = says_no
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Twin)
+
+    async def look(self, event: ModelReplying) -> Halt | None:
+        return Halt("no") if self.says_no else None
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_of_hooks_that_are_equal_the_one_that_spoke_is_named(at):
+    agent = Agent(ScriptedModel(says("done")))
+    for place in range(3):
+        agent.hook(ModelReplying)(Twin(place == at).look)
+    await agent.run("go", session="s")
+    [decided] = await log_of(agent, HookDecided)
+    assert [name for name, _ in decided.answers] == [["Twin.look", "Twin.look#2", "Twin.look#3"][at]]
+
+
+def test_an_annotation_that_can_be_resolved_only_later_is_looked_at_then():
+    def check(event: ToolCalling) -> Later | None: ...  # noqa: F821
+
+    Agent(ScriptedModel()).gate(ToolCalling)(check)
+    check.__globals__["Later"] = Regenerate
+    try:
+        with pytest.raises(RegistrationError, match="Regenerate"):
+            Agent(ScriptedModel()).gate(ToolCalling)(check)
+    finally:
+        del check.__globals__["Later"]

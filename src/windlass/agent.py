@@ -161,7 +161,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return self._program.tools
         slots = {slot.type: slot.name for slot in self.registered.slots if slot.supplied}
         mine = toolset([*self._toolset.values(), *self.registered.tools])
-        return {name: made.bound(slots) for name, made in mine.items()}
+        return {name: made.bound(slots) for name, made in mine.items()} if slots else mine
 
     @property
     def store(self) -> Store:

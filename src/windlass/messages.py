@@ -310,11 +310,16 @@ class FrozenList(list[Any]):
 
 def frozen(value: Any) -> Any:
     """A plain value that cannot be changed in place."""
+    if type(value) in _FIXED:
+        return value
     if isinstance(value, Mapping):
         return FrozenDict({key: frozen(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return FrozenList([frozen(item) for item in value])
     return value
+
+
+_FIXED = {str, int, float, bool, type(None), FrozenDict, FrozenList}
 
 
 def thawed(value: Any) -> Any:

@@ -24,7 +24,6 @@ from .criteria import tools_ran
 from .errors import ConfigError
 from .events import FACTS
 from .masking import Mask
-from .messages import digest
 from .records import Fact
 from .tools import Tool
 from .types import Criterion
@@ -106,19 +105,17 @@ def describe(
 ) -> bytes:
     """What a pipeline is made of, as plain data without secrets: stored once, under its hash."""
     tools = list(tools)
-    shown = [{"name": tool.name, "digest": _digest(tool)} for tool in tools]
+    shown = [{"name": tool.name, "digest": tool.digest} for tool in tools]
     rows = [
         {"kind": h.kind, "event": h.event.__name__, "name": h.name, "band": h.band, "priority": h.priority}
         for h in hooks
     ]
-    described = msgspec.to_builtins(replace(prompt, tools=tuple([tool.spec for tool in tools])), enc_hook=str)
-    for mask in masks:
-        described = described if mask is None else mask.plain(described)
-    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": described})
+    described: Any = replace(prompt, tools=tuple([tool.spec for tool in tools]))
+    if used := [mask for mask in masks if mask is not None]:
+        described = msgspec.to_builtins(described, enc_hook=str)
+        for mask in used:
+            described = mask.plain(described)
+    return _encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": described})
 
 
-def _digest(tool: Tool[..., Any]) -> str:
-    """What tells a changed tool from the same one: all that a model or a policy sees of it."""
-    spec = tool.spec
-    rules = (tool.effect, tool.retry, tool.in_doubt, repr(tool.sequential), repr(tool.timeout), repr(tool.annotations))
-    return digest(spec.description, msgspec.json.encode(spec.schema).decode(), *rules)[:16]
+_encode = msgspec.json.Encoder(enc_hook=str).encode

@@ -26,7 +26,7 @@ from ._schema import (
     type_text,
 )
 from .errors import ToolDefinitionError, ToolError
-from .messages import ToolSpec
+from .messages import ToolSpec, digest, frozen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,6 +91,7 @@ class Tool(Generic[P, R]):
 
     __slots__ = (
         "_decode",
+        "_digest",
         "_keywords",
         "_parameters",
         "_plain",
@@ -148,7 +149,8 @@ class Tool(Generic[P, R]):
         asked = [p for p in self._parameters if p.name not in supplied]
         self._check_supplied(supplied)
         self.supplied: tuple[tuple[str, str], ...] = tuple(supplied.items())
-        self.spec = ToolSpec(self.name, self.description, object_schema(asked))
+        self.spec = ToolSpec(self.name, self.description, frozen(object_schema(asked)))
+        self._digest = ""
         self._decode: Callable[[str], Arguments] = arguments_decoder(arguments_type(self.name, asked))
         self._positional: int = _leading_positional(self._parameters, supplied)
         self._keywords: tuple[str, ...] = tuple(p.name for p in asked[self._positional :])
@@ -230,6 +232,19 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} {self.effect} {self.source}>"
+
+    @property
+    def digest(self) -> str:
+        """What tells a changed tool from the same one: a hash of all that a model or a policy sees of it."""
+        if not self._digest:
+            rules = (
+                self.effect,
+                self.retry,
+                self.in_doubt,
+                *map(repr, (self.sequential, self.timeout, self.annotations)),
+            )
+            self._digest = digest(self.spec.description, msgspec.json.encode(self.spec.schema).decode(), *rules)[:16]
+        return self._digest
 
     @property
     def source(self) -> str:

@@ -46,26 +46,31 @@ class Point:
         gates = [hook for hook in hooks if hook.kind == "gate"]
         says = [hook for hook in hooks if hook.kind == "hook"]
         self.changing = (*says, *[hook for hook in hooks if hook.kind == "rewrite"])
-        self.gates = tuple(hook for hook in gates if not hook.shadow and not hook.costly)
-        self.costly = tuple(hook for hook in gates if hook.costly and not hook.shadow)
-        self.shadows = tuple(hook for hook in gates if hook.shadow)
+        self.gates = tuple([hook for hook in gates if not hook.shadow and not hook.costly])
+        self.costly = tuple([hook for hook in gates if hook.costly and not hook.shadow])
+        self.shadows = tuple([hook for hook in gates if hook.shadow])
         self.judges = bool(gates)
         self.speaks = bool(says or self.gates or self.costly)
         self.waits = any(hook.is_async or hook.thread for hook in hooks)
-        self.holders = tuple(hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live)
+        self.holders = tuple([hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live])
         self.quick: tuple[Callable[[Any], Any], ...] | None = None
         self.view: Callable[[Any], Any] | None = None
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
+        self._in_one_go()
 
-    def bound(self) -> None:
-        """Once its hooks know what they are given: if all that may change something are plain and see the same, they
-        can be asked in one go."""
+    def _in_one_go(self) -> None:
+        """If all hooks that may change something are plain and see the same they can be asked in one go."""
         views = {hook.view for hook in self.changing}
         fns = tuple([hook.fn for hook in self.changing])
-        told_apart = all(fns.index(fn) == at for at, fn in enumerate(fns))
+        told_apart = len({id(fn) for fn in fns}) == len(fns)
         if len(views) == 1 and told_apart and all(hook.quick for hook in self.changing):
             self.quick = fns
             self.view = views.pop()
+
+    def who(self, fn: object) -> int:
+        """Which of those that can be asked in one go a function is."""
+        assert self.quick is not None
+        return [known is fn for known in self.quick].index(True)
 
 
 class CompiledHooks:
@@ -104,34 +109,30 @@ class CompiledHooks:
         _name_apart(self.all)
         for hook in self.all:
             hook.bind(self.slots_by_type)
-        for event in EVENTS:
-            mine = [hook for hook in self.all if hook.event is event]
-            point = Point(event, mine) if mine else None
-            if point is not None:
-                point.bound()
-            setattr(self, attribute(event), point)
-        self.model_wraps = self._wraps(ModelCall)
-        self.tool_wraps = self._wraps(ToolCall)
-        self.step_wraps = self._wraps(Step)
-        self.turn_wraps = self._wraps(Turn)
-        self.durable = tuple(hook for hook in self.all if hook.durable)
-        self.listeners: dict[type, tuple[Hook, ...]] = {}
+        placed: dict[type, list[Hook]] = {}
         for hook in self.all:
-            if hook.kind == "observe":
-                self.listeners[hook.event] = (*self.listeners.get(hook.event, ()), hook)
+            placed.setdefault(hook.event, []).append(hook)
+        for event, name in _ATTRIBUTES.items():
+            setattr(self, name, Point(event, placed[event]) if event in placed else None)
+        self.model_wraps = tuple(placed.get(ModelCall, ()))
+        self.tool_wraps = tuple(placed.get(ToolCall, ()))
+        self.step_wraps = tuple(placed.get(Step, ()))
+        self.turn_wraps = tuple(placed.get(Turn, ()))
+        self.durable = tuple([hook for hook in self.all if hook.durable])
+        self.listeners = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
 
     @property
     def holders(self) -> tuple[Hook, ...]:
         """Who holds back the stream: whoever can still change a whole reply, unless it says `live=True`."""
         return tuple(hook for point in (self.model_replying, self.turn_ending) if point for hook in point.holders)
 
-    def _wraps(self, effect: type) -> tuple[Hook, ...]:
-        return tuple(hook for hook in self.all if hook.kind == "wrap" and hook.event is effect)
-
 
 def attribute(event: type[AnyEvent]) -> str:
     """`ToolCalling` → `tool_calling`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+    return _ATTRIBUTES[event]
+
+
+_ATTRIBUTES: dict[Any, str] = {event: re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower() for event in EVENTS}
 
 
 def _ordered(hooks: Iterable[Hook]) -> tuple[Hook, ...]:

@@ -127,9 +127,9 @@ async def first_answer(point: Point, payload: Any, site: Site) -> Any:
     try:
         for fn in quick:
             if (answer := await fn(given)) is not None:
-                return quick.index(fn), answer
+                return point.who(fn), answer
     except Exception as error:
-        raise failing(point.changing[quick.index(fn)], point, error) from error
+        raise failing(point.changing[point.who(fn)], point, error) from error
     return None if point.judges else SILENT
 
 

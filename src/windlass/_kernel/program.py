@@ -100,9 +100,7 @@ class Program:
         self.models = {model.name: model, **models} | {model.name: model}  # the first, whoever else has its name
         self.sections = tuple(sections)
         self.tools = dict(tools)
-        self.specs: tuple[ToolSpec, ...] = tuple(
-            [spec.replace(schema=frozen(spec.schema)) for spec in [tool.spec for tool in self.tools.values()]]
-        )
+        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in self.tools.values()])
         self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
         self.blank = blank_request(self.sections, self.specs, model.name, self.settings, output_schema)
