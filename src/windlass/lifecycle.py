@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from ._hooks.hooks import Hook, is_async
+from ._hooks.hooks import Hook, is_async, itself
 from ._hooks.registrar import Registrar
 from .decisions import Allow, Ask, Halt, Regenerate, Says
 from .errors import RegistrationError
@@ -107,10 +107,6 @@ def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
             install(registrar, getattr(lifecycle, name), f"{label}.{name}")
 
 
-def _itself(payload: Any) -> Any:
-    return payload
-
-
 def _before_model(event: ModelCalling, messages: Any) -> ModelRequest:
     return event.request.replace(messages=messages)
 
@@ -147,9 +143,9 @@ _LIFECYCLE: dict[str, _Install] = {
     "before_agent": _on_event("rewrite", TurnStarting, attrgetter("text")),
     "before_model": _on_event("rewrite", ModelCalling, attrgetter("messages"), _before_model),
     "wrap_model_call": _around(ModelCall),
-    "after_model": _on_event("hook", ModelReplying, _itself, _after_model),
+    "after_model": _on_event("hook", ModelReplying, itself, _after_model),
     "wrap_tool_call": _around(ToolCall),
-    "after_agent": _on_event("rewrite", TurnEnding, _itself),
+    "after_agent": _on_event("rewrite", TurnEnding, itself),
 }
 
 

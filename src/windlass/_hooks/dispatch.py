@@ -20,7 +20,7 @@ from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritte
 from windlass.turns import Host, Turn, Writes
 
 from .compiled import Point
-from .hooks import Hook, legal_answers
+from .hooks import Hook, itself, legal_answers
 from .merging import rank_of, strictest
 from .payloads import changes, coerced
 
@@ -122,11 +122,14 @@ async def first_answer(point: Point, payload: Any, site: Site) -> Any:
     quick, view = point.quick, point.view
     if quick is None:
         return None
-    given = point.event(payload, site.turn) if view is None else view(payload)
+    if view is None:
+        payload = point.event(payload, site.turn)
+    elif view is not itself:
+        payload = view(payload)
     fn = None
     try:
         for fn in quick:
-            if (answer := await fn(given)) is not None:
+            if (answer := await fn(payload)) is not None:
                 return point.who(fn), answer
     except Exception as error:
         raise failing(point.changing[point.who(fn)], point, error) from error

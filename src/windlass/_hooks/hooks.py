@@ -245,6 +245,11 @@ class Hook:
         )
 
 
+def itself(payload: Any) -> Any:
+    """The view of a hook that is given the payload as it is."""
+    return payload
+
+
 def legal_answers(event: type[Event[Any, Any, Any]]) -> str:
     """What a gate on this event may answer, in words."""
     names = [f"Vote.{rank.name}" if isinstance(rank, Vote) else rank.__name__ for rank in event.ranks]

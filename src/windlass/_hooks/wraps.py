@@ -38,21 +38,48 @@ class Kind(Struct, frozen=True):
     error: Callable[[str], Exception]
 
 
-def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Effect:
+class Onion:
+    """An effect inside its wraps.
+
+    Who needs the effect awaits `first(value, inner)`, which is mostly the outermost wrap itself; if what it gives has
+    not the proper type it goes through `checked`. All others are checked on the way.
+    """
+
+    __slots__ = ("_kind", "_outermost", "first", "inner")
+
+    def __init__(self, kind: Kind, inner: Effect, outermost: Hook | None = None) -> None:
+        self._kind = kind
+        self._outermost = outermost
+        self.inner = inner
+        self.first: Callable[[Any, Effect], Awaitable[Any]] = _enter if outermost is None else _async(outermost)
+
+    def checked(self, result: Any) -> Any:
+        """What the outermost wrap returned, in its proper type."""
+        return result if self._outermost is None else checked(self._outermost, self._kind, result)
+
+
+def _enter(value: Any, inner: Effect) -> Awaitable[Any]:
+    return inner(value)
+
+
+def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Onion:
     """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name.
 
     `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen.
     """
     if any(hook.wants for hook in wraps):
-        return _writing(wraps, effect, site, kind, guarded)
+        return Onion(kind, _writing(wraps, effect, site, kind, guarded))
+    outermost = wraps[0]
     layer = effect
     for hook, outside in _inside_out(wraps):
+        if hook is outermost and hook.matches is None and not outside:
+            return Onion(kind, layer, outermost)
         if hook.around is None:
             hook.around = _around(hook, kind)
         layer = hook.around(layer)
         if outside:
             layer = _boundary(layer, guarded)
-    return layer
+    return Onion(kind, layer)
 
 
 def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:

@@ -37,12 +37,13 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
-        "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "models", "number",
+        "paid", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
+        self.models = segment.program.models
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
@@ -61,7 +62,8 @@ class ModelCaller:
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""
-        model = self.segment.model(request)
+        if (model := self.models.get(request.model)) is None:
+            raise self.segment.no_such_model(request)
         return self._attended(model, request, step) if self.attended else model.reply(request)
 
     async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
@@ -130,10 +132,17 @@ class ModelCaller:
         self.round = round_
         if not self.wrapped:
             return as_reply(await self.attempt(request, step))
-        self._begin(request, step)
+        self.judged, self.step = request, step
+        self.number = self._attempted = 0
+        self.reply = self.error = None
+        if self.said:
+            self.said = []
         onion = self._onion
+        first, inner = onion.first, onion.inner
         try:
-            given: ModelReply = await onion(request)
+            given = await first(request, inner)
+            if type(given) is not ModelReply:
+                given = onion.checked(given)
         except Exception:
             if not self._halted():
                 raise
@@ -142,19 +151,14 @@ class ModelCaller:
             self.judged = None
         if self.halted is not None and self._halted():
             return None
-        self.paid = given is self.reply
-        if not self.paid:
+        self.paid = paid = given is self.reply
+        if not paid:
             self._write_attempt()
+            self.fingerprint = ""
         if self.transforms and not any(given is said for said in self.said):
             return transform_reply(self.transforms, given)
-        return given
-
-    def _begin(self, request: ModelRequest, step: int) -> None:
-        self.judged, self.step = request, step
-        self.number = self._attempted = 0
-        self.reply = self.error = None
-        if self.said:
-            self.said = []
+        reply: ModelReply = given
+        return reply
 
     def _halted(self) -> bool:
         """Whether the gates halted the turn over a changed request: then it is concluded."""

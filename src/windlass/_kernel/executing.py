@@ -536,16 +536,20 @@ class Executor:
     async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
         onion, tried = self._onion, self.retried.get(call.id, 0) if self.retried else 0
+        first, inner = onion.first, onion.inner
         attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
         try:
-            result: ToolResult = await onion(call)
+            result = await first(call, inner)
+            if type(result) is not ToolResult:
+                result = onion.checked(result)
         finally:
             del self.attempts[call.id]
         if self.held_up and call.id in self.held_up:  # whatever a wrap made of that
             raise ChildWaits
         if result is not attempts.result:
             self._write_attempt(call.id, attempts)
-        return result
+        returned: ToolResult = result
+        return returned
 
     def _guarded(self, call: ToolCall, given: ToolResult) -> ToolResult:
         """What leaves the guard band counts as what the tool said, if it was called."""
@@ -561,16 +565,17 @@ class Executor:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
         if self.held_up and call.id in self.held_up:
             raise ChildWaits
-        attempts.number += 1
+        number = attempts.number = attempts.number + 1
         if self.written:
             self.written.pop(call.id, None)
-        if attempts.number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed:
+        if number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed:
             if (settled := await self._before(call, attempts)) is not None:
                 return settled
             if attempts.number - attempts.since > 1:
                 _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         try:
-            attempts.result = result = as_result(await self.attempt(call, attempts.number, attempts.fingerprint))
+            value = await self.attempt(call, number, attempts.fingerprint)
+            attempts.result = result = value if type(value) is ToolResult else as_result(value)
         except Exception as error:
             attempts.error = attempts.known = error
             raise

@@ -83,7 +83,6 @@ class Rare:
     stop: Stopped | Cancelled | None = None
     mask: Callable[[Record], Record] | None = None
     requested = False
-    passed = 0
     meter: Meter | None = None
     tried: Mapping[str, int] = {}
     relieved = 0
@@ -111,7 +110,7 @@ class Segment(Rare):
     __slots__ = (
         "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "durable",
         "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
-        "message", "now", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task",
+        "message", "now", "passed", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task",
         "unrecorded", "voice",
     )  # fmt: skip
 
@@ -136,7 +135,7 @@ class Segment(Rare):
         self.given_slots = slots or _NOTHING
         self.ephemeral = ephemeral
         self.began = self._ended = self.inbox = False
-        self.stepping = 0
+        self.stepping = self.passed = 0
         self.unrecorded: tuple[Injected, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.hooks = program.hooks
@@ -578,12 +577,17 @@ class Segment(Rare):
 
     def model(self, request: ModelRequest) -> Model:
         """The model a request is for."""
-        try:
-            return self.program.models[request.model]
-        except KeyError:
-            known = ", ".join(self.program.models)
-            text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
-            raise ConfigError(text) from None
+        model = self.program.models.get(request.model)
+        if model is None:
+            raise self.no_such_model(request)
+        return model
+
+    def no_such_model(self, request: ModelRequest) -> ConfigError:
+        """The error of a request for a model that the agent does not have."""
+        known = ", ".join(self.program.models)
+        return ConfigError(
+            f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
+        )
 
     async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
         """A side call: recorded, charged, judged by the guard gates, served from the log on resume."""

@@ -58,14 +58,10 @@ class TurnLifecycle(Struct):
         program = segment.program
         if message is None:
             await self._resume()
-        elif (
-            fold.turn is None
-            and fold.opened is None
-            and program.kept
-            and not program.judges_openings
-            and not segment.early
-        ):
+        elif fold.turn is None and fold.opened is None and not program.judges_openings and not segment.early:
             self._opened()
+            if not program.kept:
+                await program.keep()
             self._begin(message)
             record = segment.record
             record(MessageAdded())
