@@ -274,8 +274,9 @@ STORY = """
 
 
 def run(rest: str) -> subprocess.Popen[str]:
-    script = textwrap.dedent(STORY) + textwrap.dedent(rest)
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """A process of its own. Python 3.12 and later warn of forks beside threads, which is what one of these is about."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(STORY) + textwrap.dedent(rest)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
