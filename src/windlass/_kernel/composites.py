@@ -3,7 +3,8 @@
 Between composites the state travels as its accumulator: they read what they need of the `Fold` and change it only by
 `segment.record`. Its immutable value, `fold.state`, is made for whoever asks: a hook, a criterion, a phase handler.
 
-All of them are awaited. Those who mostly need not wait give `DONE` then, which saves each step a coroutine.
+All of them are awaited. Those who mostly need not wait give `DONE` then, or `Given` with what they have found, which
+saves each step a coroutine.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class StepApplier(Protocol):
 class ContinuationEvaluator(Protocol):
     """Collects the votes on whether the turn goes on."""
 
-    async def evaluate(self, fold: Fold) -> Evaluated: ...
+    def evaluate(self, fold: Fold) -> Awaitable[Evaluated]: ...
 
 
 class StopResolver(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from windlass.records import Evaluated
 from windlass.states import Fold, State
 from windlass.types import Criterion
 
+from .composites import Given
 from .segment import Segment
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
@@ -29,6 +31,7 @@ _FINISHED = {
 _NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
 _PAUSED = (("tools_ran", PAUSED[1]),)
 _GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
+_GOING_ON = Given(_GO_ON)
 
 
 class Evaluator(Struct, frozen=True):
@@ -36,20 +39,20 @@ class Evaluator(Struct, frozen=True):
 
     segment: Segment
 
-    async def evaluate(self, fold: Fold) -> Evaluated:
+    def evaluate(self, fold: Fold) -> Awaitable[Evaluated]:
         segment, last = self.segment, fold.last
         if last is None or not segment.program.only_tools_count:
-            return await self._evaluate(fold)
+            return self._evaluate(fold)
         if last.calls:
             if segment.voice is not None:
                 segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
-            return _GO_ON
+            return _GOING_ON
         if last.reply is not None and last.reply.finish == "paused":
             evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
         else:
             evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
         segment.record(evaluated)
-        return evaluated
+        return Given(evaluated)
 
     async def _evaluate(self, fold: Fold) -> Evaluated:
         """The same where there are other criteria, or hooks."""

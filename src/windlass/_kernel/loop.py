@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from windlass._hooks.wraps import surround
 from windlass.states import State
 
-from .composites import DONE, Emit
+from .composites import DONE, Emit, Given
 from .segment import Segment
 
 
@@ -24,7 +24,8 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
                 if (applying := applier.apply(fold, step)) is not DONE:
                     await applying
                 if fold.going:
-                    evaluated = await evaluator.evaluate(fold)
+                    evaluating = evaluator.evaluate(fold)
+                    evaluated = evaluating.value if isinstance(evaluating, Given) else await evaluating
                     if (resolving := resolver.resolve(fold, evaluated)) is not DONE:
                         await resolving
             except Exception as error:

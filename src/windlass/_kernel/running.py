@@ -43,7 +43,8 @@ class Runner:
         self._silent = False
 
     async def run(self, fold: Fold) -> StepFold:
-        segment = self.segment
+        """One coroutine from the loop to the model: every further one would cost each step."""
+        segment, program, caller = self.segment, self.segment.program, self.caller
         if segment.inbox:
             await take_inbox(segment)
         number = segment.stepping = fold.steps + 1
@@ -51,18 +52,51 @@ class Runner:
             await self._begin(number)
         while fold.going:
             step = fold.open
-            if step is None or step.reply is None:
-                if step is not None and step.round > 1 and segment.program.limits and self._exceeded(fold):
+            if step is not None and step.reply is not None:
+                if self.replying is None or self._silent or await self._judge_reply(step):
+                    if self.replying is not None:
+                        segment.passed = number
+                    if segment.voice is not None:
+                        segment.voice.stands()
+                    if fold.open is not None and fold.open.calls and fold.going:
+                        await segment.executor.execute(fold)
                     break
-                await self._ask(number, 1 if step is None else step.round)
-            elif self.replying is None or self._silent or await self._judge_reply(step):
-                if self.replying is not None:
-                    segment.passed = number
-                if segment.voice is not None:
-                    segment.voice.stands()
-                if fold.open is not None and fold.open.calls and fold.going:
-                    await segment.executor.execute(fold)
+                continue
+            round_ = 1 if step is None else step.round
+            if round_ > 1 and program.limits and self._exceeded(fold):
                 break
+            if not self.alone and not await self._may_ask():
+                continue
+            reply: ModelReply | None = None
+            assembled = assemble(fold, program, segment.unrecorded)
+            request: ModelRequest | None = assembled
+            if (point := self.calling) is not None:
+                first = await first_answer(point, assembled, segment)
+                if first is not SILENT:
+                    request, reply = await self._judge_request(point, assembled, first)
+            if request is not None and fold.going:
+                try:
+                    if caller is not None:
+                        reply = await caller.ask(request, number, round_)
+                    else:
+                        model = program.model if request.model is program.model_name else segment.model(request)
+                        given = await model.reply(request)
+                        reply = given if type(given) is ModelReply else as_reply(given)
+                except ContextOverflow as error:
+                    if not await relieve(segment, error):
+                        raise
+                    continue
+            if reply is not None:
+                if segment.voice is not None:
+                    segment.voice.hold()
+                if (point := self.replying) is not None:
+                    first = await first_answer(point, reply, segment)
+                    self._silent = first is SILENT
+                    if first is not SILENT:
+                        reply = await self._rewrite_reply(point, reply, first)
+                self._take(reply, number, round_, request is not None)
+            if segment.listens:
+                await segment.told()
         return fold.open or StepFold(number)
 
     def _exceeded(self, fold: Fold) -> bool:
@@ -91,43 +125,6 @@ class Runner:
             await inject(segment, passage, about)
 
     # ------------------------------------------------------------ the reply
-
-    async def _ask(self, number: int, round_: int) -> None:
-        """ModelCalling, then the model inside its wraps; ends with a reply in the log, or with the turn over."""
-        segment, caller = self.segment, self.caller
-        reply: ModelReply | None = None
-        if not self.alone and not await self._may_ask():
-            return
-        assembled = assemble(segment.fold, segment.program, segment.unrecorded)
-        request: ModelRequest | None = assembled
-        if (point := self.calling) is not None:
-            first = await first_answer(point, assembled, segment)
-            if first is not SILENT:
-                request, reply = await self._judge_request(point, assembled, first)
-        if request is not None and segment.fold.going:
-            try:
-                if caller is not None:
-                    reply = await caller.ask(request, number, round_)
-                else:
-                    program = segment.program
-                    model = program.model if request.model is program.model_name else segment.model(request)
-                    given = await model.reply(request)
-                    reply = given if type(given) is ModelReply else as_reply(given)
-            except ContextOverflow as error:
-                if not await relieve(segment, error):
-                    raise
-                return
-        if reply is not None:
-            if segment.voice is not None:
-                segment.voice.hold()
-            if (point := self.replying) is not None:
-                first = await first_answer(point, reply, segment)
-                self._silent = first is SILENT
-                if first is not SILENT:
-                    reply = await self._rewrite_reply(point, reply, first)
-            self._take(reply, number, round_, request is not None)
-        if segment.listens:
-            await segment.told()
 
     async def _may_ask(self) -> bool:
         """Whether the agents above have left something to spend; then the history is made to fit."""
