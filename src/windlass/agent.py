@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
 
-from ._hooks.compiled import CompiledHooks
+from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
@@ -218,7 +218,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             check = Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"})
             check.inherit = False
             hooks.append(check)
-        compiled = CompiledHooks(hooks, self.registered.transforms, self.registered.slots)
+        transforms, slots = self.registered.transforms, self.registered.slots
+        compiled = CompiledHooks(hooks, transforms, slots) if hooks or transforms or slots else NO_HOOKS
         tools, sections, windows = self.tools, self._sections(), self._windows()
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
         self._program = Program(

@@ -155,3 +155,7 @@ def _groups(hooks: Sequence[Hook]) -> tuple[tuple[Hook, ...], ...]:
     for hook in hooks:
         groups.setdefault(hook.group or hook, []).append(hook)
     return tuple(tuple(group) for group in groups.values())
+
+
+NO_HOOKS = CompiledHooks((), (), ())
+"""Those of an agent that has none."""
