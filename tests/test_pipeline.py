@@ -197,6 +197,24 @@ async def test_one_pipeline_serves_several_agents():
         assert agent.model.requests[0].system == "Be kind."  # type: ignore[attr-defined]
 
 
+async def test_hooks_that_are_given_twice_run_twice():
+    hooks, seen = Hooks(), []
+
+    @hooks.wrap(ModelCall)
+    async def outer(request, call_next):
+        seen.append("outer")
+        return await call_next(request)
+
+    @hooks.wrap(ModelCall)
+    async def inner(request, call_next):
+        seen.append("inner")
+        return await call_next(request)
+
+    agent = agent_on(Pipeline.minimal().with_hooks(hooks).with_hooks(hooks), says("done"))
+    assert (await agent.run("go")).text == "done"
+    assert seen == ["outer", "inner"] * 2
+
+
 async def test_what_the_pipeline_is_made_of_is_stored_once_by_its_hash():
     pipeline = Pipeline.minimal().with_criteria(StepLimit(3))
     agent = agent_on(pipeline, says("a"), says("b"))

@@ -69,17 +69,16 @@ def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guard
     """
     if any(hook.wants for hook in wraps):
         return Onion(kind, _writing(wraps, effect, site, kind, guarded))
-    outermost = wraps[0]
     layer = effect
-    for hook, outside in _inside_out(wraps):
-        if hook is outermost and hook.matches is None and not outside:
-            return Onion(kind, layer, outermost)
-        if hook.around is None:
-            hook.around = _around(hook, kind)
-        layer = hook.around(layer)
+    *within, (outermost, last) = _inside_out(wraps)
+    for hook, outside in within:
+        layer = _layer(hook, layer, kind)
         if outside:
             layer = _boundary(layer, guarded)
-    return Onion(kind, layer)
+    if outermost.matches is None and not last:
+        return Onion(kind, layer, outermost)
+    layer = _layer(outermost, layer, kind)
+    return Onion(kind, _boundary(layer, guarded) if last else layer)
 
 
 def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:
@@ -93,6 +92,13 @@ def _boundary(inner: Effect, guarded: Guarded) -> Effect:
     async def layer(value: Any) -> Any:
         return guarded(value, await inner(value))
 
+    return layer
+
+
+def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
+    if hook.around is None:
+        hook.around = _around(hook, kind)
+    layer: Effect = hook.around(inner)
     return layer
 
 
