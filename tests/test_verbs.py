@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
+import inspect
+import pickle
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from windlass import (
     Agent,
+    Completed,
     Deny,
     Halt,
     HookDecided,
     HookFailed,
+    ModelCalled,
     ModelCalling,
     ModelReplying,
     Regenerate,
+    Slot,
     ToolCalling,
     TurnStarting,
     tool,
@@ -333,3 +340,70 @@ def test_an_annotation_that_can_be_resolved_only_later_is_looked_at_then():
             Agent(ScriptedModel()).gate(ToolCalling)(check)
     finally:
         del check.__globals__["Later"]
+
+
+class Deferred:
+    """Says that it is a function, as some decorators do, but has a signature of its own."""
+
+    def __init__(self, fn: Any) -> None:
+        object.__setattr__(self, "fn", fn)
+
+    __class__ = property(lambda self: type(self.fn))  # type: ignore[assignment]
+    __dict__ = property(lambda self: self.fn.__dict__)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fn, name)
+
+    @property
+    def __signature__(self) -> Any:
+        return inspect.signature(lambda event, turn: None)
+
+    def __call__(self, event: Any, turn: Any) -> None:
+        mine.seen.append(turn)
+
+
+async def test_a_signature_that_somebody_claims_counts():
+    agent = Agent(ScriptedModel(says("done")))
+    agent.gate(ModelCalling)(Deferred(lambda event: None))
+    mine.seen.clear()
+    assert (await agent.run("go", session="s")).outcome == Completed()
+    assert [turn.session_id for turn in mine.seen] == ["s"]
+
+
+@pytest.mark.parametrize("mock", [Mock, AsyncMock])
+async def test_a_mock_is_a_hook(mock):
+    agent, look = Agent(ScriptedModel(says("done"))), mock(return_value=None)
+    agent.gate(ModelCalling, name="look")(look)
+    assert (await agent.run("go")).text == "done"
+    look.assert_called_once()
+    assert "look" in str(agent.explain())
+
+
+async def test_a_type_that_is_defined_anew_is_the_one_that_counts():
+    def gate(event: ModelCalling, notes: Notes) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    for _ in range(2):
+        gate.__globals__["Notes"] = kind = type("Notes", (list,), {})
+        agent = Agent(ScriptedModel(says("done")))
+        agent.slot(Slot("notes", kind))
+        agent.gate(ModelCalling)(gate)
+        assert (await agent.run("go")).text == "done"
+    del gate.__globals__["Notes"]
+
+
+async def test_what_requests_share_cannot_be_changed_but_copied():
+    seen: list[Any] = []
+    agent = Agent(ScriptedModel(says("done")), tools=[add])
+    agent.observe(ModelCalled, wait=True)(lambda fact: seen.append(fact.request.tools[0]))
+    await agent.run("go")
+    [spec] = seen
+    with pytest.raises(TypeError, match="with a copy of it"):
+        spec.schema["properties"]["a"] = {}
+    for changed in (copy.deepcopy(spec.schema), copy.deepcopy(spec).schema):
+        changed["properties"]["a"]["description"] = "the first"
+        changed["required"].append("c")
+    assert copy.copy(spec.schema) == spec.schema == add.spec.schema
+    again = pickle.loads(pickle.dumps(spec))
+    assert again == spec
+    with pytest.raises(TypeError, match="cannot be changed"):
+        again.schema["required"].append("c")

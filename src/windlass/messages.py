@@ -279,7 +279,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> Any:
 
 
 class FrozenDict(dict[str, Any]):
-    """A mapping that hooks may read and nobody may change."""
+    """A mapping that hooks may read and nobody may change. A copy of it is a plain one."""
 
     __setitem__: Any = _refuse
     __delitem__: Any = _refuse
@@ -290,9 +290,17 @@ class FrozenDict(dict[str, Any]):
     setdefault: Any = _refuse
     update: Any = _refuse
 
+    __copy__ = dict.copy
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return thawed(self)
+
+    def __reduce__(self) -> Any:
+        return frozen, (thawed(self),)
+
 
 class FrozenList(list[Any]):
-    """A list that hooks may read and nobody may change."""
+    """A list that hooks may read and nobody may change. A copy of it is a plain one."""
 
     __setitem__: Any = _refuse
     __delitem__: Any = _refuse
@@ -306,6 +314,14 @@ class FrozenList(list[Any]):
     remove: Any = _refuse
     reverse: Any = _refuse
     sort: Any = _refuse
+
+    __copy__ = list.copy
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return thawed(self)
+
+    def __reduce__(self) -> Any:
+        return frozen, (thawed(self),)
 
 
 def frozen(value: Any) -> Any:

@@ -115,7 +115,5 @@ def describe(
         described = msgspec.to_builtins(described, enc_hook=str)
         for mask in used:
             described = mask.plain(described)
-    return _encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": described})
-
-
-_encode = msgspec.json.Encoder(enc_hook=str).encode
+    encoded = msgspec.Raw(msgspec.json.encode(described, enc_hook=str))
+    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": encoded})

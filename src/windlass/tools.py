@@ -96,6 +96,7 @@ class Tool(Generic[P, R]):
         "_parameters",
         "_plain",
         "_positional",
+        "_shown",
         "annotations",
         "compensate",
         "description",
@@ -149,7 +150,8 @@ class Tool(Generic[P, R]):
         asked = [p for p in self._parameters if p.name not in supplied]
         self._check_supplied(supplied)
         self.supplied: tuple[tuple[str, str], ...] = tuple(supplied.items())
-        self.spec = ToolSpec(self.name, self.description, frozen(object_schema(asked)))
+        self.spec = ToolSpec(self.name, self.description, object_schema(asked))
+        self._shown: ToolSpec | None = None
         self._digest = ""
         self._decode: Callable[[str], Arguments] = arguments_decoder(arguments_type(self.name, asked))
         self._positional: int = _leading_positional(self._parameters, supplied)
@@ -232,6 +234,13 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} {self.effect} {self.source}>"
+
+    @property
+    def shown(self) -> ToolSpec:
+        """The spec as requests carry it: many share it, and nobody can change it."""
+        if self._shown is None:
+            self._shown = self.spec.replace(schema=frozen(self.spec.schema))
+        return self._shown
 
     @property
     def digest(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,21 @@ def test_a_ttl_is_above_nothing():
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path):
     with pytest.raises(StoreError, match=r"missing.audit\.db cannot be opened"):
         Audit(tmp_path / "missing" / "audit.db").request(S, 1)
+
+
+def test_several_may_open_a_new_file_at_once(tmp_path: Path):
+    def look(audit: Audit) -> list[tuple[int, int]]:
+        together.wait()
+        try:
+            return audit.steps(S)
+        finally:
+            audit.close()
+
+    together = threading.Barrier(6)
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(20):
+            audits = [Audit(tmp_path / f"{number}.db") for _ in range(6)]
+            assert list(pool.map(look, audits)) == [[]] * 6
 
 
 async def test_secrets_that_the_application_named_are_masked(audit: Audit):

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from windlass import Agent
 from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.records import Asked, InboxTaken, MessageAdded, Record, Resumed, SessionOpened, SlotSet
 from windlass.stores import open_store
 from windlass.stores import sqlite as module
 from windlass.stores.batches import lines_of, link_of, pack
 from windlass.stores.sqlite import SQLiteStore
+from windlass.testing import ScriptedModel, says
 
 OPENED, ADDED = SessionOpened(), MessageAdded()
 
@@ -576,4 +578,34 @@ async def test_an_id_that_no_file_can_hold_is_refused_by_reads_as_by_writes(tmp_
     ):
         with pytest.raises(StoreError, match="surrogates"):
             await asked
+    await store.close()
+
+
+# ---------------------------------------------------------------- what a session says it runs on
+
+
+class Slow(SQLiteStore):
+    """Takes a moment to store what an agent is made of."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self.storing = asyncio.Event()
+
+    async def put_pipeline(self, digest: str, data: bytes) -> None:
+        self.storing.set()
+        await asyncio.sleep(0)
+        await super().put_pipeline(digest, data)
+
+
+async def test_the_store_has_the_pipeline_of_a_session_whose_first_turn_was_cancelled_at_once(file):
+    store = Slow(file)
+    agent = Agent(ScriptedModel(says("later")), store=store)
+    turn = asyncio.ensure_future(agent.run("go", session="s"))
+    await store.storing.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    [opened] = [record for record in await store.read("s") if isinstance(record, SessionOpened)]
+    assert await store.pipeline(opened.pipeline) is not None
+    assert (await agent.run("go on", session="s")).text == "later"
     await store.close()

@@ -123,13 +123,13 @@ async def first_answer(point: Point, payload: Any, site: Site) -> Any:
     if quick is None:
         return None
     if view is None:
-        payload = point.event(payload, site.turn)
-    elif view is not itself:
-        payload = view(payload)
+        given = point.event(payload, site.turn)
+    else:
+        given = payload if view is itself else view(payload)
     fn = None
     try:
         for fn in quick:
-            if (answer := await fn(payload)) is not None:
+            if (answer := await fn(given)) is not None:
                 return point.who(fn), answer
     except Exception as error:
         raise failing(point.changing[point.who(fn)], point, error) from error

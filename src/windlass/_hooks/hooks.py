@@ -7,9 +7,8 @@ import inspect
 import typing
 from collections.abc import Callable
 from copy import copy
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from windlass.decisions import Says, Vote
 from windlass.errors import RegistrationError
@@ -69,7 +68,7 @@ class Hook:
     """
 
     __slots__ = (
-        "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn", "group",
+        "_hints", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn", "group",
         "inherit", "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
         "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "thread", "timeout", "tool", "view",
         "wait", "wants",
@@ -106,6 +105,7 @@ class Hook:
         self.durable = options.get("durable", False)
         self.is_async = is_async(fn)
         self.parameters = self._check_parameters()
+        self._hints: dict[str, Any] | None = None
         self._check_answer()
         self.view: Callable[[Any], Any] | None = None
         self.answer: Callable[[Any, Any], Any] | None = None
@@ -170,7 +170,7 @@ class Hook:
 
     def _check_answer(self) -> None:
         """Refuse what the annotation of the result already shows to be illegal."""
-        if self.kind not in ("gate", "hook") or _declared(self.fn) in (None, "None"):
+        if self.kind not in ("gate", "hook") or _declares_nothing(self.fn):
             return
         declared = _decision_types(self.hints.get("return"))
         if self.kind == "hook" and Says in declared:
@@ -194,17 +194,13 @@ class Hook:
     @property
     def hints(self) -> dict[str, Any]:
         """The resolved annotations; empty if they cannot be resolved."""
-        fn = self.fn if inspect.isroutine(self.fn) else type(self.fn).__call__
-        function = getattr(fn, "__func__", fn)
-        if isinstance(function, FunctionType) and (known := _HINTS.get(function)) is not None:
-            return known
-        try:
-            found = typing.get_type_hints(fn)
-        except Exception:  # an annotation for type checkers only
-            return {}
-        if isinstance(function, FunctionType):
-            _HINTS[function] = found
-        return found
+        if self._hints is None:
+            fn = self.fn if inspect.isroutine(self.fn) else type(self.fn).__call__
+            try:
+                self._hints = typing.get_type_hints(fn)
+            except Exception:  # an annotation for type checkers only
+                self._hints = {}
+        return self._hints
 
     def bind(self, slots: dict[type, str]) -> None:
         """Resolve the parameters that are supplied: `turn`, and those annotated with a slot's type."""
@@ -276,7 +272,7 @@ def location_of(fn: Callable[..., Any]) -> tuple[str, int] | None:
         target = target.func
     function = getattr(target, "__func__", target)
     code = getattr(function, "__code__", None) or getattr(type(target).__call__, "__code__", None)
-    return None if code is None else (code.co_filename, code.co_firstlineno)
+    return (code.co_filename, code.co_firstlineno) if type(code) is CodeType else None  # that of a mock is a mock
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -287,13 +283,10 @@ def _name_of(fn: Callable[..., Any]) -> str:
     return f"{type(owner).__name__}.{name}" if owner is not None and not inspect.ismodule(owner) else str(name)
 
 
-_HINTS: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""The resolved annotations of functions: many agents may be made of the same few."""
-
-
-def _declared(fn: Callable[..., Any]) -> Any:
-    """The annotation of the result as it is written; None if there is none."""
-    return getattr(fn, "__annotations__", {}).get("return")
+def _declares_nothing(fn: Callable[..., Any]) -> bool:
+    """Whether the result has no annotation, or None, which is nothing to resolve."""
+    written = (getattr(fn, "__annotations__", None) or {}).get("return")
+    return written is None or (isinstance(written, str) and written == "None")
 
 
 def _signature(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -305,9 +298,13 @@ def _signature(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], bool, list[str]]:
     """The names of the parameters, whether there is a `*args`, and the names of those that must be given."""
-    function = fn.__func__ if isinstance(fn, MethodType) else fn
-    if isinstance(function, FunctionType) and not function.__dict__:  # it wraps nothing and claims nothing else
-        return _written(function, skipped=0 if function is fn else 1)
+    function: Any = fn
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) is FunctionType and not function.__dict__:  # it wraps nothing and claims nothing else
+        bound = function is not fn
+        if not bound or function.__code__.co_argcount:
+            return _written(function, int(bound))
     parameters = _signature(fn)
     star = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -37,13 +37,12 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "models", "number",
-        "paid", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
+        "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.models = segment.program.models
         self.voice = segment.voice
         self.meter = segment.meter
         self.transforms = segment.hooks.transforms
@@ -62,8 +61,7 @@ class ModelCaller:
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""
-        if (model := self.models.get(request.model)) is None:
-            raise self.segment.no_such_model(request)
+        model = self.segment.model(request)
         return self._attended(model, request, step) if self.attended else model.reply(request)
 
     async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
@@ -154,7 +152,6 @@ class ModelCaller:
         self.paid = paid = given is self.reply
         if not paid:
             self._write_attempt()
-            self.fingerprint = ""
         if self.transforms and not any(given is said for said in self.said):
             return transform_reply(self.transforms, given)
         reply: ModelReply = given

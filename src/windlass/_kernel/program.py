@@ -31,6 +31,7 @@ from windlass.tools import Tool
 from windlass.types import Criterion
 
 from .delegates import Compiles, Delegate
+from .shielding import shielded
 
 if TYPE_CHECKING:
     from .composites import Composites, PhaseHandler
@@ -100,7 +101,7 @@ class Program:
         self.models = {model.name: model, **models} | {model.name: model}  # the first, whoever else has its name
         self.sections = tuple(sections)
         self.tools = dict(tools)
-        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in self.tools.values()])
+        self.specs: tuple[ToolSpec, ...] = tuple([tool.shown for tool in self.tools.values()])
         self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
         self.blank = blank_request(self.sections, self.specs, model.name, self.settings, output_schema)
@@ -155,9 +156,10 @@ class Program:
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
 
     async def keep(self) -> None:
-        """The store has, once, what sessions say they run on."""
+        """The store has, once, what sessions say they run on, also if somebody cancels the turn meanwhile."""
         if not self.kept:
-            await self.store.put_pipeline(self.digest, self.description)
+            keeping = self.store.put_pipeline(self.digest, self.description)
+            await (shielded(keeping, self.ending_timeout) if self.store.durable else keeping)
             self.kept = True
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:

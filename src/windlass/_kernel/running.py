@@ -173,7 +173,7 @@ class Runner:
         ours = _with_ids(reply, f"{segment.fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and caller is not None:
-            attempt, paid, changed = caller.number, caller.paid, caller.fingerprint
+            attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
         record(ModelReplied(number, ours, round_, attempt, paid, now(), changed))

@@ -577,17 +577,12 @@ class Segment(Rare):
 
     def model(self, request: ModelRequest) -> Model:
         """The model a request is for."""
-        model = self.program.models.get(request.model)
-        if model is None:
-            raise self.no_such_model(request)
-        return model
-
-    def no_such_model(self, request: ModelRequest) -> ConfigError:
-        """The error of a request for a model that the agent does not have."""
-        known = ", ".join(self.program.models)
-        return ConfigError(
-            f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
-        )
+        try:
+            return self.program.models[request.model]
+        except KeyError:
+            known = ", ".join(self.program.models)
+            text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
+            raise ConfigError(text) from None
 
     async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
         """A side call: recorded, charged, judged by the guard gates, served from the log on resume."""

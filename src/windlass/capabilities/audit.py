@@ -280,16 +280,24 @@ class Audit:
         return self._db
 
 
+def _check_tables(db: sqlite3.Connection, path: Path) -> None:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "tails" not in tables:
+        raise StoreError(f"{path} is no file of an Audit; give it one of its own")
+
+
 def _open(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
     try:
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables and "tails" not in tables:
-            raise StoreError(f"{path} is no file of an Audit; give it one of its own")
+        _check_tables(db, path)
         write_ahead(db, WAIT)
         for pragma in ("synchronous = NORMAL", "secure_delete = ON"):
             db.execute(f"PRAGMA {pragma}")
-        db.executescript(SCHEMA)
+        db.execute("BEGIN IMMEDIATE")  # all at once: who looks meanwhile finds nothing, or a file of an Audit
+        _check_tables(db, path)
+        for statement in SCHEMA.split(";"):
+            db.execute(statement)
+        db.commit()
     except BaseException:
         db.close()
         raise
