@@ -104,6 +104,11 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
     return turn
 
 
+async def renewed() -> str:
+    """One turn of an agent that is made for it, as where each request to a server makes its own."""
+    return (await make().run("go")).text
+
+
 def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
     """A function that streams one turn and counts the deltas of its text and the facts."""
     agent = Agent(SpeakingModel(pieces), tools=[add])

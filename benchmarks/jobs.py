@@ -55,6 +55,7 @@ async def step(seconds: float) -> dict[str, Any]:
                 turn = await warm(contender)
                 cost = await cost_of(turn, size, turns=max(SIZES) // size)
                 samples[size][contender].append(cost)
+        samples[10]["renewed"].append(await cost_of(agents.renewed, 10, turns=max(SIZES) // 10))
     return {str(size): _summaries(found, max(SIZES)) for size, found in samples.items()}
 
 

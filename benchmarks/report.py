@@ -30,6 +30,10 @@ def step_rows(found: Found) -> Iterator[Row]:
     for size, costs in found.items():
         cpu = _pair(costs, "cpu")
         yield Row("step", f"N={size}", cpu, _pair(costs, "wall"), _ratio(cpu), bar=4.0)
+    short = found["10"]
+    renewed = short["renewed"]["cpu"], short["hand"]["cpu"]
+    wall = short["renewed"]["wall"], short["hand"]["wall"]
+    yield Row("step", "N=10, each turn with an agent of its own", renewed, wall, _ratio(renewed))
     for small, bar in (("10", 1.2), ("100", None)):
         yield Row("step", f"growth, N=2000 over N={small}", figure=_growth(found, "windlass", small), bar=bar)
         yield Row("step", f"  of the hand loop, over N={small}", figure=_growth(found, "hand", small))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, Approve, Ask, Cancelled, Completed, ToolCalling, tool, user
+from windlass import Agent, Approve, Ask, Cancelled, Completed, Lifecycle, ToolCalling, tool, user
 from windlass._kernel.handover import Handover
 from windlass._kernel.inbox import steered
 from windlass._kernel.segment import Segment
@@ -561,12 +561,34 @@ async def test_more_sessions_than_are_remembered_are_all_right():
     assert store.count == 1 + len(await MemoryStore.read(store, "s1"))
 
 
+class Onlooker(Lifecycle):
+    """Looks at all it can and changes nothing."""
+
+    async def before_agent(self, text: str) -> None: ...
+
+    async def before_model(self, messages: Any) -> None: ...
+
+    async def wrap_model_call(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    async def after_model(self, reply: Any) -> None: ...
+
+    async def wrap_tool_call(self, call: Any, call_next: Any) -> Any:
+        return await call_next(call)
+
+    async def after_agent(self, text: str) -> None: ...
+
+
 @pytest.mark.parametrize("session", [None, "s"])
-async def test_what_a_turn_was_given_is_freed_when_it_ends_without_the_collector(session):
+@pytest.mark.parametrize("hooks", [False, True], ids=["plain", "hooks"])
+async def test_what_a_turn_was_given_is_freed_when_it_ends_without_the_collector(session, hooks):
     class Scope:
         """What the application passes."""
 
     agent = Agent(ScriptedModel(calls("add", a=1, b=2), says("3"), says("again")), tools=[add])
+    if hooks:
+        agent.with_lifecycle(Onlooker()).with_lifecycle(Onlooker())
+        agent.gate(ToolCalling)(lambda event, turn: None)
     scope = Scope()
     seen = weakref.ref(scope)
     gc.disable()

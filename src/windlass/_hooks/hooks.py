@@ -215,6 +215,7 @@ class Hook:
                     f"has a parameter {name!r} that nobody supplies; a hook gets `turn`, or a slot by its type. "
                     f"Known slots: {', '.join(sorted(slots.values())) or 'none'}"
                 )
+        self.around = None
         self.wants = tuple(wants)
         self.plain = not wants and self.timeout is None and not self.thread
         self.quick = self.plain and self.is_async and self.matches is None

@@ -19,7 +19,7 @@ from windlass.errors import HookError, SlotConflict, WindlassError
 from windlass.turns import Writes
 
 from .dispatch import Site, supply
-from .hooks import Hook
+from .hooks import Hook, source_of
 from .matching import Matches
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -53,9 +53,13 @@ class Onion:
         self.inner = inner
         self.first: Callable[[Any, Effect], Awaitable[Any]] = _enter if outermost is None else _async(outermost)
 
+    def release(self) -> None:
+        """The turn is over. What is inside knows the one who has this: together they would wait for the collector."""
+        del self.first, self.inner
+
     def checked(self, result: Any) -> Any:
         """What the outermost wrap returned, in its proper type."""
-        return result if self._outermost is None else checked(self._outermost, self._kind, result)
+        return result if self._outermost is None else _checking(self._outermost, self._kind)(result)
 
 
 def _enter(value: Any, inner: Effect) -> Awaitable[Any]:
@@ -103,13 +107,13 @@ def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
 
 
 def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
-    """Puts a hook around an effect; made once, for all segments."""
-    fn, matches, proper = _async(hook), hook.matches, kind.type
+    """Puts a hook around an effect; made once, for all segments. The hook keeps it, so it does not hold the hook."""
+    fn, matches, proper, checked = _async(hook), hook.matches, kind.type, _checking(hook, kind)
 
     def around(inner: Effect) -> Effect:
         async def layer(value: Any) -> Any:
             result = await fn(value, inner)
-            return result if type(result) is proper else checked(hook, kind, result)
+            return result if type(result) is proper else checked(result)
 
         return layer if matches is None else _where(matches, layer, inner)
 
@@ -120,14 +124,19 @@ def _where(matches: Matches, layer: Effect, inner: Effect) -> Effect:
     return lambda value: layer(value) if matches(value) else inner(value)
 
 
-def checked(hook: Hook, kind: Kind, result: Any) -> Any:
+def _checking(hook: Hook, kind: Kind) -> Callable[[Any], Any]:
+    """What makes of what a wrap returned the proper type."""
+    return partial(_checked, hook.name, hook.behind or hook.fn, kind)
+
+
+def _checked(name: str, written: Callable[..., Any], kind: Kind, result: Any) -> Any:
     """What a wrap returned, in its proper type; a decision, nothing at all or anything else names the wrap."""
     try:
         if result is None or isinstance(result, Decision | Says):
             raise TypeError(f"it returned {type(result).__name__}")
         return kind.coerce(result)
     except (TypeError, WindlassError) as error:
-        text = f"wrap {hook.name!r} ({hook.source}) must return {kind.legal}: {error}"
+        text = f"wrap {name!r} ({source_of(written)}) must return {kind.legal}: {error}"
         raise kind.error(text) from None
 
 
@@ -184,7 +193,7 @@ def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth
         writes = Writes(hook.name, depth)
         result = await fn(value, call_next, **supply(hook, site, writes))
         ledger.entries.append(writes)
-        return result if type(result) is kind.type else checked(hook, kind, result)
+        return result if type(result) is kind.type else _checking(hook, kind)(result)
 
     return layer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
-from windlass._hooks.wraps import Kind, compose
+from windlass._hooks.wraps import Kind
 from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError
@@ -57,7 +57,7 @@ class ModelCaller:
             self.reply: ModelReply | None = None
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
-            self._onion = compose(segment.hooks.model_wraps, self._innermost, segment, _REPLY, self._guarded)
+            self._onion = segment.wrapped(segment.hooks.model_wraps, self._innermost, _REPLY, self._guarded)
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""

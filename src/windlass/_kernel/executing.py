@@ -12,7 +12,7 @@ from msgspec import Struct
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.merging import strictest
-from windlass._hooks.wraps import Kind, compose
+from windlass._hooks.wraps import Kind
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import LateResult, ToolCalling, ToolReturning
@@ -59,7 +59,7 @@ class Executor:
             self.attempts: dict[str, Attempts] = {}
             self.retried: dict[str, int] = {}
             self.held_up: set[str] = set()
-            self._onion = compose(segment.hooks.tool_wraps, self._innermost, segment, _RESULT, self._guarded)
+            self._onion = segment.wrapped(segment.hooks.tool_wraps, self._innermost, _RESULT, self._guarded)
 
     def execute(self, fold: Fold) -> Awaitable[None]:
         """All calls are decided, then those that may run do."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from windlass._hooks.dispatch import Passage, Recorder
+from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
-from windlass._hooks.wraps import surround
+from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, compose, surround
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
 from windlass.criteria import Limit, name_of
@@ -86,6 +87,7 @@ class Rare:
     meter: Meter | None = None
     tried: Mapping[str, int] = {}
     relieved = 0
+    onions: tuple[Onion, ...] = ()
     _carried: Carried | None = None
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
@@ -173,7 +175,15 @@ class Segment(Rare):
         """The turn was taken to its end: let go of those who know the segment, or only the collector could free it."""
         if self._turn is not None:
             self._turn = None
+        for onion in self.onions:
+            onion.release()
         del self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+
+    def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded) -> Onion:
+        """An effect of this turn inside its wraps."""
+        onion = compose(wraps, effect, self, kind, guarded)
+        self.onions += (onion,)
+        return onion
 
     @property
     def turn(self) -> Turn[Any]:
