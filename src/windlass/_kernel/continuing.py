@@ -51,7 +51,8 @@ class Evaluator(Struct, frozen=True):
             evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
         else:
             evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
-        segment.record(evaluated)
+        record = segment.record
+        record(evaluated)
         return Given(evaluated)
 
     async def _evaluate(self, fold: Fold) -> Evaluated:

@@ -55,12 +55,12 @@ class Program:
 
     __slots__ = (
         "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
-        "composites", "criteria", "delegates", "description", "digest", "ending_timeout", "ends_steps", "handlers",
-        "hooks", "judges_calls", "judges_openings", "kept", "limits", "makers", "mask", "max_depth", "max_parallel",
-        "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models", "name", "named_criteria",
-        "observed", "observers", "only_tools_count", "output_schema", "patience", "policy", "reserve", "reviews_calls",
-        "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models",
-        "wraps_tools",
+        "composites", "criteria", "delegates", "description", "digest", "durable", "ending_timeout", "ends_steps",
+        "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "makers", "mask", "max_depth",
+        "max_parallel", "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models", "monotonic",
+        "name", "named_criteria", "now", "observed", "observers", "only_tools_count", "output_schema", "patience",
+        "policy", "reserve", "reviews_calls", "sections", "settings", "specs", "store", "system", "timed", "tools",
+        "unmatched", "wraps_models", "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -118,8 +118,11 @@ class Program:
         self.makers = astuple(composites)
         self.handlers = handlers
         self.store = store
+        self.durable = store.durable
         self.append_now = store.append_now if type(store) is MemoryStore else None
         self.clock = clock
+        self.now = clock.now
+        self.monotonic = clock.monotonic
         self.observers = observers
         self.description = description
         self.digest = blake2b(description, digest_size=8).hexdigest()
@@ -159,7 +162,7 @@ class Program:
         """The store has, once, what sessions say they run on, also if somebody cancels the turn meanwhile."""
         if not self.kept:
             keeping = self.store.put_pipeline(self.digest, self.description)
-            await (shielded(keeping, self.ending_timeout) if self.store.durable else keeping)
+            await (shielded(keeping, self.ending_timeout) if self.durable else keeping)
             self.kept = True
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:

@@ -72,7 +72,6 @@ class Rare:
 
     failure: BaseException | None = None
     recorded: tuple[HookDecided, ...] = ()
-    early: tuple[MessageHeld, ...] = ()
     settled: tuple[Exception, Any] | None = None
     taken: str | None = None
     known: set[str] | None = None
@@ -81,7 +80,6 @@ class Rare:
     share: tuple[Limit, ...] = ()
     delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
-    stop: Stopped | Cancelled | None = None
     mask: Callable[[Record], Record] | None = None
     requested = False
     meter: Meter | None = None
@@ -111,9 +109,9 @@ class Segment(Rare):
 
     __slots__ = (
         "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "durable",
-        "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
-        "message", "now", "passed", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "task",
-        "unrecorded", "voice",
+        "early", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
+        "message", "now", "passed", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "stop",
+        "task", "unrecorded", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -139,14 +137,15 @@ class Segment(Rare):
         self.began = self._ended = self.inbox = False
         self.stepping = self.passed = 0
         self.unrecorded: tuple[Injected, ...] = ()
+        self.early: tuple[MessageHeld, ...] = ()
         self.task: asyncio.Task[Any] | None = None
+        self.stop: Stopped | Cancelled | None = None
         self.hooks = program.hooks
-        clock = program.clock
-        self.now = clock.now
-        self._monotonic = monotonic = clock.monotonic
+        self.now = program.now
+        self._monotonic = monotonic = program.monotonic
         self.resumed = resumed or message is None
         self._append_now = program.append_now
-        self.durable = program.store.durable
+        self.durable = program.durable
         self.voice = None if handover is None else Voice(handover, program.hooks, fold.session, self._observe)
         self.listens: bool = program.observed or handover is not None
         if self.parent is not None and self.parent.listens:
