@@ -107,7 +107,10 @@ def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
 
 
 def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
-    """Puts a hook around an effect; made once, for all segments. The hook keeps it, so it does not hold the hook."""
+    """Puts a hook around an effect; made once, for all segments.
+
+    The hook keeps it; that of an async hook does not hold the hook in turn, so that a dropped agent is freed at once.
+    """
     fn, matches, proper, checked = _async(hook), hook.matches, kind.type, _checking(hook, kind)
 
     def around(inner: Effect) -> Effect:

@@ -149,8 +149,8 @@ class ModelCaller:
             self.judged = None
         if self.halted is not None and self._halted():
             return None
-        self.paid = paid = given is self.reply
-        if not paid:
+        self.paid = given is self.reply
+        if not self.paid:
             self._write_attempt()
         if self.transforms and not any(given is said for said in self.said):
             return transform_reply(self.transforms, given)
