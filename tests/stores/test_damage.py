@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -73,12 +74,12 @@ class DiskFull(Damage):
     store: SQLiteStore
 
     def happen(self) -> None:
-        for db in self.store._connections:
+        for db in list(self.store._connections):
             pages = db.execute("PRAGMA page_count").fetchone()[0]
             assert db.execute(f"PRAGMA max_page_count = {pages}").fetchone()[0] == pages
 
     def heal(self) -> None:
-        for db in self.store._connections:
+        for db in list(self.store._connections):
             db.execute("PRAGMA max_page_count = 1000000")
 
 
@@ -204,6 +205,38 @@ async def go_through(damage: Damage, reopen: Callable[[], Store]) -> None:
     assert (await agent(elsewhere).run("more", session="s")).text == "done"
     await elsewhere.verify("s")
     await elsewhere.close()
+
+
+class Lingering(SQLiteStore):
+    """Takes its time to close a connection."""
+
+    def _disconnect(self, db: sqlite3.Connection | None) -> None:
+        time.sleep(0.1)
+        super()._disconnect(db)
+
+
+def times_open(file: Path) -> int:
+    """How many of this process's descriptors are the file's."""
+    found = 0
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            found += os.path.samestat(os.fstat(int(name)), file.stat())
+    return found
+
+
+async def test_whoever_hears_that_a_write_failed_finds_the_file_let_go(file):
+    store = Lingering(file, timeout=0.1)
+    await store.append("s", [OPENED], 0)
+    assert times_open(file) == 1
+    damage = Locked(store)
+    damage.happen()
+    with pytest.raises(StoreError, match="locked"):
+        await store.append("s", [ADDED], 1)
+    damage.heal()
+    assert times_open(file) == 0
+    await store.append("s", [ADDED], 1)
+    assert times_open(file) == 1
+    await store.close()
 
 
 @pytest.mark.parametrize("kind", [DiskFull, Locked])

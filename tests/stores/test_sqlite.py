@@ -185,7 +185,7 @@ class Counting(SQLiteStore):
         self.begun = threading.Event()
         self.go = threading.Event()
 
-    def _commit(self, db: sqlite3.Connection, jobs: list[Any]) -> bool:
+    def _commit(self, db: sqlite3.Connection, jobs: list[Any]) -> Any:
         self.transactions.append(len(jobs))
         self.begun.set()
         assert self.go.wait(20)

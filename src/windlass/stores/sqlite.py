@@ -440,15 +440,17 @@ class SQLiteStore:
             except Exception as error:
                 _tell([(job, None, self._shown("open", error)) for job in todo])
             else:
-                if not self._commit(db, todo):
+                settled, sound = self._commit(db, todo)
+                if not sound:
                     self._disconnect(db)
                     db = None
+                _tell(settled)
         self._disconnect(db)
 
-    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> bool:
+    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> tuple[list[_Settled], bool]:
         """One transaction for all. If it fails, each gets one of its own: who is at fault is told so.
 
-        Whether the file could be written.
+        What became of each, and whether the file could be written; whoever hears that it could not finds it let go.
         """
         settled: list[_Settled] = []
         begun = False
@@ -469,12 +471,10 @@ class SQLiteStore:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             if begun and len(jobs) > 1 and not db.in_transaction:
-                written = [self._commit(db, [job]) for job in jobs]
-                return all(written)
-            _tell([(job, None, self._shown("write", error)) for job in jobs])
-            return not isinstance(error, sqlite3.Error)
-        _tell(settled)
-        return True
+                each = [self._commit(db, [job]) for job in jobs]
+                return [one for settled, _ in each for one in settled], all(sound for _, sound in each)
+            return [(job, None, self._shown("write", error)) for job in jobs], not isinstance(error, sqlite3.Error)
+        return settled, True
 
     # ------------------------------------------------------------ the file
 
