@@ -73,6 +73,12 @@ async def test_an_error_that_is_no_json_is_told_as_it_is() -> None:
         await server.model().reply(asking())
 
 
+async def test_an_error_of_the_gate_before_bedrock_is_known_by_its_name_too() -> None:
+    body = {"Output": {"__type": "com.amazon.coral.service#UnknownOperationException"}, "Version": "1.0"}
+    with pytest.raises(ModelNotFound, match="UnknownOperationException"):
+        await Server(httpx2.Response(404, json=body)).model().reply(asking())
+
+
 async def test_an_answer_of_200_that_is_an_error_is_one() -> None:
     told = {"__type": "com.amazon.coral.service#ThrottlingException", "message": "slow"}
     with pytest.raises(RateLimited, match="slow"):

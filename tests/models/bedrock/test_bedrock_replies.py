@@ -112,6 +112,26 @@ async def test_a_block_is_the_same_at_once_and_in_pieces_and_goes_back_as_it_cam
     assert said[-1]["content"] == (shown if name == "a picture" else [whole])
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_call_may_say_that_it_is_one(streaming: bool) -> None:
+    """As Bedrock does for some models, though its description knows that type of the vendor's own calls only."""
+    used = {"toolUseId": "tooluse_1", "name": "add", "input": {"a": 1}}
+    events = call(0, "tooluse_1", "add", '{"a":', "1}", type="tool_use")
+    whole = answer({"toolUse": {**used, "type": "tool_use"}}, stop="tool_use")
+    server = Server(streamed(events, stop="tool_use") if streaming else whole, answer("ok"))
+    model = server.model(cache=False)
+    reply = await asked(model, streaming=streaming)
+    assert reply.message.parts == (ToolCallPart("add", '{"a":1}', vendor_id="tooluse_1"),)
+    await model.reply(asking().replace(messages=[*asking().messages, reply.message]))
+    assert server.asked[1]["messages"][1]["content"] == [{"toolUse": used}]
+
+
+async def test_a_remark_of_nothing_but_null_is_none() -> None:
+    nothing = {"delta": {"stop_sequence": None}, "more": []}
+    reply = await Server(answer("Hi", additionalModelResponseFields=nothing, trace=None)).model().reply(asking())
+    assert reply.message.parts == (TextPart("Hi"),)
+
+
 async def test_deltas_come_as_they_are_said_and_know_their_part() -> None:
     body = streamed(
         BLOCKS["thinking"][1],

@@ -236,6 +236,23 @@ async def test_an_id_that_bedrock_would_refuse_is_another_one_and_always_the_sam
     assert one == other
 
 
+async def test_newer_models_of_mistral_take_ids_of_nine_letters_and_digits_only() -> None:
+    """Though Bedrock itself gives their calls others."""
+    calls = tuple(CALL.replace(id=f"s/1/{at}", vendor_id=f"tooluse_{at}") for at in range(2))
+    results = tuple(ToolResultPart(f"s/1/{at}", "add") for at in range(2))
+    told = Messages([user("Go"), Message("assistant", calls), Message("tool", results)])
+    body = await sent(ModelRequest("", told, (ADD,)), "mistral.ministral-3-8b-instruct")
+    ids = [block["toolUse"]["toolUseId"] for block in body["messages"][1]["content"]]
+    assert [(len(id), id.isalnum()) for id in ids] == [(9, True)] * 2
+    assert len(set(ids)) == 2
+    assert [block["toolResult"]["toolUseId"] for block in body["messages"][2]["content"]] == ids
+
+
+async def test_nothing_comes_after_the_calls_of_an_answer() -> None:
+    [message] = await content(CALL, TextPart("And so"), role="assistant")
+    assert [[*block] for block in message["content"]] == [["text"], ["toolUse"]]
+
+
 async def test_an_id_that_bedrock_gave_goes_back_to_models_that_make_such() -> None:
     told = Messages([user("Go"), Message("assistant", (CALL.replace(vendor_id="functions.add:0"),)), LONG[2]])
     for model, same in (("moonshot.kimi-k2-thinking", True), (MODEL, False)):
@@ -318,6 +335,9 @@ REASONING: list[tuple[str, Any, Any]] = [
     ("us.amazon.nova-2-lite-v1:0", True, {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "medium"}}),
     ("us.amazon.nova-2-lite-v1:0", False, {"reasoningConfig": {"type": "disabled"}}),
     ("openai.gpt-oss-120b-1:0", "high", {"reasoning_effort": "high"}),
+    ("us.openai.gpt-5.6-luna", "xhigh", {"reasoning": {"effort": "xhigh"}}),
+    ("us.openai.gpt-5.6-luna", "minimal", {"reasoning": {"effort": "low"}}),
+    ("us.openai.gpt-5.6-luna", False, {"reasoning": {"effort": "none"}}),
     ("qwen.qwen3-32b-v1:0", "minimal", {"reasoning_config": "low"}),
     ("qwen.qwen3-32b-v1:0", True, {"reasoning_config": "high"}),
     (LLAMA, {"reasoning_config": "high"}, {"reasoning_config": "high"}),

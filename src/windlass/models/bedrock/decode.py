@@ -38,6 +38,8 @@ FINISHES = {
     "refusal": "refusal",
     "pause_turn": "paused",
 }
+OURS = (None, "", "tool_use")
+"""The types of a call that we are to make; one of another type the vendor has made itself."""
 MALFORMED = ("malformed_model_output", "malformed_tool_use")
 """The model has written something that Bedrock could not read."""
 
@@ -62,7 +64,7 @@ def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
     finish = FINISHES.get(stop, "other")
     if finish == "stop" and called:
         finish = "tool_calls"
-    parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if about.get(name)]
+    parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if _says(about.get(name))]
     return ModelReply(
         Message("assistant", tuple(parts)),
         decode_usage(about.get("usage") or {}),
@@ -71,6 +73,13 @@ def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
         raw_finish=stop or None,
         response_id=id,
     )
+
+
+def _says(remark: Any) -> bool:
+    """Whether a remark says anything: some are of nothing but null."""
+    if isinstance(remark, Mapping):
+        return any(_says(value) for value in remark.values())
+    return remark is not None and remark != []
 
 
 def _router_chose(trace: Block | None) -> str:
@@ -119,8 +128,8 @@ def _reasoning(content: Block, written: str | None) -> list[Part] | None:
 
 
 def _call(content: Block, written: str | None) -> list[Part] | None:
-    """A call; one that has a type the vendor has made itself."""
-    if content.get("type"):
+    """A call, unless the vendor has made it itself."""
+    if content.get("type") not in OURS:
         return None
     given = {} if content.get("input") is None else content["input"]
     if type(given) is str:  # as the model wrote it
@@ -146,4 +155,4 @@ CODECS: dict[str, Callable[[Any, str | None], list[Part] | None]] = {
     "image": _image,
 }
 
-__all__ = ["CODECS", "FINISHES", "METADATA", "decode_block", "decode_reply", "decode_usage", "make_reply"]
+__all__ = ["CODECS", "FINISHES", "METADATA", "OURS", "decode_block", "decode_reply", "decode_usage", "make_reply"]

@@ -54,7 +54,12 @@ def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
-    return [*_said("assistant", blocks), *_said("user", shown)]
+    return [*_said("assistant", _calls_last(blocks)), *_said("user", shown)]
+
+
+def _calls_last(blocks: list[Wire]) -> list[Wire]:
+    """The blocks of an answer, with nothing behind its calls: Claude looks for the results right behind those."""
+    return sorted(blocks, key=lambda block: "toolUse" in block and "type" not in block["toolUse"])
 
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:
@@ -113,7 +118,8 @@ def wire_id(family: Family, ours: str, theirs: str | None) -> str:
     """The vendor's id of a call; for one that it would refuse another that is always the same."""
     if re.fullmatch(family.ids, theirs or ""):
         return theirs or ""
-    return "tooluse_" + blake2b((ours or theirs or "").encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    made = blake2b((ours or theirs or "").encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"tooluse_{made}" if re.fullmatch(family.ids, f"tooluse_{made}") else made[:9]
 
 
 def _encode_parts(family: Family, parts: Iterable[Part], id_of: IdOf) -> list[Wire]:

@@ -95,6 +95,7 @@ def translated(error: Exception) -> ModelError | None:
 def told_error(kind: str, body: Any, status: int = 200, headers: Mapping[str, str] = {}) -> ModelError:
     """Our error for one that Bedrock tells, be it inside a stream that began well."""
     told: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
+    told = told["Output"] if isinstance(told.get("Output"), Mapping) else told
     named = kind or headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
     message = str(told.get("message") or told.get("Message") or named or f"status {status}")
     if original := told.get("originalMessage"):

@@ -25,6 +25,11 @@ def _nova(model: str, reasoning: Any, room: int | None) -> Fields:
     return {"additionalModelRequestFields": {"reasoningConfig": config}}
 
 
+def _gpt(model: str, reasoning: Any, room: int | None) -> Fields:
+    effort = {True: "medium", False: "none", "minimal": "low"}.get(reasoning, reasoning)
+    return {"additionalModelRequestFields": {"reasoning": {"effort": effort}}}
+
+
 def _openai(model: str, reasoning: Any, room: int | None) -> Fields:
     effort = {True: "medium", False: "low", "none": "low", "minimal": "low"}.get(reasoning, reasoning)
     return {"additionalModelRequestFields": {"reasoning_effort": effort}}
@@ -79,9 +84,9 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"))),
     (r"\bnova", Family(("system", "messages"), reasoning=_nova)),
     (r"gpt-oss", Family(output=True, reasoning=_openai)),
-    (r"openai\.", Family(output=True, signed=True, reasoning=_openai)),
+    (r"openai\.", Family(output=True, signed=True, reasoning=_gpt)),
     (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True, beside=(), inside=("document",))),
-    (r"mistral\.", Family(output=True, beside=(), inside=("document",))),
+    (r"mistral\.", Family(output=True, beside=(), inside=("document",), ids=r"[a-zA-Z0-9]{9}")),
     (r"\bmeta\.", Family(beside=())),
     (r"qwen", Family(output=True, reasoning=_qwen, inside=(), opening=True)),
     (r"deepseek\.v3|gemma|minimax|kimi|nemotron", Family(output=True)),

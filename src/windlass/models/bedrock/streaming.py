@@ -11,7 +11,7 @@ from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, Part, ToolCallPart
 from windlass.models.parts import arguments, text_in
 
-from .decode import METADATA, decode_block, make_reply
+from .decode import METADATA, OURS, decode_block, make_reply
 
 Data = Mapping[str, Any]
 
@@ -119,7 +119,7 @@ class _Block:
         if not text:
             return None
         self.pieces.append(text)
-        return None if self.data.get("type") else ArgumentsDelta(text, self.place, name=self.name)
+        return ArgumentsDelta(text, self.place, name=self.name) if self.data.get("type") in OURS else None
 
     def result(self, piece: list[Data]) -> AnyDelta | None:
         """A piece of what a tool of the vendor's found; texts grow."""
@@ -174,7 +174,7 @@ class _Block:
             told = bool(text or thought or not hidden)
             return [*(decode_block({self.kind: {"reasoningText": {"text": text, **thought}}}) if told else ()), *hidden]
         if self.kind == "toolUse":
-            given = {"input": arguments(text)} if text and self.data.get("type") else {}
+            given = {"input": arguments(text)} if text and self.data.get("type") not in OURS else {}
             return decode_block({self.kind: {**self.data, **given}}, text)
         return decode_block({self.kind: self.data})
 
