@@ -51,6 +51,7 @@ STATUSES: list[tuple[int, dict[str, Any], type[ModelError], bool, float | None]]
     (429, {"message": "Resource exhausted", "status": "RESOURCE_EXHAUSTED"}, RateLimited, True, None),
     (429, {"message": "You exceeded your current quota", "details": [PER_MINUTE, WAIT]}, RateLimited, True, 36.5),
     (429, {"message": "You exceeded your current quota", "details": [PER_DAY, WAIT]}, QuotaExceeded, False, 36.5),
+    (429, {"message": "Quota exceeded for metric: x, limit: 0, model: y"}, QuotaExceeded, False, None),
     (429, {"message": "limit 'Gemini 2.5 Pro Requests per day per user'"}, QuotaExceeded, False, None),
     (429, {"message": "Your prepayment credits are depleted."}, QuotaExceeded, False, None),
     (499, {"message": "x", "status": "CANCELLED"}, ConnectionFailed, True, None),

@@ -252,7 +252,7 @@ async def test_null_and_the_unknown_are_borne() -> None:
     odd: dict[str, Any] = {
         "candidates": [{"content": None, "finishReason": None, "safetyRatings": None, "groundingMetadata": None}],
         "usageMetadata": None,
-        "promptFeedback": {"safetyRatings": []},
+        "promptFeedback": {"safetyRatings": [], "blockReason": "BLOCK_REASON_UNSPECIFIED"},
         "modelVersion": "m",
         "news": {"a": 1},
     }
@@ -290,6 +290,7 @@ async def test_arguments_in_pieces_are_put_where_they_belong() -> None:
     pieces = [
         {"jsonPath": "$.city", "stringValue": "New ", "willContinue": True},
         {"jsonPath": "$.city", "stringValue": "Delhi"},
+        {"jsonPath": "$.city"},
         {"jsonPath": "$.days[0].high", "numberValue": 31},
         {"jsonPath": "$.days[1].high", "numberValue": 32},
         {"jsonPath": "$['in words']", "boolValue": True},

@@ -116,7 +116,13 @@ THINKING: list[tuple[str, Any, dict[str, Any]]] = [
     (OLDER, 2000, {"includeThoughts": True, "thinkingBudget": 2000}),
     (OLDER, {"thinkingBudget": 5}, {"thinkingBudget": 5}),
     (NEWER, "low", {"includeThoughts": True, "thinkingLevel": "LOW"}),
-    (NEWER, False, {"thinkingLevel": "MINIMAL"}),
+    (NEWER, "xhigh", {"includeThoughts": True, "thinkingLevel": "HIGH"}),
+    (NEWER, "minimal", {"includeThoughts": True, "thinkingLevel": "LOW"}),
+    (NEWER, False, {"thinkingLevel": "LOW"}),
+    ("gemini-3.7-flash", "none", {"thinkingLevel": "LOW"}),
+    ("gemini-3-flash-preview", False, {"thinkingLevel": "MINIMAL"}),
+    ("gemini-3.5-flash-lite", "minimal", {"includeThoughts": True, "thinkingLevel": "MINIMAL"}),
+    ("gemini-2.5-pro", False, {"thinkingBudget": 128}),
     (NEWER, True, {"includeThoughts": True}),
 ]
 
@@ -159,6 +165,14 @@ async def test_an_older_model_with_tools_is_asked_for_the_schema_in_words() -> N
     text = body["systemInstruction"]["parts"][0]["text"]
     assert text.startswith("Be kind.\n\nYour final answer is JSON")
     assert '{"type": "object", "properties": {"city": {"type": "string"}}}' in text
+
+
+@pytest.mark.parametrize("choice", ["required", "weather", ["weather"]])
+async def test_a_model_that_must_call_a_tool_is_asked_for_the_schema_in_words(choice: Any) -> None:
+    request = asking(output=SCHEMA, tools=(ToolSpec("weather"),), settings={"tool_choice": choice})
+    body = await sent(request, NEWER)
+    assert body["generationConfig"] == {}
+    assert "Your final answer is JSON" in body["systemInstruction"]["parts"][0]["text"]
 
 
 async def test_images_of_a_user() -> None:
@@ -250,6 +264,8 @@ async def test_calls_of_another_model_say_so_to_a_newer_one() -> None:
     assert [part["functionResponse"]["id"] for part in older[2]["parts"]] == ["toolu_1", "toolu_2"]
     newer = await contents(user("Hi"), foreign, results, model=NEWER)
     assert newer[1]["parts"] == [calls[0] | {"thoughtSignature": UNSIGNED}, calls[1]]
+    assert await contents(user("Hi"), foreign, results, model="eu.gemini-3.5-flash") == newer
+    assert await contents(user("Hi"), foreign, results, model="au.gemini-2.5-flash") == older
     other = await contents(user("Hi"), foreign, results, model="models/gemma-4")
     assert other[1]["parts"] == calls
 

@@ -13,7 +13,12 @@ _KINDS = ("stringValue", "numberValue", "boolValue")
 
 
 def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Put a piece where its path says (`$.cities[0].name`); a text that is there already goes on."""
+    """Put a piece where its path says (`$.cities[0].name`); a text that is there already goes on.
+
+    A piece without a value only says that nothing more will come there.
+    """
+    if not any(kind in piece for kind in (*_KINDS, "nullValue")):
+        return
     steps = [int(at) if at else name or quoted for name, at, quoted in _STEP.findall(piece["jsonPath"])]
     if not steps:
         raise ValueError(f"'jsonPath' leads nowhere: {piece['jsonPath']!r}")

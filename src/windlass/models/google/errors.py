@@ -34,7 +34,7 @@ BY_NAME = {
     "DEADLINE_EXCEEDED": 504,
 }
 OVERFLOW = re.compile(r"token count.*exceeds|exceeds the maximum number of tokens|payload size exceeds", re.I)
-SPENT = re.compile(r"per ?day|per ?month|credits are depleted", re.I)
+SPENT = re.compile(r"per ?day|per ?month|credits are depleted|limit: 0\b(?!\.)", re.I)
 
 
 def translated(error: Exception) -> ModelError | None:

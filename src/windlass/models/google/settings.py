@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,14 @@ GENERATION = {
 }
 CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+LEVELS = {"xhigh": "HIGH", "max": "HIGH"}
+"""What is said of thinking in words that Gemini does not know."""
+NEWER = re.compile(r"(^|\.)gemini-(?![12]|robotics-er-1)")
+"""Models since Gemini 3, which may have the name of a region before their own."""
+MINIMAL = re.compile(r"gemini-3(\.[0-6])?-flash")
+"""Models that can think hardly at all; the least that others can is little."""
+LEAST = 128
+"""The least tokens that Gemini 2.5 Pro, which always thinks, thinks with."""
 
 
 class Encoder:
@@ -27,7 +36,8 @@ class Encoder:
 
     def __init__(self, model: str) -> None:
         plain = model.rpartition("/")[2]
-        self._newer = plain.startswith("gemini-") and not plain.startswith(("gemini-1", "gemini-2"))
+        self._plain = plain
+        self._newer = NEWER.search(plain) is not None
         self._history = history(newer=self._newer)
         self._tools: tuple[tuple[ToolSpec, ...], list[Json]] = ((), [])
         self._output: tuple[Mapping[str, Any] | None, Json] = (None, {})
@@ -37,13 +47,16 @@ class Encoder:
         body: Json = {"contents": self._history.encoded(request.messages)}
         output = request.output
         system = request.system
-        if output is not None and request.tools and not self._newer:
+        choice = settings.get("tool_choice") if request.tools else None
+        forced = choice is not None and choice not in ("auto", "none")
+        # Older models take no schema beside tools, and newer ones none while they must call one.
+        if output is not None and request.tools and (forced or not self._newer):
             system, output = asking_for(output, system), None
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}], "role": "user"}
         if request.tools:
             body["tools"] = self._declared(request.tools)
-            if choice := settings.get("tool_choice"):
+            if choice:
                 body["toolConfig"] = {"functionCallingConfig": _choice(choice)}
         body["generationConfig"] = self._generation(settings, output)
         extra = thawed(settings["extra"])
@@ -61,7 +74,7 @@ class Encoder:
             stop = config["stopSequences"]
             config["stopSequences"] = [stop] if isinstance(stop, str) else list(stop)
         if "reasoning" in settings:
-            config["thinkingConfig"] = _thinking(settings["reasoning"], newer=self._newer)
+            config["thinkingConfig"] = _thinking(self._plain, settings["reasoning"], newer=self._newer)
         if output is not None:
             if output is not self._output[0]:
                 self._output = (output, thawed(output))
@@ -85,16 +98,23 @@ def _choice(choice: Any) -> Json:
     return {"mode": "ANY", "allowedFunctionNames": list(choice)}
 
 
-def _thinking(reasoning: Any, *, newer: bool) -> Json:
+def _thinking(model: str, reasoning: Any, *, newer: bool) -> Json:
     """A word, yes or no, a number of tokens, or the vendor's own mapping."""
     if isinstance(reasoning, Mapping):
         return dict(reasoning)
     if reasoning is True:
         return {"includeThoughts": True}
     if reasoning is False or reasoning == "none":
-        return {"thinkingLevel": "MINIMAL"} if newer else {"thinkingBudget": 0}
+        budget = LEAST if "2.5-pro" in model else 0
+        return {"thinkingLevel": _level(model, "minimal")} if newer else {"thinkingBudget": budget}
     if not isinstance(reasoning, str):
         return {"includeThoughts": True, "thinkingBudget": reasoning}
     if newer:
-        return {"includeThoughts": True, "thinkingLevel": reasoning.upper()}
+        return {"includeThoughts": True, "thinkingLevel": _level(model, reasoning)}
     return {"includeThoughts": True, "thinkingBudget": BUDGETS.get(reasoning, -1)}
+
+
+def _level(model: str, word: str) -> str:
+    if word == "minimal" and not MINIMAL.search(model):
+        return "LOW"
+    return LEVELS.get(word, word.upper())

@@ -84,8 +84,9 @@ class Assembly:
             if name in chunk:
                 self._about[name] = chunk[name]
         feedback = chunk.get("promptFeedback")
-        if feedback and feedback.get("blockReason"):
-            said = ": ".join(filter(None, [feedback["blockReason"], feedback.get("blockReasonMessage")]))
+        reason = (feedback or {}).get("blockReason")
+        if reason and not reason.endswith("UNSPECIFIED"):
+            said = ": ".join(filter(None, [reason, feedback.get("blockReasonMessage")]))
             raise ContentFiltered(f"Gemini refuses the prompt: {said}", request_id=self._id)
         return deltas
 
