@@ -8,6 +8,8 @@ from typing import Any
 
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 """Tokens to think with, for models that want to be told them and know no effort."""
+_THINKING = re.compile("claude-(fable|mythos)")
+"""Models that always think, and refuse to be told not to."""
 _BUDGETED = re.compile(r"claude-3-7|claude-(opus|sonnet|haiku)-4(-[015]\b|-2025|@|$)|claude-4-(opus|sonnet)")
 
 
@@ -19,7 +21,7 @@ def thinking(model: str, reasoning: Any, room: int | None) -> tuple[dict[str, An
     if isinstance(reasoning, Mapping):
         return dict(reasoning), None
     if reasoning is False or reasoning == "none":
-        return {"type": "disabled"}, None
+        return ({"type": "adaptive"}, "low") if _THINKING.search(model) else ({"type": "disabled"}, None)
     if isinstance(reasoning, int) and reasoning is not True:
         return {"type": "enabled", "budget_tokens": reasoning}, None
     if _BUDGETED.search(model):

@@ -74,6 +74,14 @@ async def test_an_error_of_something_between_us_and_the_vendor_is_one_too() -> N
     assert limited.value.request_id == "aws_1"
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_error_of_googles_cloud_may_be_in_a_list(streaming: bool) -> None:
+    body = [{"error": {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED"}}]
+    with pytest.raises(RateLimited) as caught:
+        await asked(Server(httpx2.Response(429, json=body)).model(), streaming=streaming)
+    assert facts(caught.value) == (RateLimited, "Quota exceeded", 429, True, None, None)
+
+
 INSIDE: list[tuple[dict[str, Any], type[ModelError], bool]] = [
     ({"type": "overloaded_error", "message": "m"}, Overloaded, True),
     ({"type": "api_error", "message": "m"}, ServerError, True),

@@ -95,12 +95,13 @@ async def test_each_kind_of_block_becomes_parts_and_goes_back_unharmed(
     assert server.asked[1]["messages"][1]["content"] == [back or said]
 
 
-async def test_all_blocks_of_a_reply_go_back_in_their_order() -> None:
+async def test_all_blocks_of_a_reply_go_back_in_their_order_but_for_calls_which_must_be_the_last() -> None:
     server = Server(answer(*[said for said, _, _ in BLOCKS]), answer("ok"))
     model = server.model(cache=False)
     reply = await model.reply(asking())
     await model.reply(ModelRequest("", Messages([user("Hello"), ours(reply.message)])))
-    assert server.asked[1]["messages"][1]["content"] == [back or said for said, _, back in BLOCKS]
+    blocks = [back or said for said, _, back in BLOCKS]
+    assert server.asked[1]["messages"][1]["content"] == sorted(blocks, key=lambda block: block["type"] == "tool_use")
 
 
 async def test_a_reply_says_what_was_spent_and_who_spoke() -> None:
@@ -149,7 +150,8 @@ async def test_a_reply_says_what_it_cost_where_the_address_and_the_model_have_a_
 
 FINISHES = [
     ("end_turn", "stop"), ("stop_sequence", "stop"), ("tool_use", "tool_calls"), ("max_tokens", "length"),
-    ("model_context_window_exceeded", "length"), ("refusal", "refusal"), ("pause_turn", "paused"), ("new", "other"),
+    ("model_context_window_exceeded", "length"), ("refusal", "refusal"), ("pause_turn", "paused"),
+    ("compaction", "paused"), ("new", "other"),
 ]  # fmt: skip
 
 
@@ -192,6 +194,10 @@ async def test_the_container_that_the_vendor_has_used_is_used_again_until_it_exp
     await model.reply(asking())
     await model.reply(ModelRequest("", Messages(history), settings={"extra": {"container": "mine"}}))
     assert [asked.get("container") for asked in server.asked] == [None, "container_1", None, "mine"]
+    server.answers.insert(0, answer("ok"))
+    skilled = {"skills": [{"type": "anthropic", "skill_id": "pptx"}]}
+    await model.reply(ModelRequest("", Messages(history), settings={"extra": {"container": skilled}}))
+    assert server.asked[-1]["container"] == {"id": "container_1", **skilled}
     _, late = await heard(model, asking())
     server.answers.append(answer("ok"))
     await model.reply(ModelRequest("", Messages([*history, late.message, user("Go on")])))
@@ -254,6 +260,103 @@ async def test_a_stream_of_everything_becomes_deltas_and_a_whole_with_the_same_p
         "claude-x-1",
         "msg_1",
     )
+
+
+RAN = {
+    "type": "code_execution_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": {"type": "code_execution_result", "stdout": "", "return_code": 0, "content": [], "abort_reason": None},
+}  # fmt: skip
+
+
+async def test_a_message_may_be_whole_from_the_start() -> None:
+    """As the vendor answers when code of its own waits for the results of calls."""
+    caller = {"type": "code_execution_20250825", "tool_id": "srvtoolu_2"}
+    blocks = [RAN, {"type": "text", "text": "So"}, {**USED, "caller": caller}]
+    start = {"type": "message_start", "message": answer(*blocks, stop="tool_use", container={"id": "c"})}
+    more = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}]
+    server = Server(
+        events(start, {"type": "message_stop"}),
+        events(start, *text(0, "And"), *more, {"type": "message_stop"}),
+        answer("ok"),
+    )
+    model = server.model(cache=False)
+    deltas, reply = await heard(model, asking())
+    assert deltas == [TextDelta("So", 1), ArgumentsDelta('{"a":1,"b":"ö"}', 2, name="add")]
+    assert reply.message.parts == (
+        OpaquePart(VENDOR, RAN, mediated=False),
+        TextPart("So"),
+        ToolCallPart("add", '{"a":1,"b":"ö"}', vendor_id="toolu_1"),
+        OpaquePart(VENDOR, {"fields": {"caller": caller}}),
+        OpaquePart(VENDOR, {"container": {"id": "c"}}),
+    )
+    assert (reply.finish, reply.raw_finish, reply.usage) == ("tool_calls", "tool_use", Usage(10, 5))
+    deltas, longer = await heard(model, asking())
+    assert (deltas[2:], longer.text) == ([TextDelta("And", 4)], "SoAnd")
+    assert (longer.raw_finish, longer.usage.output) == ("end_turn", 9)
+    await model.reply(ModelRequest("", Messages([user("Hi"), ours(reply.message)])))
+    assert server.asked[2]["messages"][1]["content"] == blocks
+
+
+async def test_a_beginning_that_is_said_twice_counts_once_and_two_streams_in_one_are_a_bad_reply() -> None:
+    start = {"type": "message_start", "message": {**answer(), "usage": {"input_tokens": 10}}}
+    again = {"type": "message_start", "message": {**answer(), "usage": {"input_tokens": 99}}}
+    ending = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
+    _, reply = await heard(Server(events(start, again, *text(0, "Hi"), *ending)).model(), asking())
+    assert (reply.text, reply.usage.input) == ("Hi", 10)
+    other = {"type": "message_start", "message": {**answer(), "id": "msg_2"}}
+    with pytest.raises(BadReply, match="inside of another") as caught:
+        await heard(Server(events(start, *text(0, "Hi"), other, *text(0, "Ho"), *ending)).model(), asking())
+    assert caught.value.retryable
+
+
+HANDED = {
+    "type": "fallback",
+    "from": {"model": "claude-a"},
+    "to": {"model": "claude-b"},
+    "trigger": {"type": "refusal"},
+}
+THOUGHTS = [{"type": "thinking", "thinking": thought, "signature": f"sig {thought}"} for thought in "ab"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_where_another_model_has_taken_over_it_is_the_one_that_answered(streaming: bool) -> None:
+    blocks = [THOUGHTS[0], HANDED, THOUGHTS[1], USED]
+    body = streamed(*[block(at, said) for at, said in enumerate(blocks)], stop="tool_use")
+    whole = answer(*blocks, stop="tool_use", model="claude-b")
+    server = Server(body if streaming else whole, answer("ok"))
+    model = server.model(cache=False)
+    reply = await asked(model, streaming=streaming)
+    assert (reply.model, reply.finish) == ("claude-b", "tool_calls")
+    await model.reply(ModelRequest("", Messages([user("Hi"), ours(reply.message)])))
+    assert server.asked[1]["messages"][1]["content"] == blocks
+
+
+async def test_a_call_of_a_model_that_then_declined_is_none() -> None:
+    call = {**USED, "id": "toolu_0", "name": "declined", "caller": {"type": "x"}}
+    server = Server(answer("So", call, HANDED, "Well", USED, stop="tool_use"), answer("No", call, HANDED), answer("ok"))
+    model = server.model(cache=False)
+    reply = await model.reply(asking())
+    assert [call.name for call in reply.tool_calls] == ["add"]
+    assert (await model.reply(asking())).finish == "stop"
+    await model.reply(ModelRequest("", Messages([user("Hi"), ours(reply.message)])))
+    said = [{"type": "text", "text": text} for text in ("So", "Well")]
+    assert server.asked[2]["messages"][1]["content"] == [said[0], HANDED, said[1], USED]
+
+
+async def test_a_summary_in_pieces_goes_back_whole() -> None:
+    pieces = [
+        {"type": "compaction_delta", "content": piece, "encrypted_content": None} for piece in ("So ", "far", None)
+    ]
+    signed = {"type": "compaction_delta", "encrypted_content": "e"}
+    body = streamed(block(0, {"type": "compaction", "content": None}, *pieces, signed), stop="compaction")
+    server = Server(body, answer("ok"))
+    model = server.model(cache=False)
+    _, reply = await heard(model, asking())
+    assert reply.finish == "paused"
+    await model.reply(ModelRequest("", Messages([user("Hi"), reply.message])))
+    summary = {"type": "compaction", "content": "So far", "encrypted_content": "e"}
+    assert server.asked[1]["messages"][1]["content"] == [summary]
 
 
 async def test_a_call_says_what_the_model_wrote_even_if_it_is_no_json() -> None:

@@ -92,7 +92,27 @@ PARTS: list[tuple[Part, dict[str, Any] | None]] = [
 @pytest.mark.parametrize(("part", "block"), PARTS)
 async def test_an_assistant_says_each_kind_of_part(part: Part, block: dict[str, Any] | None) -> None:
     body = await wire(user("Hi"), Message("assistant", (part, TextPart("."))), user("Go on"))
-    assert body[1]["content"] == [*([] if block is None else [block]), {"type": "text", "text": "."}]
+    said = [*([] if block is None else [block]), {"type": "text", "text": "."}]
+    assert body[1]["content"] == (said[::-1] if type(part) is ToolCallPart else said)
+
+
+async def test_nothing_comes_after_the_calls_of_an_answer() -> None:
+    searched = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    one, two = [ToolCallPart("add", "{}", f"s/1/{at}") for at in range(2)]
+    parts = (TextPart("One"), one, OpaquePart("anthropic", searched), TextPart("Two"), two)
+    body = await wire(user("Hi"), Message("assistant", parts))
+    assert [block["type"] for block in body[1]["content"]] == [
+        "text",
+        "server_tool_use",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
+
+
+async def test_models_that_always_think_are_told_to_think_little() -> None:
+    body = await sent(asking(), "claude-fable-5", reasoning=False)
+    assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
 
 
 IMAGES = [

@@ -22,7 +22,10 @@ FINISHES = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
     "pause_turn": "paused",
+    "compaction": "paused",
 }
+FALLBACK = "fallback"
+"""The type of the block that says that another model goes on where the one before it has declined."""
 
 
 def decode_reply(answer: Any) -> ModelReply:
@@ -35,7 +38,7 @@ def decode_reply(answer: Any) -> ModelReply:
 
 def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapping[str, int]) -> ModelReply:
     """A reply of its parts; `message` says who gave it and `ending` why it ends."""
-    parts = list(parts)
+    parts = _served(list(parts))
     stop = text_in(ending, "stop_reason") or None
     finish = FINISHES.get(stop or "", "other")
     if finish == "stop" and any(type(part) is ToolCallPart for part in parts):
@@ -52,6 +55,18 @@ def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapp
         raw_finish=stop,
         response_id=text_in(message, "id") or None,
     )
+
+
+def _served(parts: list[Part]) -> list[Part]:
+    """The parts, of which no call is left that a model made which then declined: it may be cut off, and nobody waits
+    for its result."""
+    handed = [at for at, part in enumerate(parts) if type(part) is OpaquePart and part.data.get("type") == FALLBACK]
+    before = handed[-1] if handed else 0
+    declined = [
+        OpaquePart(VENDOR, {"declined": {"name": part.name, "json": part.json}}) if type(part) is ToolCallPart else part
+        for part in parts[:before]
+    ]
+    return [*declined, *parts[before:]]
 
 
 def refusal(ending: Block) -> str | None:

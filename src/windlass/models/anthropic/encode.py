@@ -43,7 +43,13 @@ def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts([part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
-    return [*_said("assistant", blocks), *_said("user", shown)]
+    return [*_said("assistant", _calls_last(blocks)), *_said("user", shown)]
+
+
+def _calls_last(blocks: list[Wire]) -> list[Wire]:
+    """The blocks of an answer, with nothing behind its calls: the vendor looks for the results right behind those, and
+    yet its models may go on to search or to speak, and those of others do."""
+    return sorted(blocks, key=lambda block: block["type"] == "tool_use")
 
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:

@@ -69,6 +69,7 @@ def told_error(
     body: Any, status: int = 200, headers: Mapping[str, str] = {}, otherwise: str = "the vendor reports an error"
 ) -> ModelError:
     """Our error for one that the vendor tells, be it inside a stream that began well."""
+    body = body[0] if isinstance(body, list) and body else body  # as Google's cloud has it
     told = body if isinstance(body, Mapping) else {}
     said = told["error"] if isinstance(told.get("error"), Mapping) else told
     message = str(said.get("message") or otherwise)

@@ -41,7 +41,9 @@ class Requests:
         if config:
             body["output_config"] = config
         if self._contained and (container := _container(request.messages)) is not None:
-            body["container"] = container
+            body[CONTAINER] = container
+            if isinstance(asked := extra.get(CONTAINER), Mapping):
+                extra[CONTAINER] = {"id": container, **asked}
         if (cache := settings.get("cache", True)) and "cache_control" not in extra:
             _set_breakpoints(body, request.messages, {"type": "ephemeral"} | ({} if cache is True else {"ttl": cache}))
         if streaming:

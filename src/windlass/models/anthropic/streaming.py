@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import ConnectionFailed
+from windlass.errors import BadReply, ConnectionFailed
 from windlass.messages import ModelReply, Part, ToolCallPart
 from windlass.models.parts import arguments, text_in
 
-from .decode import decode_block, make_reply, refusal, usage_numbers
+from .decode import FALLBACK, decode_block, make_reply, refusal, usage_numbers
 from .errors import told_error
 
 Event = Mapping[str, Any]
@@ -23,7 +23,7 @@ class Assembly:
     """
 
     def __init__(self) -> None:
-        self._message: Event | None = None
+        self._message: dict[str, Any] | None = None
         self._blocks: dict[int, _Block] = {}
         self._last: _Block | None = None
         self._usage: dict[str, int] = {}
@@ -32,26 +32,26 @@ class Assembly:
 
     def feed(self, event: Event) -> tuple[AnyDelta, ...]:
         """What an event adds; unknown ones are passed over."""
-        delta = self._take(event)
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            block = self._blocks.get(event["index"])
+            delta = block.add(event["delta"]) if block is not None else None
+        elif kind == "message_start":
+            return self._begin(event["message"])
+        else:
+            delta = self._take(kind, event)
         return () if delta is None else (delta,)
 
     def end(self) -> None:
         """The server says that it is done, which here is an event."""
 
-    def _take(self, event: Event) -> AnyDelta | None:
-        kind = event.get("type")
-        if kind == "content_block_delta":
-            block = self._blocks.get(event["index"])
-            return block.add(event["delta"]) if block is not None else None
+    def _take(self, kind: Any, event: Event) -> AnyDelta | None:
         if kind == "content_block_start":
             return self._start(event["index"], event["content_block"])
         if kind == "content_block_stop":
             block = self._blocks.get(event["index"])
             return block.stop() if block is not None else None
-        if kind == "message_start":
-            self._message = event["message"]
-            self._usage.update(usage_numbers(event["message"].get("usage")))
-        elif kind == "message_delta":
+        if kind == "message_delta":
             return self._end(event)
         elif kind == "message_stop":
             self.complete = True
@@ -66,9 +66,31 @@ class Assembly:
         parts: list[Part] = [part for block in self._blocks.values() for part in block.parts()]
         return make_reply(parts, self._message, self._ending, self._usage)
 
+    def _begin(self, message: Event) -> tuple[AnyDelta, ...]:
+        """The beginning. A message that goes on from calls inside of the vendor's code may have all of its blocks, and
+        its end, from the start; blocks that follow are numbered by themselves."""
+        if self._message is not None:
+            return self._begin_again(message)
+        self._message = dict(message)
+        self._usage.update(usage_numbers(message.get("usage")))
+        self._ending |= _said(message, "stop_reason", "stop_details")
+        deltas: list[AnyDelta | None] = []
+        for place, data in enumerate(message.get("content") or (), 1):
+            deltas += [self._start(-place, data), self._blocks[-place].stop()]
+        return tuple([delta for delta in deltas if delta is not None])
+
+    def _begin_again(self, message: Event) -> tuple[AnyDelta, ...]:
+        """Something between us and the vendor may say a beginning twice, or join two streams, of which nothing is to be
+        believed."""
+        if self._message and message.get("id") not in (None, self._message.get("id")):
+            raise BadReply("a message began inside of another", retryable=True)
+        return ()
+
     def _start(self, index: int, data: Event) -> AnyDelta | None:
         block = self._blocks[index] = _Block(dict(data), self._place())
         self._last = block
+        if block.kind == FALLBACK and self._message is not None:
+            self._message |= _said(data.get("to") or {}, "model")
         return block.begin()
 
     def _place(self) -> int:
@@ -78,7 +100,7 @@ class Assembly:
     def _end(self, event: Event) -> AnyDelta | None:
         """Note why the reply ends; a refusal may say so in place of any text."""
         self._usage.update(usage_numbers(event.get("usage")))
-        self._ending |= {name: value for name, value in (event.get("delta") or {}).items() if value is not None}
+        self._ending |= _said(event.get("delta") or {})
         explanation = refusal(self._ending)
         spoken = any(block.kind == "text" for block in self._blocks.values())
         return TextDelta(explanation, self._place()) if explanation and not spoken else None
@@ -159,9 +181,14 @@ class _Block:
     def _grow(self, fields: Event) -> None:
         """A kind of piece that we do not know: texts and lists grow, anything else is replaced."""
         for name, value in fields.items():
-            if name != "type":
+            if name != "type" and value is not None:
                 grows = type(value) in (str, list) and type(self.data.get(name)) is type(value)
                 self.data[name] = self.data[name] + value if grows else value
+
+
+def _said(fields: Event, *names: str) -> dict[str, Any]:
+    """The fields of which something is said; some or all."""
+    return {name: fields[name] for name in names or fields if fields.get(name) is not None}
 
 
 __all__ = ["Assembly"]
