@@ -83,8 +83,8 @@ class Assembly:
         for name in ("modelVersion", "responseId"):
             if name in chunk:
                 self._about[name] = chunk[name]
-        feedback = chunk.get("promptFeedback")
-        reason = (feedback or {}).get("blockReason")
+        feedback = chunk.get("promptFeedback") or {}
+        reason = feedback.get("blockReason")
         if reason and not reason.endswith("UNSPECIFIED"):
             said = ": ".join(filter(None, [reason, feedback.get("blockReasonMessage")]))
             raise ContentFiltered(f"Gemini refuses the prompt: {said}", request_id=self._id)
