@@ -110,6 +110,18 @@ async def test_nothing_comes_after_the_calls_of_an_answer() -> None:
     ]
 
 
+async def test_thoughts_between_calls_stay_between_them() -> None:
+    one, two = [ToolCallPart("add", "{}", f"s/1/{at}") for at in range(2)]
+    thoughts = [ThinkingPart(text, "sig", vendor="anthropic") for text in "ab"]
+    for parts in ((thoughts[0], one, thoughts[1], two), (one, thoughts[0], TextPart("So"), two)):
+        body = await wire(user("Hi"), Message("assistant", parts))
+        kinds = {ThinkingPart: "thinking", TextPart: "text", ToolCallPart: "tool_use"}
+        assert [block["type"] for block in body[1]["content"]] == [kinds[type(part)] for part in parts]
+    foreign = (one, ThinkingPart("c", "sig", vendor="google"), TextPart("So"), two)
+    body = await wire(user("Hi"), Message("assistant", foreign))
+    assert [block["type"] for block in body[1]["content"]] == ["text", "tool_use", "tool_use"]
+
+
 async def test_models_that_always_think_are_told_to_think_little() -> None:
     body = await sent(asking(), "claude-fable-5", reasoning=False)
     assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})

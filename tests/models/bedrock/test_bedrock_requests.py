@@ -251,6 +251,9 @@ async def test_newer_models_of_mistral_take_ids_of_nine_letters_and_digits_only(
 async def test_nothing_comes_after_the_calls_of_an_answer() -> None:
     [message] = await content(CALL, TextPart("And so"), role="assistant")
     assert [[*block] for block in message["content"]] == [["text"], ["toolUse"]]
+    thought, other = ThinkingPart("Hm.", "sig", vendor="bedrock"), CALL.replace(id="s/1/1", vendor_id="tooluse_2")
+    [message] = await content(thought, CALL, thought, other, role="assistant")
+    assert [[*block] for block in message["content"]] == [["reasoningContent"], ["toolUse"]] * 2
 
 
 async def test_an_id_that_bedrock_gave_goes_back_to_models_that_make_such() -> None:

@@ -48,7 +48,12 @@ def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
 
 def _calls_last(blocks: list[Wire]) -> list[Wire]:
     """The blocks of an answer, with nothing behind its calls: the vendor looks for the results right behind those, and
-    yet its models may go on to search or to speak, and those of others do."""
+    yet its models may go on to search or to speak, and those of others do. Thoughts between calls stay where they are,
+    and so does all the rest: that is how the vendor's models think."""
+    kinds = [block["type"] for block in blocks]
+    called = kinds[kinds.index("tool_use") :] if "tool_use" in kinds else []
+    if "thinking" in called or "redacted_thinking" in called:
+        return blocks
     return sorted(blocks, key=lambda block: block["type"] == "tool_use")
 
 

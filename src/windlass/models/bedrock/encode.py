@@ -58,8 +58,16 @@ def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
 
 
 def _calls_last(blocks: list[Wire]) -> list[Wire]:
-    """The blocks of an answer, with nothing behind its calls: Claude looks for the results right behind those."""
-    return sorted(blocks, key=lambda block: "toolUse" in block and "type" not in block["toolUse"])
+    """The blocks of an answer, with nothing behind its calls: Claude looks for the results right behind those. Where
+    there are thoughts between calls, all stays as it is."""
+    first = next((at for at, block in enumerate(blocks) if _is_call(block)), len(blocks))
+    if any("reasoningContent" in block for block in blocks[first:]):
+        return blocks
+    return sorted(blocks, key=_is_call)
+
+
+def _is_call(block: Wire) -> bool:
+    return "toolUse" in block and "type" not in block["toolUse"]
 
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:
