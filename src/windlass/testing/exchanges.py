@@ -17,7 +17,7 @@ HEAD = {"format": "windlass.cassette", "version": 1}
 
 SECRET_HEADERS = frozenset(
     ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "set-cookie", "openai-organization",
-     "openai-project")
+     "openai-project", "anthropic-organization-id", "anthropic-workspace-id")
 )  # fmt: skip
 SECRET_ENDINGS = ("authorization", "-key", "apikey", "-token", "secret", "password", "cookie")
 SECRET_PARAMETERS = frozenset(("key", "api_key", "apikey", "api-key", "access_token", "token", "sig", "signature"))

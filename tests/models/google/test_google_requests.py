@@ -270,6 +270,21 @@ async def test_calls_of_another_model_say_so_to_a_newer_one() -> None:
     assert other[1]["parts"] == calls
 
 
+async def test_a_call_comes_after_what_somebody_said_and_not_after_another_answer() -> None:
+    """As Gemini wants it: a compaction may leave a call at the beginning, and a model may go on."""
+    call = {"functionCall": {"name": "roll", "args": {}, "id": "c"}}
+    made = Message("assistant", (ToolCallPart("roll", "{}", "s/1/0", "c"),))
+    said = Message("assistant", (TextPart("Let me see."),))
+    result = Message("tool", (ToolResultPart("s/1/0", "roll"),))
+    assert [content["role"] for content in await contents(made, result)] == ["user", "model", "user"]
+    assert (await contents(made, result))[0]["parts"] == [{"text": "."}]
+    joined = await contents(user("Hi"), said, made, result)
+    assert [content["role"] for content in joined] == ["user", "model", "user"]
+    assert joined[1]["parts"] == [{"text": "Let me see."}, call]
+    assert [content["role"] for content in await contents(said, user("Hi"), user("Ho"))] == ["model", "user", "user"]
+    assert await contents() == [{"parts": [{"text": "."}], "role": "user"}]
+
+
 async def test_images_in_results() -> None:
     looked = Message("assistant", (ToolCallPart("look", "{}", "1", "a"), ToolCallPart("look", "{}", "2", "b")))
     sound = OpaquePart("google", {"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}})

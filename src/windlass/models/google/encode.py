@@ -34,7 +34,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def history(*, newer: bool) -> History:
-    """The encoded conversations of a model. Gemini takes several messages of one role in a row, so none are joined.
+    """The encoded conversations of a model. Gemini takes several messages of one role in a row, but for answers.
 
     A `newer` model (Gemini 3) wants its calls signed and takes images inside of results.
     """
@@ -45,7 +45,23 @@ def history(*, newer: bool) -> History:
             CODECS[type(part)](content, part)
         return content.json(message.role)
 
-    return History(encode, wire_id)
+    return History(encode, wire_id, join)
+
+
+def join(row: list[Json], wire: list[Json]) -> None:
+    """Add contents to those before; an answer that follows another is one with it, or it may not have calls."""
+    for one in wire:
+        if row and row[-1]["role"] == one["role"] == "model":
+            row[-1] = {"parts": [*row[-1]["parts"], *one["parts"]], "role": "model"}
+        else:
+            row.append(one)
+
+
+def opened(contents: list[Json]) -> list[Json]:
+    """The contents as Gemini takes them: calls come after somebody has said something."""
+    if contents and (contents[0]["role"] == "user" or not any("functionCall" in part for part in contents[0]["parts"])):
+        return contents
+    return [{"parts": [{"text": "."}], "role": "user"}, *contents]
 
 
 def wire_id(call_id: str, vendor_id: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from windlass.messages import ModelRequest, ToolSpec, thawed
 from windlass.models.settings import asking_for, joined, merging
 
-from .encode import Json, history
+from .encode import Json, history, opened
 
 merged = merging()
 GENERATION = {
@@ -44,7 +44,7 @@ class Encoder:
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Json:
         """The whole request."""
-        body: Json = {"contents": self._history.encoded(request.messages)}
+        body: Json = {"contents": opened(self._history.encoded(request.messages))}
         output = request.output
         system = request.system
         choice = settings.get("tool_choice") if request.tools else None
