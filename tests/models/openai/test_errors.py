@@ -175,3 +175,95 @@ async def test_an_answer_that_is_no_json_is_a_bad_reply() -> None:
     server = Server(httpx2.Response(200, content=b'{"id": ', headers={"content-type": "application/json"}))
     with pytest.raises(BadReply, match="no JSON"):
         await OpenAIChat("gpt-x", client=server.client).reply(asking())
+
+
+TOO_LONG = [
+    "The decoder prompt (length 10127) is longer than the maximum model length of 8192.",
+    "You passed 5000 input tokens. However, the model's context length is only 4096 tokens",
+    "The input (300 tokens) is longer than the model's context length (200 tokens).",
+    "prompt too long; exceeded max context length by 12 tokens",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens",
+    "Invalid request: Your request exceeded model token limit: 262144",
+    "Range of input length should be [1, 30720]",
+    "Prompt exceeds max length",
+    "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
+    "prompt token count of 70000 exceeds the limit of 64000",
+    "Input is too long for requested model.",
+    "Please reduce the length of the messages or completion.",
+    "`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",
+    "the request exceeds the available context size, try increasing it",
+]
+
+
+@pytest.mark.parametrize("text", TOO_LONG)
+async def test_a_request_that_is_too_long_is_known_by_the_words_of_many_servers(text: str) -> None:
+    server = Server(httpx2.Response(400, json={"object": "error", "message": text}), events({"error": text}))
+    model = OpenAIChat("m", client=server.client)
+    for streaming in (False, True):
+        with pytest.raises(ContextOverflow) as caught:
+            await asked(model, streaming=streaming)
+        assert str(caught.value) == text
+
+
+OTHERS: list[tuple[int, dict[str, Any], type[ModelError]]] = [
+    (400, {"message": "`max_tokens` must be at most 8192, which is less than the `context_window`"}, BadRequest),
+    (429, {"message": "Request too large for gpt-x on tokens per min: Limit 3, Requested 9"}, ContextOverflow),
+    (400, {"message": "Incorrect API key provided: xa***."}, AuthFailed),
+    (400, {"message": "API key not valid. Please pass a valid API key."}, AuthFailed),
+    (429, {"message": "x", "type": "exceeded_current_quota_error"}, QuotaExceeded),
+    (429, {"message": "x", "code": "1113"}, QuotaExceeded),
+    (400, {"message": "x", "code": "Arrearage"}, QuotaExceeded),
+    (400, {"message": "x", "code": "data_inspection_failed"}, ContentFiltered),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "kind"), OTHERS)
+async def test_servers_have_other_words_for_what_is_wrong(status: int, error: Any, kind: type[ModelError]) -> None:
+    server = Server(httpx2.Response(status, json={"error": error}))
+    with pytest.raises(ModelError) as caught:
+        await OpenAIChat("m", client=server.client).reply(asking())
+    assert type(caught.value) is kind
+    assert not caught.value.retryable
+
+
+WAITS = [
+    ("Rate limit reached. Please try again in 20s. Visit the site", 20.0),
+    ("Please try again in 6m0.5s.", 360.5),
+    ("Please try again in 350ms", 0.35),
+    ("Please retry after 55 seconds.", 55.0),
+    ("Please try again in 1h3m2s.", 3782.0),
+    ("Please retry in 2 minutes.", 120.0),
+    ("Please try again later", None),
+]
+
+
+@pytest.mark.parametrize(("text", "wait"), WAITS)
+async def test_how_long_to_wait_may_stand_in_the_message_only(text: str, wait: float | None) -> None:
+    failed = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": text}}}
+    limited = {"error": {"message": text, "code": "rate_limit_exceeded"}}
+    for model, streaming in (
+        (OpenAIChat("m", client=Server(httpx2.Response(429, json=limited)).client), False),
+        (OpenAIResponses("m", client=Server(events(failed)).client), True),
+    ):
+        with pytest.raises(RateLimited) as caught:
+            await asked(model, streaming=streaming)
+        assert caught.value.retry_after == (None if wait is None else pytest.approx(wait))
+
+
+async def test_a_header_says_better_how_long_to_wait() -> None:
+    limited = httpx2.Response(429, json={"error": {"message": "try again in 20s"}}, headers={"retry-after": "3"})
+    with pytest.raises(RateLimited) as caught:
+        await OpenAIChat("m", client=Server(limited).client).reply(asking())
+    assert caught.value.retry_after == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("invalid_image_url", BadRequest), ("failed_to_download_image", BadRequest), ("bio_policy", ContentFiltered),
+     ("misalignment_policy_violation", ContentFiltered), ("data_residency_mismatch", BadRequest)],
+)  # fmt: skip
+async def test_a_response_that_can_never_succeed_is_not_tried_again(code: str, kind: type[ModelError]) -> None:
+    failed = {"id": "r", "status": "failed", "error": {"code": code, "message": "m"}}
+    with pytest.raises(ModelError) as caught:
+        await OpenAIResponses("m", client=Server(failed).client).reply(asking())
+    assert (type(caught.value), caught.value.retryable) == (kind, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,14 +27,23 @@ _BY_CODE: dict[str, Kind] = {
     "billing_hard_limit_reached": QuotaExceeded,
     "billing_not_active": QuotaExceeded,
     "insufficient_balance": QuotaExceeded,
+    "insufficient_credits": QuotaExceeded,
+    "exceeded_current_quota_error": QuotaExceeded,
+    "Arrearage": QuotaExceeded,
+    "1113": QuotaExceeded,
     "context_length_exceeded": ContextOverflow,
     "exceed_context_size_error": ContextOverflow,
     "content_filter": ContentFiltered,
     "content_policy_violation": ContentFiltered,
     "moderation_blocked": ContentFiltered,
     "image_content_policy_violation": ContentFiltered,
+    "misalignment_policy_violation": ContentFiltered,
+    "bio_policy": ContentFiltered,
+    "data_inspection_failed": ContentFiltered,
     "model_not_found": ModelNotFound,
     "invalid_api_key": AuthFailed,
+    "authentication_error": AuthFailed,
+    "permission_error": AuthFailed,
     "rate_limit_exceeded": RateLimited,
     "rate_limit_error": RateLimited,
     "tokens": RateLimited,
@@ -47,10 +57,22 @@ _BY_CODE: dict[str, Kind] = {
     "tool_use_failed": BadRequest,
     "invalid_prompt": BadRequest,
     "invalid_request_error": BadRequest,
+    "bad_request_error": BadRequest,
+    "BadRequestError": BadRequest,
+    "data_residency_mismatch": BadRequest,
 }
 # Only these say more than the status does.
 _BEFORE_STATUS = (QuotaExceeded, ContextOverflow, ContentFiltered, ModelNotFound)
-_TOO_LONG = ("maximum context length", "context window", "context size", "context_length", "prompt is too long")
+_TOO_LONG = re.compile(
+    r"context[ _]length|context (?:window|size)|(?:prompt|input) (?:is )?too long|prompt exceeds max"
+    r"|maximum (?:prompt|model|allowed input) length|exceeded model token limit|reduce the length of the"
+    r"|token count.{,20} exceeds|range of input length|`inputs` (?:tokens|must have)"
+)
+_TOO_LARGE = "request too large"
+_BAD_KEY = re.compile(r"(?:incorrect|invalid) api key|api key not valid")
+_WAIT = re.compile(r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)? ?(?:milli|ms|s|m|h)[a-z]* ?)+)")
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(milli|ms|s|m|h)")
+_SECONDS = {"milli": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def translated(error: Exception) -> ModelError | None:
@@ -75,9 +97,17 @@ def said(body: object, message: str = "", **facts: Any) -> ModelError:
         code = "content_filter"
     status = facts.pop("status", None) or _status(told)
     names = (str(code), str(kind))
-    error = _kind(status, names, text)
+    error = _kind(status, names, text.lower())
     retryable = passing(error) or (error is BadRequest and "tool_use_failed" in names)
+    if error is RateLimited and facts.get("retry_after") is None:
+        facts["retry_after"] = _wait(text.lower())
     return error(text, retryable=retryable, status=status, **facts)
+
+
+def _wait(text: str) -> float | None:
+    """How many seconds a message says to wait."""
+    said = _WAIT.search(text)
+    return sum(float(number) * _SECONDS[unit] for number, unit in _TIME.findall(said[1])) if said else None
 
 
 def _of_status(error: openai.APIStatusError) -> ModelError:
@@ -104,16 +134,20 @@ def _text(told: Mapping[str, Any]) -> str:
 
 
 def _status(told: Mapping[str, Any]) -> int | None:
-    for name in ("status_code", "status", "code"):
-        if isinstance(value := told.get(name), int) and 400 <= value < 600:
-            return value
+    for name in ("status_code", "status", "http_code", "code"):
+        if re.fullmatch(r"[45]\d\d", str(told.get(name))):
+            return int(told[name])
     return None
 
 
 def _kind(status: int | None, names: tuple[str, ...], text: str) -> Kind:
-    if status in (None, 400, 413, 422, 500) and any(words in text.lower() for words in _TOO_LONG):
+    if text.startswith(_TOO_LARGE) or (status in (None, 400, 413, 422, 500) and _TOO_LONG.search(text)):
         return ContextOverflow
+    if status == 400 and _BAD_KEY.search(text):
+        return AuthFailed
     named = next((_BY_CODE[name] for name in names if name in _BY_CODE), None)
+    if named is None and status is None and "image" in names[0]:
+        return BadRequest
     if named is not None and (status in (None, 400) or named in _BEFORE_STATUS):
         return named
     return of_status(status or 500)
