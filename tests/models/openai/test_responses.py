@@ -150,6 +150,54 @@ async def test_reasoning_of_several_pieces_goes_back_in_as_many() -> None:
     assert server.asked[1]["input"] == [sealed, bare, {"role": "assistant", "content": "So"}]
 
 
+async def test_reasoning_that_is_shown_and_not_sealed_goes_back_as_it_was_shown() -> None:
+    content = [{"type": "reasoning_text", "text": text} for text in ("Hm", "Oh")]
+    shown = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
+    told = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "id": "rs_1"}},
+        *[
+            {"type": "response.reasoning_text.delta", "output_index": 0, "content_index": at, "delta": item["text"]}
+            for at, item in enumerate(content)
+        ],
+        {"type": "response.output_item.done", "output_index": 0, "item": {**shown, "status": "completed"}},
+        {"type": "response.completed", "response": answer({**shown, "status": "completed"}, CALL)},
+    ]
+    server = Server(answer({**shown, "encrypted_content": None}, CALL), answer(text("ok")), answer(text("ok")))
+    model = OpenAIResponses("m", client=server.client)
+    whole = await model.reply(asking())
+    streaming = OpenAIResponses("m", client=Server(events(*told)).client)
+    *_, streamed = [piece async for piece in streaming.stream(asking())]
+    assert whole.message == streamed.message
+    await model.reply(ModelRequest("", Messages([whole.message])))
+    assert server.asked[1]["input"][0] == shown
+
+
+async def test_a_call_goes_back_with_all_that_the_vendor_said_of_it() -> None:
+    program = {"type": "program", "id": "cm_1", "call_id": "call_0", "code": "x", "fingerprint": "gAAA"}
+    caller = {"type": "program", "caller_id": "call_0"}
+    named = {**CALL, "call_id": "call_2", "namespace": "crm", "status": "completed"}
+    output = [program, {**CALL, "caller": caller}, named, text("So")]
+    added = [
+        {"type": "response.output_item.added", "output_index": at, "item": item} for at, item in enumerate(output[:3])
+    ]
+    said = {"type": "response.output_text.delta", "output_index": 3, "delta": "So"}
+    whole = {"type": "response.completed", "response": answer(*output)}
+    server = Server(answer(*output), answer(text("ok")), events(*added, said, whole))
+    model = OpenAIResponses("m", client=server.client)
+    reply = await model.reply(asking())
+    assert reply.message.parts[0] == OpaquePart(VENDOR, program, mediated=False)
+    told = {"calls": {"call_1": {"caller": caller}, "call_2": {"namespace": "crm"}}}
+    assert reply.message.parts[4:] == (OpaquePart(VENDOR, told),)
+    await model.reply(ModelRequest("", Messages([reply.message])))
+    called = {name: CALL[name] for name in ("type", "call_id", "name", "arguments")}
+    assert server.asked[1]["input"][1:3] == [
+        {**called, "caller": caller},
+        {**called, "call_id": "call_2", "namespace": "crm"},
+    ]
+    *deltas, streamed = [piece async for piece in model.stream(asking())]
+    assert (deltas, streamed.message) == ([TextDelta("So", 3)], reply.message)
+
+
 async def test_what_came_from_others_is_left_out() -> None:
     parts = (ThinkingPart("Hm", "sig", vendor="anthropic"), OpaquePart("google", {"x": 1}), TextPart("Yes"))
     body = await sent(ModelRequest("", Messages([Message("assistant", parts)])))
@@ -178,6 +226,9 @@ async def test_a_reply_says_what_was_spent() -> None:
     }
     reply = await OpenAIResponses("m", client=Server(answer(text("Hi"), usage=usage)).client).reply(asking())
     assert reply.usage == Usage(10, 5, 4, 2, 3)
+    thought = {**usage, "total_tokens": 22}
+    reply = await OpenAIResponses("m", client=Server(answer(text("Hi"), usage=thought)).client).reply(asking())
+    assert reply.usage == Usage(10, 12, 4, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +257,11 @@ VENDOR_RUN: list[tuple[dict[str, Any], bool]] = [
     ({"type": "mcp_list_tools", "id": "ml_1", "server_label": "s", "tools": [{"name": "t"}]}, False),
     ({"type": "mcp_call", "id": "mc_1", "server_label": "s", "name": "t", "arguments": "{}", "output": "o"}, False),
     ({"type": "tool_search_call", "id": "ts_1", "arguments": {}}, False),
+    ({"type": "tool_search_call", "id": "ts_1", "execution": "client", "arguments": {}}, True),
+    ({"type": "shell_call", "id": "sh_1", "environment": {"type": "container_reference", "container_id": "c"}}, False),
+    ({"type": "shell_call", "id": "sh_1", "environment": {"type": "local"}}, True),
+    ({"type": "shell_call_output", "id": "so_1", "call_id": "call_9", "output": []}, False),
+    ({"type": "program_output", "id": "po_1", "call_id": "call_9", "result": "1"}, False),
     ({"type": "computer_call", "id": "cc_1", "call_id": "call_9", "action": {"type": "click"}}, True),
     ({"type": "compaction", "id": "cp_1", "encrypted_content": "gAAA"}, True),
     ({"type": "of_tomorrow", "anything": [{"x": None}]}, True),

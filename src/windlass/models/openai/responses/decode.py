@@ -12,7 +12,9 @@ from windlass.models.openai.errors import said
 from windlass.models.parts import text_in
 
 VENDOR = "openai-responses"
+SHOWN = "shown:"
 _CLIENT_RUN = ("computer_call", "local_shell_call", "shell_call", "apply_patch_call", "custom_tool_call")
+_OF_A_CALL = frozenset(["id", "type", "call_id", "name", "arguments", "status", "created_by"])
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -30,7 +32,7 @@ def decode(body: object) -> ModelReply:
     if "output" not in body:
         raise BadReply("the answer has no output", retryable=True)
     items = body["output"] or []
-    message = Message("assistant", tuple(part for item in items for part in parts_of(item)))
+    message = Message("assistant", (*[part for item in items for part in parts_of(item)], *_of_calls(items)))
     finish = _finish(body, items, message)
     model, id = text_in(body, "model") or None, text_in(body, "id") or None
     return ModelReply(message, usage(body.get("usage")), finish, model, status, id)
@@ -58,11 +60,27 @@ def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
     elif kind == "reasoning":
         *first, last = thoughts(item)
         yield from [ThinkingPart(text, vendor=VENDOR) for text in first]
-        yield ThinkingPart(last, text_in(item, "encrypted_content") or None, vendor=VENDOR)
+        yield ThinkingPart(last, text_in(item, "encrypted_content") or _shown(item), vendor=VENDOR)
     elif kind == "function_call":
         yield ToolCallPart(text_in(item, "name"), arguments_of(item), vendor_id=text_in(item, "call_id") or None)
     else:
-        yield OpaquePart(VENDOR, item, mediated=mediated(kind))
+        yield OpaquePart(VENDOR, item, mediated=mediated(item))
+
+
+def _shown(item: Mapping[str, Any]) -> str | None:
+    """The seal of reasoning that a server shows instead of sealing it, and wants back just as it was."""
+    return f"{SHOWN}{item['id']}" if item.get("content") and item.get("id") else None
+
+
+def _of_calls(items: list[Any]) -> Iterator[OpaquePart]:
+    """What calls have that we do not understand, such as a namespace: the vendor wants it back with the call."""
+    calls = [item for item in items if item.get("type") == "function_call"]
+    told = {
+        call.get("call_id") or "": {name: value for name, value in call.items() if value and name not in _OF_A_CALL}
+        for call in calls
+    }
+    if more := {id: fields for id, fields in told.items() if fields}:
+        yield OpaquePart(VENDOR, {"calls": more})
 
 
 def about(item: Mapping[str, Any]) -> Iterator[OpaquePart]:
@@ -78,9 +96,13 @@ def _all(item: Mapping[str, Any], name: str) -> list[Any]:
     return [told for content in _contents(item) for told in content.get(name) or ()]
 
 
-def mediated(kind: str) -> bool:
+def mediated(item: Mapping[str, Any]) -> bool:
     """Whether an item tells of nothing that the vendor has run by itself."""
-    return kind in _CLIENT_RUN or not ("_call" in kind or kind.startswith(("mcp_", "tool_search")))
+    kind = item.get("type") or ""
+    if kind in _CLIENT_RUN:
+        return (item.get("environment") or {}).get("type") != "container_reference"
+    ran = "_call" in kind or kind.startswith(("mcp_", "tool_search", "program"))
+    return not ran or item.get("execution") == "client"
 
 
 def thoughts(item: Mapping[str, Any]) -> list[str]:
@@ -102,9 +124,10 @@ def usage(told: Mapping[str, Any] | None) -> Usage:
     if not told:
         return Usage()
     inputs, outputs = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
+    input, total = told.get("input_tokens") or 0, told.get("total_tokens") or 0
     return Usage(
-        told.get("input_tokens") or 0,
-        told.get("output_tokens") or 0,
+        input,
+        max(told.get("output_tokens") or 0, total - input),
         inputs.get("cached_tokens") or 0,
         inputs.get("cache_write_tokens") or 0,
         outputs.get("reasoning_tokens") or 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from windlass.errors import ConfigError
@@ -23,6 +23,8 @@ from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.chat.encode import image_url, schema_format
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
+
+from .decode import SHOWN
 
 _REASONING_MODELS = re.compile(r"(?:^|[/:])(o\d|codex-|gpt-oss|gpt-[5-9](?!.*-chat))")
 
@@ -107,7 +109,7 @@ class ResponsesEncoder:
                     continue
                 items.append(_reasoning(thoughts, part.signature))
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
-                _set_phase(items, part.data)
+                _return(part.data, items, message.tool_calls)
             elif (item := self._item(part, id_of)) is not None:
                 items.append(item)
             thoughts = []
@@ -125,7 +127,13 @@ class ResponsesEncoder:
 
 
 def _reasoning(thoughts: list[str], signature: str) -> Wire:
-    """Reasoning can be sent back only in its encrypted form, which comes with the last piece: the server keeps none."""
+    """Reasoning can be sent back only in its encrypted form, which comes with the last piece: the server keeps none.
+
+    A server that encrypts nothing takes it as it was shown.
+    """
+    if signature.startswith(SHOWN):
+        content = [{"type": "reasoning_text", "text": text} for text in thoughts]
+        return {"type": "reasoning", "id": signature.removeprefix(SHOWN), "summary": [], "content": content}
     summary = [{"type": "summary_text", "text": text} for text in thoughts if text]
     return {"type": "reasoning", "summary": summary, "encrypted_content": signature}
 
@@ -145,12 +153,15 @@ def _plain(content: list[Wire]) -> str | list[Wire]:
     return content[0]["text"] if len(content) == 1 and content[0]["type"] == "input_text" else content
 
 
-def _set_phase(items: list[Wire], about: Mapping[str, Any]) -> None:
-    """Say of the texts before it which phase they belong to; the vendor wants nothing else that it told about them."""
+def _return(about: Mapping[str, Any], items: list[Wire], calls: Iterable[ToolCallPart]) -> None:
+    """Give back what the vendor told about the texts before it, which is their phase, and about the calls."""
     for item in reversed(items if "phase" in about else ()):
         if item.get("role") != "assistant" or "phase" in item:
             break
         item["phase"] = about["phase"]
+    called = [item for item in items if item.get("type") == "function_call"]
+    for item, call in zip(called, calls, strict=False) if "calls" in about else ():
+        item.update(thawed(about["calls"].get(call.vendor_id or "", {})))
 
 
 def _choice(choice: Any) -> Any:
