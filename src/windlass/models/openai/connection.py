@@ -18,14 +18,18 @@ from .errors import said, translated
 
 
 class _Events(AsyncStream[object]):
-    """The SDK's stream, which also knows whether the server has said that it is done."""
+    """The SDK's stream, which also knows whether the server has said that it is done.
+
+    Signs of life have no data, and the SDK would stumble over them.
+    """
 
     done = False
 
     async def _iter_events(self) -> AsyncIterator[Any]:
         async for event in super()._iter_events():
             self.done = self.done or event.data.startswith("[DONE]")
-            yield event
+            if event.data.strip():
+                yield event
 
 
 def connection(client: object, base_url: str | None, api_key: str | None, dialect: Dialect) -> Connection:

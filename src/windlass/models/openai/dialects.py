@@ -14,7 +14,8 @@ class Dialect(Value, frozen=True):
 
     `key` is the environment variable of its key (none: it needs no key), `thinking` the field of a message that holds
     reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
-    `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema.
+    `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema;
+    `schemas`: it takes a schema for its answer; `wants_thinking`: it refuses calls without the thought behind them.
     """
 
     vendor: str
@@ -26,6 +27,8 @@ class Dialect(Value, frozen=True):
     effort: str = "reasoning_effort"
     asks_for_usage: bool = True
     strict_tools: bool = False
+    schemas: bool = True
+    wants_thinking: bool = False
     call_ids: str = r".{1,256}"
 
     @property
@@ -64,7 +67,7 @@ DIALECTS = {
     for dialect in (
         Dialect("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "reasoning", effort="reasoning"),
         Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
-        Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+        Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False),
         Dialect(
             "mistral",
             "https://api.mistral.ai/v1",
@@ -78,6 +81,7 @@ DIALECTS = {
     )
 }
 _OPENAIS_HOSTS = re.compile(r"(.+\.)?(openai\.com|azure\.com|azure\.us|azure\.cn)")
+_KIMIS_HOSTS = re.compile(r"api\.moonshot\.(ai|cn)")
 _OPENAIS_MODELS = re.compile(r"(openai/)?(gpt-(?!oss)|o\d|chatgpt|ft:)")
 _BY_PLACE = {urlsplit(dialect.base_url or "").netloc: dialect for dialect in DIALECTS.values()}
 
@@ -93,7 +97,9 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
     if place.netloc in _BY_PLACE:
         return _BY_PLACE[place.netloc]
     return COMPATIBLE.replace(
-        key=_spare_key(), limit=OPENAI.limit if _OPENAIS_MODELS.match(model) else COMPATIBLE.limit
+        key=_spare_key(),
+        limit=OPENAI.limit if _OPENAIS_MODELS.match(model) else COMPATIBLE.limit,
+        wants_thinking=_KIMIS_HOSTS.fullmatch(place.hostname or "") is not None,
     )
 
 

@@ -8,19 +8,26 @@ from typing import Any
 
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.models.openai.dialects import COMPATIBLE
 from windlass.models.openai.errors import said
 from windlass.models.parts import refuse_text, text_in
 
 FINISHES = {
     "stop": "stop",
     "eos": "stop",
+    "eos_token": "stop",
     "end_turn": "stop",
+    "stop_sequence": "stop",
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
     "model_length": "length",
     "max_tokens": "length",
+    "model_context_window_exceeded": "length",
     "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "safety": "content_filter",
 }
 UNDERSTOOD = frozenset(["role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"])
 """The fields of a message that we understand; all others are kept as they are."""
@@ -34,14 +41,23 @@ def decode(body: object, vendor: str) -> ModelReply:
         raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
     choice = first_of(body.get("choices"))
     if choice is None:
-        if body.get("error"):
-            raise said(body["error"])
-        raise BadReply("the answer has no choices", retryable=True)
+        refuse_error(body)
+        raise BadReply(f"the answer has no choices: {str(body)[:200]}", retryable=True)
     if choice.get("error"):
         raise said(choice["error"])
     message = choice.get("message") or {}
     parts = tuple(_parts(message, vendor, choice.get("logprobs")))
     return reply(body, parts, text_in(choice, "finish_reason") or None, bool(message.get("refusal")), vendor)
+
+
+def refuse_error(body: Mapping[str, Any]) -> None:
+    """Raise the error that a body without choices tells of; some servers tell of one as if it were an answer."""
+    if body.get("error"):
+        raise said(body["error"])
+    if "choices" not in body and (
+        body.get("object") == "error" or "detail" in body or {"message", "code"} <= body.keys()
+    ):
+        raise said(body)
 
 
 def first_of(choices: list[Any] | None) -> Any:
@@ -55,10 +71,10 @@ def first_of(choices: list[Any] | None) -> Any:
 def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool, vendor: str) -> ModelReply:
     """A reply of these parts, with what the body tells about it."""
     message = Message("assistant", parts)
-    finish = FINISHES.get(raw or "", "other")
+    finish = FINISHES.get((raw or "").lower(), "other")
     if refused:
         finish = "refusal"
-    elif finish == "stop" and message.tool_calls:
+    elif message.tool_calls and (finish == "stop" or raw is None):
         finish = "tool_calls"
     spent = usage(body.get("usage")).replace(cost=_stated(body.get("usage") or {}, vendor))
     return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
@@ -72,6 +88,7 @@ def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterato
     if refusal := text_in(message, "refusal"):
         yield TextPart(refusal)
     fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | {"logprobs": logprobs}
+    fields |= thinking_field(message, vendor) if thinking else {}
     calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
@@ -90,6 +107,12 @@ def _content(kind: str, data: Any, vendor: str) -> Part:
 def thinking_of(message: Mapping[str, Any]) -> str:
     """The reasoning in a message or a piece of one; servers call it by two names, some by both at once."""
     return text_in(message, "reasoning_content") or text_in(message, "reasoning")
+
+
+def thinking_field(message: Mapping[str, Any], vendor: str) -> dict[str, str]:
+    """In which field a server that nobody knows has put its reasoning: some take it back in no other."""
+    own = vendor == COMPATIBLE.vendor and not message.get(COMPATIBLE.thinking)
+    return {"thinking_field": "reasoning"} if own else {}
 
 
 def content_of(content: object) -> Iterator[tuple[str, Any]]:
@@ -161,10 +184,21 @@ def usage(told: Mapping[str, Any] | None) -> Usage:
     if not told:
         return Usage()
     inputs, outputs = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
+    counts = {**told, **inputs}
     return Usage(
         told.get("prompt_tokens") or 0,
-        told.get("completion_tokens") or 0,
-        inputs.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or told.get("cached_tokens") or 0,
-        inputs.get("cache_write_tokens") or 0,
+        _output(told),
+        _counted(counts, "cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens"),
+        _counted(counts, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
         outputs.get("reasoning_tokens") or 0,
     )
+
+
+def _counted(told: Mapping[str, Any], *names: str) -> int:
+    """A number of tokens that servers call by several names."""
+    return next((told[name] for name in names if told.get(name)), 0)
+
+
+def _output(told: Mapping[str, Any]) -> int:
+    """What the model has said and thought: some servers count what it thought in the total only."""
+    return max(told.get("completion_tokens") or 0, (told.get("total_tokens") or 0) - (told.get("prompt_tokens") or 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,6 +23,9 @@ from windlass.messages import (
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, strict, with_extra
+from windlass.models.settings import asking_for
+
+_MISTRALS_MODELS = re.compile(r"mistral|mixtral|ministral|magistral|devstral|codestral|pixtral")
 
 
 class ChatEncoder:
@@ -30,23 +34,32 @@ class ChatEncoder:
     def __init__(self, model: str, dialect: Dialect) -> None:
         self._model = model
         self._dialect = dialect
-        self._history = History(self._message, dialect.wire_id)
+        self._join = _bridged if dialect.vendor == "mistral" or _MISTRALS_MODELS.search(model.lower()) else list.extend
+        self._history = History(self._message, dialect.wire_id, self._join)
         self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
-        system = [{"role": "system", "content": request.system}] if request.system else []
+        text, output = request.system, request.output
+        if output is not None and not self._dialect.schemas:
+            text = asking_for(output, text)
+        system = [{"role": "system", "content": text}] if text else []
         body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages, system)}
         if request.tools:
             body["tools"] = self._tools.encoded(request.tools)
-        if request.output is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": schema_format(request.output)}
+        if output is not None:
+            body["response_format"] = self._format(output)
         if streaming:
             body["stream"] = True
             if self._dialect.asks_for_usage:
                 body["stream_options"] = {"include_usage": True}
         tools = bool(request.tools or settings["extra"].get("tools"))
         return with_extra({**body, **self._settings(settings, tools)}, settings["extra"])
+
+    def _format(self, output: Mapping[str, Any]) -> Wire:
+        if not self._dialect.schemas:
+            return {"type": "json_object"}
+        return {"type": "json_schema", "json_schema": schema_format(output)}
 
     def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
         names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
@@ -74,7 +87,7 @@ class ChatEncoder:
         pictures = [picture for part in results for picture in _pictures(part)]
         content = pictures + [item for part in message.parts if (item := self._content(part)) is not None]
         if content:
-            wire.append({"role": "user", "content": _plain(content)})
+            self._join(wire, [{"role": "user", "content": _plain(content)}])
         return wire
 
     def _content(self, part: Part) -> Wire | None:
@@ -92,11 +105,14 @@ class ChatEncoder:
             elif type(part) is ThinkingPart:
                 self._think(part, wire, content)
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
-                _return(part.data, wire, message.tool_calls)
+                self._return(part.data, wire, message.tool_calls)
             elif type(part) is not ImagePart and (item := self._content(part)) is not None:
                 content.append(item)
         if content or "tool_calls" not in wire:
             wire["content"] = _plain(content)
+        if "tool_calls" in wire and self._dialect.wants_thinking:
+            # An empty text is refused, too.
+            wire.setdefault(self._dialect.thinking, " ")
         return [wire]
 
     def _think(self, part: ThinkingPart, wire: Wire, content: list[Wire]) -> None:
@@ -107,6 +123,24 @@ class ChatEncoder:
             content.append({"type": "thinking", "thinking": [{"type": "text", "text": part.text}]})
         else:
             wire[self._dialect.thinking] = wire.get(self._dialect.thinking, "") + part.text
+
+    def _return(self, data: Mapping[str, Any], wire: Wire, calls: Iterable[ToolCallPart]) -> None:
+        """Give back to the vendor what it wants of the fields that only it understands; they come after the calls."""
+        if "audio" in data:
+            wire["audio"] = {"id": data["audio"].get("id")}
+        if "reasoning_details" in data:
+            wire["reasoning_details"] = thawed(data["reasoning_details"])
+        if "thinking_field" in data and self._dialect.thinking in wire:
+            wire[data["thinking_field"]] = wire.pop(self._dialect.thinking)
+        for call, part in zip(wire.get("tool_calls", ()), calls, strict=False) if "calls" in data else ():
+            call.update(thawed(data["calls"].get(part.vendor_id or "", {})))
+
+
+def _bridged(row: list[Wire], wire: list[Wire]) -> None:
+    """Add a message to those before it. Mistral's models let no user speak right after a tool."""
+    if row and wire and (row[-1]["role"], wire[0]["role"]) == ("tool", "user"):
+        row.append({"role": "assistant", "content": "I have read the results."})
+    row.extend(wire)
 
 
 def schema_format(schema: Mapping[str, Any]) -> Wire:
@@ -152,16 +186,6 @@ def _result(part: ToolResultPart) -> str:
 def _pictures(part: ToolResultPart) -> list[Wire]:
     images = [_image(item) for item in part.content if type(item) is ImagePart]
     return [{"type": "text", "text": f"From {part.name}:"}, *images] if images else []
-
-
-def _return(data: Mapping[str, Any], wire: Wire, calls: Iterable[ToolCallPart]) -> None:
-    """Give back to the vendor what it wants of the fields that only it understands; they come after the calls."""
-    if "audio" in data:
-        wire["audio"] = {"id": data["audio"].get("id")}
-    if "reasoning_details" in data:
-        wire["reasoning_details"] = thawed(data["reasoning_details"])
-    for call, part in zip(wire.get("tool_calls", ()), calls, strict=False) if "calls" in data else ():
-        call.update(thawed(data["calls"].get(part.vendor_id or "", {})))
 
 
 def _choice(choice: Any) -> Any:

@@ -11,7 +11,22 @@ from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPa
 from windlass.models.openai.errors import said
 from windlass.models.parts import text_in
 
-from .decode import UNDERSTOOD, arguments_of, content_of, first_of, kept, more_of, reply, thinking_of, whole
+from .decode import (
+    UNDERSTOOD,
+    arguments_of,
+    content_of,
+    first_of,
+    kept,
+    more_of,
+    refuse_error,
+    reply,
+    thinking_field,
+    thinking_of,
+    whole,
+)
+
+_GROW = ("text", "summary", "data", "signature", "transcript")
+"""The texts that come in pieces; all others, such as the name of a format, are said again with each piece."""
 
 
 class _Growing:
@@ -44,8 +59,13 @@ class ChatStream:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing: the server said that it is done, or all that comes last has come."""
-        return self._finish is not None and (self._done or "usage" in self._about)
+        """Whether nothing is missing: the server said that it is done, or all that comes last has come.
+
+        Some servers say so and never why.
+        """
+        if self._finish is None:
+            return self._done and bool(self._parts)
+        return self._done or "usage" in self._about
 
     def end(self) -> None:
         """The server says that it is done."""
@@ -60,6 +80,7 @@ class ChatStream:
             self._about["usage"] = asked["usage"]
         choice = first_of(event.get("choices"))
         if choice is None:
+            refuse_error(event)
             return
         if choice.get("error"):
             raise said(choice["error"])
@@ -74,6 +95,8 @@ class ChatStream:
 
     def _delta(self, delta: Mapping[str, Any]) -> Iterator[AnyDelta]:
         if thinking := thinking_of(delta):
+            if "thinking" not in self._said:
+                self._kept |= thinking_field(delta, self._vendor)
             yield self._say("thinking", thinking)
         if content := delta.get("content"):
             for kind, data in content_of(content):
@@ -113,16 +136,21 @@ class ChatStream:
     def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _Growing:
         """The call that a piece belongs to. Some servers give no index, others the same one to each call."""
         growing = self._calls.get(index)
-        if growing is None or (name and _another(growing, vendor_id)):
+        if growing is not None and vendor_id not in (None, growing.vendor_id):
+            growing = self._known(vendor_id) or growing
+        if growing is None or (name and _another(growing, vendor_id, name)):
             growing = self._calls[index] = self._grow("call", name, vendor_id)
         growing.name = growing.name or name
         growing.vendor_id = growing.vendor_id or vendor_id
         return growing
 
+    def _known(self, vendor_id: str | None) -> _Growing | None:
+        return next((growing for growing in self._parts if growing.vendor_id == vendor_id), None)
+
     def _keep(self, name: str, value: Any) -> None:
         if value:
             before = self._kept.get(name)
-            self._kept[name] = value if before is None or isinstance(value, str) else _grown(before, value)
+            self._kept[name] = value if before is None else _grown(before, value)
 
     def reply(self) -> ModelReply:
         """The whole reply, if the stream came to its end."""
@@ -141,17 +169,17 @@ class ChatStream:
         return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
 
 
-def _another(growing: _Growing, vendor_id: str | None) -> bool:
-    """Whether a piece with a name begins a call: it has another id, or none, and the call before it is whole."""
+def _another(growing: _Growing, vendor_id: str | None, name: str) -> bool:
+    """Whether a piece with a name begins a call: it has another id, or none and the call before is another or whole."""
     if vendor_id or growing.vendor_id:
         return bool(vendor_id) and growing.vendor_id not in (None, vendor_id)
+    if growing.name not in ("", name):
+        return True
     return bool(growing.pieces) and growing.pieces[-1].endswith("}") and whole("".join(growing.pieces))
 
 
 def _grown(before: Any, piece: Any) -> Any:
-    """A value that only the vendor understands, and the next piece of it: texts and lists are joined."""
-    if isinstance(before, str) and isinstance(piece, str):
-        return before + piece
+    """A value that only the vendor understands, and the next piece of it: lists are joined, and texts that grow."""
     if isinstance(before, list) and isinstance(piece, list):
         return _joined(before, piece)
     if isinstance(before, Mapping) and isinstance(piece, Mapping):
@@ -160,7 +188,9 @@ def _grown(before: Any, piece: Any) -> Any:
 
 
 def _grown_field(name: str, before: Any, piece: Any) -> Any:
-    return piece if before is None or name in ("id", "type", "index") else _grown(before, piece)
+    if name in _GROW and isinstance(before, str) and isinstance(piece, str):
+        return before + piece
+    return _grown(before, piece)
 
 
 def _joined(before: list[Any], pieces: list[Any]) -> list[Any]:
