@@ -418,6 +418,34 @@ async def test_items_are_told_apart_by_their_ids_where_a_server_gives_no_places(
     assert deltas == [ThinkingDelta("Hm", 0), TextDelta("Hi", 1), ArgumentsDelta('{"a":1}', 2, name="add")]
 
 
+async def test_items_at_one_place_are_told_apart_and_pieces_are_counted_as_they_come() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "content": [{"type": "reasoning_text", "text": "Hm"}]}
+    said = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hi"}]}
+    calls = [{**CALL, "id": f"fc_{at}", "call_id": f"call_{at}", "arguments": f'{{"a":{at}}}'} for at in range(2)]
+    told = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "id": "rs_1"}},
+        {"type": "response.content_part.added", "output_index": 0, "content_index": 0, "part": {"type": "output_text"}},
+        {"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "x", "content_index": 4, "delta": "H"},
+        {"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "y", "content_index": 4, "delta": "m"},
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 5, "delta": "Hi"},
+    ]
+    for call in calls:
+        told += [
+            {"type": "response.output_item.added", "output_index": 1, "item": {**call, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": call["arguments"]},
+        ]
+    done = [
+        {"type": "response.output_item.done", "output_index": at, "item": item}
+        for at, item in [(1, calls[0]), (1, calls[1]), (0, thought), (0, said)]
+    ]
+    for output in ([thought, said, *calls], []):
+        ended = {"type": "response.completed", "response": answer(*output)}
+        server = Server(events(*told, *done, ended))
+        deltas, reply = await heard(OpenAIResponses("m", client=server.client), asking())
+        assert [delta.part for delta in deltas] == [0, 0, 1, 2, 3]
+        assert [call.vendor_id for call in reply.tool_calls] == ["call_0", "call_1"]
+
+
 async def test_reasoning_that_is_shown_comes_before_its_summary() -> None:
     thought = {
         "type": "reasoning",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, ClassVar, TypeAlias
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
@@ -15,20 +16,24 @@ from .decode import about, decode, thoughts
 
 Event: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = int | str | None
+_KINDS = {"message": "text", "reasoning": "thinking", "function_call": "call"}
 
 
 class ResponseStream:
     """Takes one event after the other; `reply` is the whole.
 
-    The parts of an item have the places that `decode` will give them: items come one after the other.
+    The parts of an item have the places that `decode` will give them: items come one after the other. Some servers give
+    several items one place, and count their pieces through; so what is thought, said and called is told apart, and
+    pieces are counted as they come.
     """
 
     def __init__(self) -> None:
         self._next = 0
-        self._places: dict[tuple[Key, int], int] = {}
+        self._places: dict[tuple[Key, str], dict[Any, int]] = {}
+        self._reserved: dict[tuple[Key, str], int] = {}
+        self._items: list[tuple[int, Any]] = []
+        self._kinds: dict[Key, str] = {}
         self._names: dict[Key, str] = {}
-        self._shown: dict[Key, int] = {}
-        self._items: dict[Key, Any] = {}
         self._whole: dict[str, Any] | None = None
 
     @property
@@ -49,54 +54,59 @@ class ResponseStream:
         if self._whole is None:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
-            self._whole["output"] = list(self._items.values())
+            self._whole["output"] = [item for _, item in sorted(self._items, key=itemgetter(0))]
         return decode(self._whole)
 
-    def _place(self, item: Key, content: int) -> int:
-        place = self._places.get((item, content))
+    def _place(self, item: Key, kind: str, piece: Any) -> int:
+        """The place of a piece of an item: that which is reserved for its first one, or the next."""
+        places = self._places.setdefault((item, kind), {})
+        place = places.get(piece)
         if place is None:
-            place = self._places[item, content] = self._next
-            self._next += 1
+            place = self._reserved.pop((item, kind), self._next)
+            places[piece] = place
+            self._next = max(self._next, place + 1)
         return place
 
     def _added(self, event: Event) -> Iterator[AnyDelta]:
         item, key = event["item"], _key(event)
+        kind = self._kinds[key] = _KINDS.get(item.get("type") or "", "opaque")
         self._names[key] = text_in(item, "name")
-        if item.get("type") != "message":
-            self._place(key, 0)
+        self._places.pop((key, kind), None)
+        if kind != "text":
+            self._reserved[key, kind] = self._next
+            self._next += 1
         return iter(())
 
     def _content_added(self, event: Event) -> Iterator[AnyDelta]:
-        self._place(_key(event), event.get("content_index") or 0)
+        key = _key(event)
+        if self._kinds.get(key, "text") == "text":
+            self._place(key, "text", event.get("content_index") or 0)
         return iter(())
 
     def _done(self, event: Event) -> Iterator[AnyDelta]:
         item, key = event["item"], _key(event)
-        self._items[key] = item
+        self._items.append((event.get("output_index") or 0, item))
         if item.get("type") == "message":
-            for at, _ in enumerate(about(item), 1):
-                self._place(key, -at)
+            self._next += len(list(about(item)))
         elif item.get("type") == "reasoning":
-            for at, _ in enumerate(thoughts(item)):
-                self._place(key, at)
+            known = len(self._places.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
+            self._next += max(0, len(thoughts(item)) - known)
         return iter(())
 
     def _text(self, event: Event) -> Iterator[AnyDelta]:
-        yield TextDelta(text_in(event, "delta"), self._place(_key(event), event.get("content_index") or 0))
+        yield TextDelta(text_in(event, "delta"), self._place(_key(event), "text", event.get("content_index") or 0))
 
     def _summary(self, event: Event) -> Iterator[AnyDelta]:
-        key = _key(event)
-        piece = self._shown.get(key, 0) + (event.get("summary_index") or 0)
-        yield ThinkingDelta(text_in(event, "delta"), self._place(key, piece))
+        piece = ("summary", event.get("summary_index") or 0)
+        yield ThinkingDelta(text_in(event, "delta"), self._place(_key(event), "thinking", piece))
 
     def _reasoning(self, event: Event) -> Iterator[AnyDelta]:
-        key, piece = _key(event), event.get("content_index") or 0
-        self._shown[key] = piece + 1
-        yield ThinkingDelta(text_in(event, "delta"), self._place(key, piece))
+        piece = event.get("content_index") or 0
+        yield ThinkingDelta(text_in(event, "delta"), self._place(_key(event), "thinking", piece))
 
     def _arguments(self, event: Event) -> Iterator[AnyDelta]:
         item = _key(event)
-        yield ArgumentsDelta(text_in(event, "delta"), self._place(item, 0), name=self._names.get(item, ""))
+        yield ArgumentsDelta(text_in(event, "delta"), self._place(item, "call", 0), name=self._names.get(item, ""))
 
     def _ended(self, event: Event) -> Iterator[AnyDelta]:
         self._whole = dict(event["response"])
