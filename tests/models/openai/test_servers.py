@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from windlass.errors import BadReply, BadRequest, ConnectionFailed, ModelError, ServerError
+from windlass.errors import BadReply, BadRequest, ConnectionFailed, ModelError, QuotaExceeded, ServerError
 from windlass.messages import (
     ImagePart,
     Message,
@@ -62,6 +62,15 @@ async def test_a_call_may_have_any_index() -> None:
     assert await calls_of(piece(1, "", "c", "add"), piece(1, ""), piece(1, "{}")) == [("add", "{}", "c")]
 
 
+async def test_a_piece_with_neither_an_id_nor_a_name_goes_on_with_the_call_before_it() -> None:
+    pieces = [piece(0, "{}", "c0", "now"), piece(0, "", "c1", "add"), piece(1, '{"a"'), piece(1, ":1}")]
+    assert await calls_of(*pieces) == [("now", "{}", "c0"), ("add", '{"a":1}', "c1")]
+
+
+async def test_a_name_may_come_after_the_arguments() -> None:
+    assert await calls_of(piece(0, '{"a"', "c"), piece(0, ":1}", None, "add")) == [("add", '{"a":1}', "c")]
+
+
 async def test_what_is_said_again_with_each_piece_of_a_detail_is_kept_once() -> None:
     common = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
     pieces: list[dict[str, Any]] = [{"text": "ha"}, {"text": "ha"}, {"signature": "s"}]
@@ -86,6 +95,7 @@ SIGNS_OF_LIFE = [
     b"id: 7\n\n: ping\n\n",
     b"event: ping\n\n",
     b"data:\n\n",
+    b"data: null\n\n",
     b": OPENROUTER PROCESSING\n\n",
 ]
 
@@ -142,6 +152,8 @@ ERRORS: list[tuple[dict[str, Any], type[ModelError], bool]] = [
     ({"object": "error", "message": "m: bad", "type": "BadRequestError", "code": 400}, BadRequest, False),
     ({"code": "InternalError", "message": "m: lost"}, ServerError, True),
     ({"detail": "m: gone"}, ServerError, True),
+    ({"choices": None, "base_resp": {"status_code": 1008, "status_msg": "m: no balance"}}, QuotaExceeded, False),
+    ({"choices": None, "base_resp": {"status_code": 1000, "status_msg": "m: unknown"}}, ServerError, True),
     ({"type": "error", "error": {"type": "x", "message": "m", "http_code": "400"}}, BadRequest, False),
 ]
 
@@ -157,8 +169,8 @@ async def test_an_error_that_looks_like_an_answer_is_an_error(told: Any, kind: A
 
 
 async def test_an_answer_without_choices_says_what_it_has_instead() -> None:
-    odd = {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None}
-    with pytest.raises(BadReply, match="insufficient balance"):
+    odd = {"choices": None, "note": "come back later"}
+    with pytest.raises(BadReply, match="come back later"):
         await OpenAIChat("m", client=Server(odd).client).reply(asking())
 
 
@@ -166,6 +178,31 @@ async def test_a_filtered_answer_may_have_no_message() -> None:
     choice = {"index": 0, "finish_reason": "content_filter", "content_filter_results": {"hate": {"filtered": True}}}
     reply = await OpenAIChat("m", client=Server({"choices": [choice]}).client).reply(asking())
     assert (reply.message.parts, reply.finish) == ((), "content_filter")
+
+
+async def test_what_a_server_has_looked_up_by_itself_is_kept_and_marked() -> None:
+    beside = {"citations": ["http://x"], "search_results": [{"title": "X", "url": "http://x"}]}
+    pieces = [{**chunk(content="H"), "citations": ["http://x"]}, {**chunk("stop", content="i"), **beside}]
+    server = Server({**answer(content="Hi"), **beside}, events(*pieces), answer(content="ok"))
+    model = OpenAIChat("sonar", client=server.client)
+    for streaming in (False, True):
+        reply = await asked(model, streaming=streaming)
+        assert reply.message.parts == (TextPart("Hi"), OpaquePart("openai", beside, mediated=False))
+    await model.reply(ModelRequest("", Messages([user("Hi"), reply.message])))
+    assert server.asked[-1]["messages"][1] == {"role": "assistant", "content": "Hi"}
+
+
+async def test_text_in_a_list_may_have_the_name_that_responses_gives_it() -> None:
+    content = [{"type": "output_text", "text": "Hi"}]
+    reply = await OpenAIChat("m", client=Server(answer(content=content)).client).reply(asking())
+    assert reply.message.parts == (TextPart("Hi"),)
+
+
+async def test_a_vendor_that_takes_one_text_only_gets_all_in_one() -> None:
+    message = Message("user", (TextPart("One."), TextPart("Two.")))
+    assert await wire(message, dialect=DIALECTS["deepseek"]) == [{"role": "user", "content": "One.\n\nTwo."}]
+    (elsewhere,) = await wire(message)
+    assert [item["text"] for item in elsewhere["content"]] == ["One.", "Two."]
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -28,7 +28,7 @@ class _Events(AsyncStream[object]):
     async def _iter_events(self) -> AsyncIterator[Any]:
         async for event in super()._iter_events():
             self.done = self.done or event.data.startswith("[DONE]")
-            if event.data.strip():
+            if event.data.strip() not in ("", "null"):
                 yield event
 
 

@@ -15,7 +15,8 @@ class Dialect(Value, frozen=True):
     `key` is the environment variable of its key (none: it needs no key), `thinking` the field of a message that holds
     reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
     `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema;
-    `schemas`: it takes a schema for its answer; `wants_thinking`: it refuses calls without the thought behind them.
+    `schemas`: it takes a schema for its answer; `texts`: it takes several texts in one message; `wants_thinking`: it
+    refuses calls without the thought behind them.
     """
 
     vendor: str
@@ -28,6 +29,7 @@ class Dialect(Value, frozen=True):
     asks_for_usage: bool = True
     strict_tools: bool = False
     schemas: bool = True
+    texts: bool = True
     wants_thinking: bool = False
     call_ids: str = r".{1,256}"
 
@@ -67,7 +69,7 @@ DIALECTS = {
     for dialect in (
         Dialect("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "reasoning", effort="reasoning"),
         Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
-        Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False),
+        Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False, texts=False),
         Dialect(
             "mistral",
             "https://api.mistral.ai/v1",

@@ -31,7 +31,11 @@ FINISHES = {
 }
 UNDERSTOOD = frozenset(["role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"])
 """The fields of a message that we understand; all others are kept as they are."""
-_VENDOR_RUN = ("annotations", "executed_tools")
+LOOKED_UP = ("citations", "search_results")
+"""What stands beside the answer of a server that has searched by itself."""
+_VENDOR_RUN = ("annotations", "executed_tools", *LOOKED_UP)
+_STATUSES = {1002: 429, 1004: 401, 1008: 402, 2013: 400}
+"""What MiniMax calls errors in an answer, as a status."""
 _OF_A_CALL = frozenset(["index", "id", "type", "function"])
 
 
@@ -46,7 +50,8 @@ def decode(body: object, vendor: str) -> ModelReply:
     if choice.get("error"):
         raise said(choice["error"])
     message = choice.get("message") or {}
-    parts = tuple(_parts(message, vendor, choice.get("logprobs")))
+    beside = {"logprobs": choice.get("logprobs"), **{name: body.get(name) for name in LOOKED_UP}}
+    parts = tuple(_parts(message, vendor, beside))
     return reply(body, parts, text_in(choice, "finish_reason") or None, bool(message.get("refusal")), vendor)
 
 
@@ -54,10 +59,12 @@ def refuse_error(body: Mapping[str, Any]) -> None:
     """Raise the error that a body without choices tells of; some servers tell of one as if it were an answer."""
     if body.get("error"):
         raise said(body["error"])
-    if "choices" not in body and (
-        body.get("object") == "error" or "detail" in body or {"message", "code"} <= body.keys()
-    ):
+    told = body.get("object") == "error" or "detail" in body or {"message", "code"} <= body.keys()
+    if told and "choices" not in body:
         raise said(body)
+    status = body.get("base_resp")
+    if isinstance(status, Mapping) and (code := status.get("status_code")):
+        raise said(status.get("status_msg"), status=_STATUSES.get(code, 500))
 
 
 def first_of(choices: list[Any] | None) -> Any:
@@ -80,14 +87,14 @@ def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, ref
     return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
 
 
-def _parts(message: Mapping[str, Any], vendor: str, logprobs: object) -> Iterator[Part]:
+def _parts(message: Mapping[str, Any], vendor: str, beside: dict[str, Any]) -> Iterator[Part]:
     if thinking := thinking_of(message):
         yield ThinkingPart(thinking, vendor=vendor)
     for kind, data in content_of(message.get("content")):
         yield _content(kind, data, vendor)
     if refusal := text_in(message, "refusal"):
         yield TextPart(refusal)
-    fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | {"logprobs": logprobs}
+    fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | beside
     fields |= thinking_field(message, vendor) if thinking else {}
     calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
@@ -124,7 +131,7 @@ def content_of(content: object) -> Iterator[tuple[str, Any]]:
     for item in content if isinstance(content, list) else [] if content is None else [None]:
         if not isinstance(item, Mapping):
             refuse_text("content", content)
-        elif item.get("type") == "text":
+        elif item.get("type") in ("text", "output_text"):
             yield "text", text_in(item, "text")
         elif item.get("type") == "thinking":
             yield "thinking", _thought(item.get("thinking"))

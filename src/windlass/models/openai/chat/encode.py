@@ -87,7 +87,7 @@ class ChatEncoder:
         pictures = [picture for part in results for picture in _pictures(part)]
         content = pictures + [item for part in message.parts if (item := self._content(part)) is not None]
         if content:
-            self._join(wire, [{"role": "user", "content": _plain(content)}])
+            self._join(wire, [{"role": "user", "content": self._plain(content)}])
         return wire
 
     def _content(self, part: Part) -> Wire | None:
@@ -109,11 +109,18 @@ class ChatEncoder:
             elif type(part) is not ImagePart and (item := self._content(part)) is not None:
                 content.append(item)
         if content or "tool_calls" not in wire:
-            wire["content"] = _plain(content)
+            wire["content"] = self._plain(content)
         if "tool_calls" in wire and self._dialect.wants_thinking:
             # An empty text is refused, too.
             wire.setdefault(self._dialect.thinking, " ")
         return [wire]
+
+    def _plain(self, content: list[Wire]) -> str | list[Wire]:
+        """Content that is one text as that text, which every server understands."""
+        texts = [item["text"] for item in content if item["type"] == "text"]
+        if len(texts) == len(content) and (len(texts) < 2 or not self._dialect.texts):
+            return "\n\n".join(texts)
+        return content
 
     def _think(self, part: ThinkingPart, wire: Wire, content: list[Wire]) -> None:
         """Thinking goes back to the vendor it came from, and nowhere else."""
@@ -168,13 +175,6 @@ def _image(part: ImagePart) -> Wire:
 
 
 _CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _image}
-
-
-def _plain(content: list[Wire]) -> str | list[Wire]:
-    """Content that is one text as that text, which every server understands."""
-    if not content:
-        return ""
-    return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content
 
 
 def _result(part: ToolResultPart) -> str:

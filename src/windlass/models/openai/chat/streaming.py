@@ -12,6 +12,7 @@ from windlass.models.openai.errors import said
 from windlass.models.parts import text_in
 
 from .decode import (
+    LOOKED_UP,
     UNDERSTOOD,
     arguments_of,
     content_of,
@@ -25,6 +26,7 @@ from .decode import (
     whole,
 )
 
+_ABOUT = ("id", "model", "usage", *LOOKED_UP)
 _GROW = ("text", "summary", "data", "signature", "transcript")
 """The texts that come in pieces; all others, such as the name of a format, are said again with each piece."""
 
@@ -51,6 +53,7 @@ class ChatStream:
         self._parts: list[_Growing] = []
         self._said: dict[str, _Growing] = {}
         self._calls: dict[int | None, _Growing] = {}
+        self._last_call: _Growing | None = None
         self._kept: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
         self._finish: str | None = None
@@ -73,7 +76,7 @@ class ChatStream:
 
     def feed(self, event: Mapping[str, Any]) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
-        for name in ("id", "model", "usage"):
+        for name in _ABOUT:
             if event.get(name):
                 self._about[name] = event[name]
         if (asked := event.get("x_groq")) and asked.get("usage"):
@@ -134,12 +137,17 @@ class ChatStream:
             yield ArgumentsDelta(text, growing.part, name=growing.name)
 
     def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _Growing:
-        """The call that a piece belongs to. Some servers give no index, others the same one to each call."""
+        """The call that a piece belongs to. Some servers give no index, others a wrong one, or the same to each call.
+
+        What has neither an id nor a name goes on with what came before.
+        """
         growing = self._calls.get(index)
-        if growing is not None and vendor_id not in (None, growing.vendor_id):
+        if growing is None and not (vendor_id or name):
+            growing = self._last_call
+        elif growing is not None and vendor_id not in (None, growing.vendor_id):
             growing = self._known(vendor_id) or growing
         if growing is None or (name and _another(growing, vendor_id, name)):
-            growing = self._calls[index] = self._grow("call", name, vendor_id)
+            growing = self._last_call = self._calls[index] = self._grow("call", name, vendor_id)
         growing.name = growing.name or name
         growing.vendor_id = growing.vendor_id or vendor_id
         return growing
@@ -157,7 +165,8 @@ class ChatStream:
         if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
-        parts = (*map(self._part, self._parts), *kept({**self._kept, "calls": calls}, self._vendor))
+        beside = {name: self._about.get(name) for name in LOOKED_UP}
+        parts = (*map(self._part, self._parts), *kept({**self._kept, **beside, "calls": calls}, self._vendor))
         return reply(self._about, parts, self._finish, self._refused, self._vendor)
 
     def _part(self, growing: _Growing) -> Part:
