@@ -26,7 +26,6 @@ from .decode import (
     whole,
 )
 
-_ABOUT = ("id", "model", "usage", *LOOKED_UP)
 _GROW = ("text", "summary", "data", "signature", "transcript")
 """The texts that come in pieces; all others, such as the name of a format, are said again with each piece."""
 
@@ -76,7 +75,7 @@ class ChatStream:
 
     def feed(self, event: Mapping[str, Any]) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
-        for name in _ABOUT:
+        for name in ("id", "model", "usage"):
             if event.get(name):
                 self._about[name] = event[name]
         if (asked := event.get("x_groq")) and asked.get("usage"):
@@ -84,6 +83,7 @@ class ChatStream:
         choice = first_of(event.get("choices"))
         if choice is None:
             refuse_error(event)
+            self._keep_beside(event)
             return
         if choice.get("error"):
             raise said(choice["error"])
@@ -93,6 +93,7 @@ class ChatStream:
             self._keep("logprobs", choice["logprobs"])
         if choice.get("finish_reason"):
             self._finish = text_in(choice, "finish_reason")
+            self._keep_beside(event)
         if choice.get("usage"):
             self._about["usage"] = choice["usage"]
 
@@ -160,13 +161,16 @@ class ChatStream:
             before = self._kept.get(name)
             self._kept[name] = value if before is None else _grown(before, value)
 
+    def _keep_beside(self, event: Mapping[str, Any]) -> None:
+        """Keep what stands beside an answer; servers say all of it at the end."""
+        self._kept |= {name: event[name] for name in LOOKED_UP if event.get(name)}
+
     def reply(self) -> ModelReply:
         """The whole reply, if the stream came to its end."""
         if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
-        beside = {name: self._about.get(name) for name in LOOKED_UP}
-        parts = (*map(self._part, self._parts), *kept({**self._kept, **beside, "calls": calls}, self._vendor))
+        parts = (*map(self._part, self._parts), *kept({**self._kept, "calls": calls}, self._vendor))
         return reply(self._about, parts, self._finish, self._refused, self._vendor)
 
     def _part(self, growing: _Growing) -> Part:

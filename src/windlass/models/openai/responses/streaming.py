@@ -29,7 +29,8 @@ class ResponseStream:
 
     def __init__(self) -> None:
         self._next = 0
-        self._places: dict[tuple[Key, str], dict[Any, int]] = {}
+        self._places: dict[tuple[Key, str, Any], int] = {}
+        self._pieces: dict[tuple[Key, str], list[Any]] = {}
         self._reserved: dict[tuple[Key, str], int] = {}
         self._items: list[tuple[int, Any]] = []
         self._kinds: dict[Key, str] = {}
@@ -59,11 +60,10 @@ class ResponseStream:
 
     def _place(self, item: Key, kind: str, piece: Any) -> int:
         """The place of a piece of an item: that which is reserved for its first one, or the next."""
-        places = self._places.setdefault((item, kind), {})
-        place = places.get(piece)
+        place = self._places.get((item, kind, piece))
         if place is None:
-            place = self._reserved.pop((item, kind), self._next)
-            places[piece] = place
+            place = self._places[item, kind, piece] = self._reserved.pop((item, kind), self._next)
+            self._pieces.setdefault((item, kind), []).append(piece)
             self._next = max(self._next, place + 1)
         return place
 
@@ -71,7 +71,8 @@ class ResponseStream:
         item, key = event["item"], _key(event)
         kind = self._kinds[key] = _KINDS.get(item.get("type") or "", "opaque")
         self._names[key] = text_in(item, "name")
-        self._places.pop((key, kind), None)
+        for piece in self._pieces.pop((key, kind), ()):
+            del self._places[key, kind, piece]
         if kind != "text":
             self._reserved[key, kind] = self._next
             self._next += 1
@@ -89,7 +90,7 @@ class ResponseStream:
         if item.get("type") == "message":
             self._next += len(list(about(item)))
         elif item.get("type") == "reasoning":
-            known = len(self._places.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
+            known = len(self._pieces.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
             self._next += max(0, len(thoughts(item)) - known)
         return iter(())
 
