@@ -32,7 +32,7 @@ _BY_STATUS: dict[int, Kind] = {
 _PASSING = (errors.RateLimited, errors.Overloaded, errors.ServerError, errors.ConnectionFailed, errors.ModelTimeout)
 _REQUEST_IDS = (
     "x-goog-request-id", "request-id", "x-request-id", "x-amzn-requestid", "apim-request-id", "x-generation-id",
-    "cf-ray",
+    "mistral-correlation-id", "x-ds-trace-id", "cf-ray",
 )  # fmt: skip
 
 

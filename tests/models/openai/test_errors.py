@@ -76,6 +76,14 @@ async def test_a_server_may_say_itself_whether_to_try_again() -> None:
         assert caught.value.retryable is retryable
 
 
+@pytest.mark.parametrize("header", ["x-request-id", "apim-request-id", "mistral-correlation-id", "x-ds-trace-id"])
+async def test_a_request_is_found_again_by_what_its_vendor_calls_it(header: str) -> None:
+    failed = httpx2.Response(500, json={"error": {"message": "m"}}, headers={"cf-ray": "ray", header: "req_1"})
+    with pytest.raises(ServerError) as caught:
+        await OpenAIChat("m", client=Server(failed).client).reply(asking())
+    assert caught.value.request_id == "req_1"
+
+
 BODIES = [
     (httpx2.Response(404, json={"error": "model 'x' not found"}), ModelNotFound, "^model 'x' not found$"),
     (httpx2.Response(404, json={"detail": "Not Found"}), ModelNotFound, "^Not Found$"),
