@@ -134,6 +134,8 @@ USAGES: list[tuple[dict[str, Any], Usage]] = [
       "completion_tokens_details": {"reasoning_tokens": 30}}, Usage(12, 33, reasoning=30)),
     ({"prompt_tokens": 20, "completion_tokens": 151, "total_tokens": 553}, Usage(20, 533)),
     ({"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22, "num_cached_tokens": 16}, Usage(20, 2, 16)),
+    ({"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 122, "prompt_tokens_details": {"cached_tokens": 100}},
+     Usage(20, 2, 100)),
     ({"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4},
       "cache_creation_input_tokens": 3, "cache_read_input_tokens": 4}, Usage(9, 1, 4, 3)),
     ({"total_tokens": 0, "total_characters": 0}, Usage()),

@@ -194,7 +194,7 @@ def usage(told: Mapping[str, Any] | None) -> Usage:
     counts = {**told, **inputs}
     return Usage(
         told.get("prompt_tokens") or 0,
-        _output(told),
+        (told.get("completion_tokens") or 0) + _unsaid(told, outputs),
         _counted(counts, "cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens"),
         _counted(counts, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
         outputs.get("reasoning_tokens") or 0,
@@ -206,6 +206,8 @@ def _counted(told: Mapping[str, Any], *names: str) -> int:
     return next((told[name] for name in names if told.get(name)), 0)
 
 
-def _output(told: Mapping[str, Any]) -> int:
-    """What the model has said and thought: some servers count what it thought in the total only."""
-    return max(told.get("completion_tokens") or 0, (told.get("total_tokens") or 0) - (told.get("prompt_tokens") or 0))
+def _unsaid(told: Mapping[str, Any], outputs: Mapping[str, Any]) -> int:
+    """What the model has thought, if it is counted in the total only: with its number elsewhere, or with no details."""
+    over = (told.get("total_tokens") or 0) - (told.get("prompt_tokens") or 0) - (told.get("completion_tokens") or 0)
+    thought = outputs.get("reasoning_tokens") if outputs or told.get("prompt_tokens_details") else over
+    return over if over > 0 and over == thought else 0
