@@ -319,7 +319,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Wait for what is being written, and let go of the connections."""
         with self._lock:
-            workers, self._workers, self._closed = self._workers, None, True
+            workers, self._closed = self._workers, True
         if workers is not None:
             await asyncio.to_thread(workers.shutdown)
         while self._connections:

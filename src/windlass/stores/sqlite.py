@@ -7,9 +7,9 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -163,10 +163,12 @@ class SQLiteStore:
 
     def _append_here(self, session: str, records: Sequence[Record], expected: int) -> bool | None:
         """Append at once, where the disk is quick and nobody else writes; None if that cannot be: the writer will."""
-        if self._closed or not self._jobs.empty() or not self._writing.acquire(blocking=False):
+        if not self._jobs.empty() or not self._writing.acquire(blocking=False):
             return None
         db = self._here
         try:
+            if self._closed:
+                return None
             if db is None:
                 db = self._here = self._connect(timeout=0.0)
             started = time.perf_counter()
@@ -369,15 +371,16 @@ class SQLiteStore:
     async def close(self) -> None:
         """Wait for what is being written, and let go of the file."""
         with self._lock:
-            writer, self._writer, self._closed = self._writer, None, True
-            readers, self._readers = self._readers, None
+            self._closed = True
+            writer, readers = self._writer, self._readers
         if writer is not None:
             self._jobs.put(None)
             await asyncio.to_thread(writer.join)
         if readers is not None:
             await asyncio.to_thread(readers.shutdown)
-        while self._connections:
-            self._connections.pop().close()
+        with self._writing:  # another thread may be about to append without the writer
+            while self._connections:
+                self._connections.pop().close()
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -455,7 +458,7 @@ class SQLiteStore:
         settled: list[_Settled] = []
         begun = False
         try:
-            with self._writing:
+            with self._writing, self._undoing(db):
                 started = time.perf_counter()
                 begun = bool(db.execute("BEGIN IMMEDIATE"))
                 for job in jobs:
@@ -466,15 +469,23 @@ class SQLiteStore:
                 db.execute("COMMIT")
                 self._paced((time.perf_counter() - started) / len(jobs))
         except Exception as error:
-            self._heads.clear()
-            self._slow = SLOW
-            with suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
             if begun and len(jobs) > 1 and not db.in_transaction:
                 each = [self._commit(db, [job]) for job in jobs]
                 return [one for settled, _ in each for one in settled], all(sound for _, sound in each)
             return [(job, None, self._shown("write", error)) for job in jobs], not isinstance(error, sqlite3.Error)
         return settled, True
+
+    @contextmanager
+    def _undoing(self, db: sqlite3.Connection) -> Generator[None, None, None]:
+        """Forget what a transaction that fails has done, before anybody else may write."""
+        try:
+            yield
+        except Exception:
+            self._heads.clear()
+            self._slow = SLOW
+            with suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
 
     # ------------------------------------------------------------ the file
 
