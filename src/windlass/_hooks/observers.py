@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 from windlass.errors import HookError
@@ -57,8 +58,9 @@ class Backlog:
         with self._lock:
             self.count -= 1
             wake = self.count == 0 and self._idle is not None
-        if wake and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if wake:
+            with suppress(RuntimeError):  # the loop is closed: the turn was over long ago
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if self._idle is not None and self.count == 0:
