@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,9 @@ def install(name: str = DEFAULT) -> Path:
 def _sweep(target: Path) -> None:
     """Remove what killed installs have left."""
     for left in target.parent.glob(f".{target.name}-*"):
-        if time.time() - left.stat().st_mtime > LEFT_BEHIND:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another install is done with it
+            if time.time() - left.stat().st_mtime > LEFT_BEHIND:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _fetch(weights: Weights, work: Path) -> None:
