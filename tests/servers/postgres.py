@@ -43,8 +43,9 @@ class PostgresServer:
     def __init__(self) -> None:
         self.binaries = binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
-        self.port = free_port()
+        self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._answered = False
         self._databases = 0
         self._user: dict[str, Any] = {}
         if hasattr(os, "geteuid") and os.geteuid() == 0:  # PostgreSQL refuses to be run by root
@@ -74,10 +75,15 @@ class PostgresServer:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
-        """Start it, and wait until it answers. After a kill its old children may still be leaving: it tries again."""
-        deadline = time.monotonic() + 30
+        """Start it, and wait until it answers. After a kill its old children may still be leaving: it tries again.
+
+        Once it has answered it keeps its port. Until then somebody else may have taken the one that was free.
+        """
+        deadline = time.monotonic() + 50
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
+                if not self._answered:
+                    self.port = free_port()
                 self._launch()
             assert time.monotonic() < deadline, (self.folder / "log").read_text(errors="replace")
             time.sleep(0.02)
@@ -85,9 +91,10 @@ class PostgresServer:
     def _launch(self) -> None:
         data = str(self.folder / "data")
         settings = ["-h", "127.0.0.1", "-p", str(self.port), "-c", "max_connections=200", "-c", "fsync=off"]
+        settings += ["-c", "unix_socket_directories="]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self.binaries / "postgres", "-D", data, "-k", data, *settings],
+                [self.binaries / "postgres", "-D", data, *settings],
                 cwd=self.folder, stdout=log, stderr=log, **self._user,
             )  # fmt: skip
 
@@ -95,10 +102,12 @@ class PostgresServer:
         if self._process is None:
             return False
         try:
-            psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+            [(data,)] = self.execute("postgres", "SHOW data_directory")
         except psycopg.OperationalError:
             return False
-        return True
+        mine = os.path.realpath(data) == os.path.realpath(self.folder / "data")
+        self._answered = self._answered or mine
+        return mine
 
     def kill(self) -> None:
         """The end of the server without a goodbye."""
@@ -124,7 +133,7 @@ class PostgresServer:
     def execute(self, database: str, statement: str) -> list[Any]:
         """A statement as somebody beside the store would send it; `database` is a name or an address."""
         address = database if "://" in database else self.url(database)
-        with psycopg.connect(address, autocommit=True) as db:
+        with psycopg.connect(address, autocommit=True, connect_timeout=10) as db:
             cursor = db.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
