@@ -1,7 +1,11 @@
 """What all tests share."""
 
-from hypothesis import settings
+from functools import wraps
+from typing import Any
 
+from hypothesis import HealthCheck, settings
+
+from windlass import Agent
 from windlass._hooks import dispatch
 
 from .servers.llama import llama, weights
@@ -10,8 +14,21 @@ from .servers.postgres import database, postgres
 __all__ = ["database", "llama", "postgres", "weights"]
 
 # A slow machine is no failure, and a run can be repeated.
-settings.register_profile("windlass", deadline=None, derandomize=True)
+settings.register_profile(
+    "windlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+)
 settings.load_profile("windlass")
 
-# A machine that stalls must not look like a hook that blocks.
+# A machine that stalls must not look like a hook that blocks,
 dispatch.BLOCKED_AFTER = 2.0
+
+# nor like an observer that is too slow for the end of its turn.
+_init = Agent.__init__
+
+
+@wraps(_init)
+def _patient(self: Any, *given: Any, **options: Any) -> None:
+    _init(self, *given, **{"observer_patience": 50.0, **options})
+
+
+Agent.__init__ = _patient  # type: ignore[method-assign]

@@ -100,7 +100,7 @@ def test_the_example_runs(example, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

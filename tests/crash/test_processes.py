@@ -131,7 +131,7 @@ async def test_a_new_session_is_found_and_cancelled_from_another_process_while_i
     await store.close()
 
 
-@pytest.mark.timeout(SOAK + 60)
+@pytest.mark.timeout(SOAK + 300)
 async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path, child):
     """Behaviour 98: eight processes on one file, killed at random; every acknowledged record is there, every chain
     holds, and every session can be gone on with."""
