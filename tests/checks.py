@@ -7,7 +7,7 @@ import asyncio
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,12 +56,20 @@ async def only_this_task() -> bool:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    """Let others run until something holds."""
-    for _ in range(100_000):
+    """Let others run until something holds; threads, too, for which it takes a while."""
+    for turn in range(20_000):
         if holds():
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(0 if turn < 10_000 else 0.002)
     raise AssertionError("it never came to hold")
+
+
+async def out_of_time_once(begun: asyncio.Event, work: Awaitable[Any]) -> Any:
+    """What the work gives, with a time limit that expires as soon as something has begun."""
+    async with asyncio.timeout(None) as limit:
+        waiting = asyncio.ensure_future(begun.wait())
+        waiting.add_done_callback(lambda _: limit.reschedule(0))
+        return await work
 
 
 def visible(events: Iterable[Any]) -> str:

@@ -50,6 +50,8 @@ from windlass.messages import Usage
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
+from .checks import out_of_time_once
+
 
 class Ran:
     """Tools that remember what they did."""
@@ -233,14 +235,16 @@ async def test_a_tool_that_was_taken_out_of_the_session_does_not_run(ran: Ran):
 
 
 async def test_a_cancel_after_the_end_of_a_turn_leaves_it_as_it_was():
-    agent = Agent(ScriptedModel(says("done")), observer_patience=0.2)
+    agent = Agent(ScriptedModel(says("done")), observer_patience=50)
+    told = asyncio.Event()
 
     @agent.observe(TurnEnded)
     async def slow(fact: TurnEnded) -> None:
-        await asyncio.sleep(60)
+        told.set()
+        await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(agent.run("go", session="s"), 0.05)
+        await out_of_time_once(told, agent.run("go", session="s"))
     state = await agent.state("s")
     assert (state.turns, state.outcome) == (1, Completed())
 
@@ -275,15 +279,20 @@ async def test_a_call_that_had_ended_keeps_its_result_when_its_sibling_is_cancel
         turn.add("quick was here")
         return "quick"
 
+    begun = asyncio.Event()
+
     @tool
     async def slow() -> str:
         """Never end."""
+        for _ in range(50):  # quick has its result by then
+            await asyncio.sleep(0)
+        begun.set()
         await asyncio.Event().wait()
         return "never"
 
     agent = Agent(ScriptedModel(calls([("quick", {}), ("slow", {})])), tools=[quick, slow])
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(agent.run("go", session="s"), 0.05)
+        await out_of_time_once(begun, agent.run("go", session="s"))
     state = await agent.state("s")
     tools = next(message for message in state.messages if message.role == "tool")
     assert [part.status for part in tools.parts] == ["ok", "interrupted"]  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 from .checks import FrozenClock, check_log, only_this_task
 
-PATIENCE = 10.0
+PATIENCE = 50.0
 """Seconds after which something waits for itself."""
 
 

@@ -404,7 +404,7 @@ async def test_a_plain_gate_in_a_thread_is_timed_out_too(ran: Ran):
 
     @agent.gate(ToolCalling, timeout=0.01, thread=True)
     def slow(event: Any) -> None:
-        release.wait(5)
+        release.wait(50)
 
     try:
         await agent.run("go", session=SESSION)

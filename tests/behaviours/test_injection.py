@@ -116,7 +116,7 @@ async def test_the_members_of_a_parallel_group_run_together():
     together = asyncio.Barrier(3)
     for number in range(3):
 
-        @agent.inject(TurnStarting, group="retrieval", name=f"source{number}", timeout=1)
+        @agent.inject(TurnStarting, group="retrieval", name=f"source{number}", timeout=50)
         async def source(event: Any) -> str:
             await together.wait()
             return "part"

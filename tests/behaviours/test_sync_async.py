@@ -246,7 +246,7 @@ async def test_a_plain_wrap_does_not_stall_the_event_loop():
     @agent.wrap(ModelCall)
     def waiting(request, call_next):
         threads.append(threading.current_thread() is threading.main_thread())
-        assert released.wait(5)
+        assert released.wait(50)
         return call_next(request)
 
     async def release() -> None:

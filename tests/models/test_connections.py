@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import threading
+import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -48,10 +49,10 @@ def answering(vendor: Vendor) -> type[BaseHTTPRequestHandler]:
     return Answering
 
 
-def clients() -> int:
-    """How many HTTP clients there are."""
+def clients() -> weakref.WeakSet[httpx2.AsyncClient]:
+    """The HTTP clients that there are."""
     gc.collect()
-    return sum(isinstance(one, httpx2.AsyncClient) for one in gc.get_objects())
+    return weakref.WeakSet(one for one in gc.get_objects() if isinstance(one, httpx2.AsyncClient))
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -60,7 +61,7 @@ def test_a_model_has_a_client_for_the_loop_that_runs_and_none_for_those_before(
     name: str, vendor: Vendor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection of the first loop is still open when that ends, and of no use to the second."""
-    before = clients()
+    others = clients()
     with ThreadingHTTPServer(("127.0.0.1", 0), answering(vendor)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         models = [open_model(f"{name}:m", api_key="k", base_url=f"http://127.0.0.1:{server.server_port}")]
@@ -72,22 +73,25 @@ def test_a_model_has_a_client_for_the_loop_that_runs_and_none_for_those_before(
             return text
 
         assert [asyncio.run(ask()) for _ in range(4)] == ["Hi"] * 4
-        assert clients() <= before + 1
+        assert len(clients() - others) <= 1
         models.clear()
-        assert clients() <= before
+        assert clients() <= others
         server.shutdown()
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(("name", "vendor"), NAMES)
 async def test_a_model_that_nobody_closes_is_closed_when_it_is_gone(name: str, vendor: Vendor) -> None:
+    others = clients()
     with ThreadingHTTPServer(("127.0.0.1", 0), answering(vendor)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         models = [open_model(f"{name}:m", api_key="k", base_url=f"http://127.0.0.1:{server.server_port}")]
         assert (await models[0].reply(asking())).text == "Hi"
-        before = clients()
+        mine = [weakref.ref(one) for one in clients() if one not in others]
+        assert len(mine) == 1
         models.clear()
         for _ in range(100):
             await asyncio.sleep(0)
-        assert clients() == before - 1
+        gc.collect()
+        assert mine[0]() is None
         await asyncio.to_thread(server.shutdown)

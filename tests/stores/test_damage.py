@@ -415,7 +415,7 @@ class Slow(SQLiteStore):
         self.count += 1
         if self.count == 2:
             self.begun.set()
-            assert self.go.wait(20)
+            assert self.go.wait(50)
         return super()._append(*given)
 
 
@@ -423,7 +423,7 @@ async def test_a_turn_that_is_cancelled_while_its_records_are_written_ends_cance
     store = Slow(file)
     agent = Agent(FunctionModel(fetch_first), tools=[fetch], store=store)
     running = asyncio.ensure_future(agent.run("hello", session="s"))
-    await asyncio.to_thread(store.begun.wait, 20)
+    await asyncio.to_thread(store.begun.wait, 50)
     assert await agent.cancel("s", "enough")
     store.go.set()
     result = await running

@@ -168,12 +168,11 @@ async def test_a_log_of_the_same_length_and_epoch_is_told_apart_by_its_chain(sto
 
 
 async def test_a_process_that_stalls_while_it_holds_the_lock_loses_it(postgres, database):
+    other = PostgresStore(database, timeout=50)
+    await other.append("s", [OPENED], 0)
     patient = PostgresStore(database, timeout=0.3)
-    await patient.append("s", [OPENED], 0)
     with patient._connect() as stalled:
-        stalled.execute("BEGIN")
-        stalled.execute("SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
-        other = PostgresStore(database, timeout=10)
+        stalled.execute("BEGIN; SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
         await other.append("s", [Resumed()], 1)
         with pytest.raises(psycopg.Error):
             stalled.execute("SELECT 1")

@@ -188,14 +188,14 @@ class Counting(SQLiteStore):
     def _commit(self, db: sqlite3.Connection, jobs: list[Any]) -> Any:
         self.transactions.append(len(jobs))
         self.begun.set()
-        assert self.go.wait(20)
+        assert self.go.wait(50)
         return super()._commit(db, jobs)
 
 
 async def test_what_waits_is_committed_together(file):
     store = Counting(file)
     first = asyncio.ensure_future(store.append("first", [OPENED], 0))
-    await asyncio.to_thread(store.begun.wait, 20)
+    await asyncio.to_thread(store.begun.wait, 50)
     rest = [asyncio.ensure_future(store.append(f"s{name}", [OPENED], 0)) for name in range(99)]
     await asyncio.sleep(0)
     store.go.set()
@@ -208,7 +208,7 @@ async def test_what_waits_is_committed_together(file):
 async def test_who_is_refused_does_not_take_the_others_along(file):
     store = Counting(file)
     first = asyncio.ensure_future(store.append("s", [OPENED], 0))
-    await asyncio.to_thread(store.begun.wait, 20)
+    await asyncio.to_thread(store.begun.wait, 50)
     together = [asyncio.ensure_future(store.append("s", [number(at)], 1)) for at in range(3)]
     together.append(asyncio.ensure_future(store.append("t", [OPENED], 0)))
     await asyncio.sleep(0)
@@ -274,7 +274,7 @@ async def test_closing_leaves_one_file(store, file):
 async def test_closing_waits_for_what_is_being_written(file):
     store = Counting(file)
     appending = asyncio.ensure_future(store.append("s", [OPENED], 0))
-    await asyncio.to_thread(store.begun.wait, 20)
+    await asyncio.to_thread(store.begun.wait, 50)
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
     store.go.set()
@@ -283,6 +283,17 @@ async def test_closing_waits_for_what_is_being_written(file):
     again = SQLiteStore(file)
     assert list(await again.read("s")) == [OPENED]
     await again.close()
+
+
+async def test_of_two_who_close_at_once_both_wait_for_what_is_being_written(file):
+    store = Counting(file)
+    appending = asyncio.ensure_future(store.append("s", [OPENED], 0))
+    await asyncio.to_thread(store.begun.wait, 50)
+    closing = [asyncio.ensure_future(store.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    store.go.set()
+    await asyncio.gather(*closing)
+    assert await appending is False
 
 
 # ---------------------------------------------------------------- processes

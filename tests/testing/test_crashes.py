@@ -70,7 +70,7 @@ def test_all_runs_may_share_a_store(tmp_path: Path):
 
 
 def test_a_process_that_hangs_is_ended_and_named():
-    told = wrong_with(crash_plays.hangs_after_a_crash, timeout=2)
+    told = wrong_with(crash_plays.hangs_after_a_crash, timeout=5)
     assert "process 2 took too long" in told
 
 

@@ -430,14 +430,17 @@ class Trickle(Pieces):
 @pytest.mark.parametrize("told", [b"", b"event: ", events({"type": "message_start", "message": answer()})])
 async def test_bytes_that_trickle_in_are_no_answer(told: bytes) -> None:
     body = Trickle([told])
+    server = Server(answer("Hi"), body)
+    await server.model().reply(asking())  # a client's first request waits for a thread, too, and no body would be read
     with pytest.raises(ModelTimeout) as caught:
-        await heard(Server(body).model(timeout=0.05), asking())
+        await heard(server.model(timeout=0.05), asking())
     assert caught.value.retryable
     assert body.closed
     whole = Trickle([b'{"id": '])
     response = httpx2.Response(200, headers={"content-type": "application/json"}, stream=whole)
+    server.answers.append(response)
     with pytest.raises(ModelTimeout):
-        await Server(response).model(timeout=0.05).reply(asking())
+        await server.model(timeout=0.05).reply(asking())
     assert whole.closed
 
 

@@ -153,7 +153,7 @@ async def test_who_stops_listening_closes_the_connection(adapter: Any, whole: An
             listening.cancel()
         await asyncio.wait([listening])
         assert listening.cancelled() == (how == "cancel")
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), 50)
 
 
 @pytest.mark.parametrize(("adapter", "whole", "stream"), ADAPTERS)
@@ -174,7 +174,7 @@ async def test_who_does_not_wait_for_an_answer_closes_the_connection(
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), 50)
 
 
 @pytest.mark.parametrize(("adapter", "whole", "stream"), ADAPTERS)
@@ -185,9 +185,10 @@ async def test_a_server_that_sends_byte_by_byte_for_ever_is_too_late(
 ) -> None:
     """No byte is late, and yet nothing ever comes."""
     start = b"HTTP/1.1 200 OK\r\n" if from_the_first_byte else raw(b"data: {", framing="close")
-    gone = asyncio.Event()
+    begun, gone = asyncio.Event(), asyncio.Event()
 
     async def act(socket: Socket) -> None:
+        begun.set()
         await socket.send(start)
         try:
             while not socket.gone.is_set():
@@ -196,11 +197,15 @@ async def test_a_server_that_sends_byte_by_byte_for_ever_is_too_late(
         finally:
             gone.set()
 
-    async with talking(adapter, act, timeout=0.15) as model:
-        with pytest.raises(ModelTimeout) as caught:
-            await (streamed(model) if streaming else model.reply(asking()))
-        assert caught.value.retryable
-        await asyncio.wait_for(gone.wait(), 10)
+    for patience in (0.15, 1.5, 15.0):
+        async with talking(adapter, act, timeout=patience) as model:
+            with pytest.raises(ModelTimeout) as caught:
+                await (streamed(model) if streaming else model.reply(asking()))
+            assert caught.value.retryable
+            if begun.is_set():
+                await asyncio.wait_for(gone.wait(), 50)
+                return
+    raise AssertionError("the server was never asked")
 
 
 @pytest.mark.parametrize(("adapter", "whole", "stream"), ADAPTERS)
