@@ -257,10 +257,10 @@ def own_server() -> Iterator[PostgresServer]:
         server.remove()
 
 
-@pytest.mark.parametrize("kind", [Killed, ServerFull, Standby, RowLocked])
-async def test_a_turn_survives_what_happens_to_its_server(own_server, kind):
+@pytest.mark.parametrize(("kind", "timeout"), [(Killed, 3), (ServerFull, 30), (Standby, 30), (RowLocked, 3)])
+async def test_a_turn_survives_what_happens_to_its_server(own_server, kind, timeout):
     url = own_server.database()
-    store = PostgresStore(url, timeout=1)
+    store = PostgresStore(url, timeout=timeout)
     damage = kind(store)
     damage.server, damage.url = own_server, url
     await go_through(damage, lambda: PostgresStore(url))
