@@ -6,12 +6,14 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ class PostgresServer:
     def _launch(self) -> None:
         data = str(self.folder / "data")
         settings = ["-h", "127.0.0.1", "-p", str(self.port), "-c", "max_connections=200", "-c", "fsync=off"]
-        settings += ["-c", "unix_socket_directories="]
+        settings += ["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self.binaries / "postgres", "-D", data, *settings],
@@ -117,6 +119,11 @@ class PostgresServer:
             self._process = None
 
     def remove(self) -> None:
+        """The end of the server for good: it lets go of the memory that its processes share."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,9 @@ class Scenario:
 
 
 Play = Callable[[World], Scenario | Agent[Any, Any]]
+
+ROOM = 1 << 30
+"""So many bytes must be free in memory for the folders of all runs: a container may have very few."""
 
 
 class CrashPoint(Struct, frozen=True):
@@ -139,9 +143,10 @@ def crash_points(
 
 
 def _quick_place() -> str | None:
-    """A folder in memory, where there is one: who is killed leaves there what he would leave on a disk."""
+    """A folder in memory, where there is a large one: who is killed leaves there what he would leave on a disk."""
     memory = "/dev/shm"
-    return memory if os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK) else None
+    usable = os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK)
+    return memory if usable and shutil.disk_usage(memory).free >= ROOM else None
 
 
 def _named(scenario: Play) -> str:
