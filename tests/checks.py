@@ -119,18 +119,25 @@ def numbers(events: Iterable[Any]) -> list[int]:
 
 @contextmanager
 def nothing_unraised(*, collect: bool = True) -> Iterator[list[str]]:
-    """Fails if something goes wrong where nobody can catch it: in a finaliser, a callback, a task that was dropped."""
+    """Fails if something goes wrong where nobody can catch it: in a finaliser, a callback, a task that was dropped.
+
+    What others have left is not collected meanwhile.
+    """
+    if collect:
+        gc.collect()
     wrong: list[str] = []
     loop = asyncio.get_running_loop()
     hook, handler = sys.unraisablehook, loop.get_exception_handler()
     sys.unraisablehook = lambda args: wrong.append(f"unraisable: {args.exc_value!r} in {args.object!r}")
     loop.set_exception_handler(lambda _, context: wrong.append(f"loop: {context}"))
+    gc.disable()
     try:
         with warnings.catch_warnings(record=True, action="always") as caught:
             yield wrong
             if collect:
                 gc.collect()
     finally:
+        gc.enable()
         sys.unraisablehook = hook
         loop.set_exception_handler(handler)
     wrong += [str(warning.message) for warning in caught]

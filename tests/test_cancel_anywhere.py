@@ -335,7 +335,7 @@ async def test_a_thousand_cancellations_leave_nothing_behind(part):
 
 
 async def nothing_runs() -> bool:
-    for _ in range(50):  # threads that were given up, and streams that were forgotten
+    for _ in range(20_000):  # threads that were given up, and streams that were forgotten
         if await only_this_task():
             return True
         await asyncio.sleep(0.001)

@@ -76,7 +76,7 @@ async def test_the_event_loop_goes_on_while_the_model_speaks(model):
             await asyncio.sleep(0.001)
 
     task = asyncio.create_task(others())
-    request = asking("Count.", settings={"max_tokens": 8, "extra": {"ignore_eos": True}})
+    request = asking("Count.", settings={"max_tokens": 48, "extra": {"ignore_eos": True}})
     seen = [turns async for _ in model.stream(request)]
     task.cancel()
     assert len(set(seen)) > 4
