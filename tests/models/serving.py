@@ -129,4 +129,13 @@ async def listening(then: Callable[[Socket], Any]) -> AsyncIterator[tuple[Socket
     socket = Socket(then)
     server = await asyncio.start_server(socket.serve, "127.0.0.1", 0)
     async with server:
-        yield socket, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield socket, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            await let_in()
+
+
+async def let_in() -> None:
+    """Let a server take in who has just connected: asyncio never closes one who comes while the server is closed."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -431,16 +431,18 @@ class Trickle(Pieces):
 async def test_bytes_that_trickle_in_are_no_answer(told: bytes) -> None:
     body = Trickle([told])
     server = Server(answer("Hi"), body)
-    await server.model().reply(asking())  # a client's first request waits for a thread, too, and no body would be read
+    model = server.model()
+    await model.reply(asking())  # the first request of a client waits for a thread: there might not be time for a body
+    hasty = asking(settings={"timeout": 0.05})
     with pytest.raises(ModelTimeout) as caught:
-        await heard(server.model(timeout=0.05), asking())
+        await heard(model, hasty)
     assert caught.value.retryable
     assert body.closed
     whole = Trickle([b'{"id": '])
     response = httpx2.Response(200, headers={"content-type": "application/json"}, stream=whole)
     server.answers.append(response)
     with pytest.raises(ModelTimeout):
-        await server.model(timeout=0.05).reply(asking())
+        await model.reply(hasty)
     assert whole.closed
 
 

@@ -24,6 +24,7 @@ from windlass.records import ModelReplied, ToolReturned
 
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
 ADD = ToolSpec("add", "Add two numbers.", NUMBERS)
+ENDLESS = {"max_tokens": 1_000_000, "extra": {"ignore_eos": True}}
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
@@ -111,7 +112,7 @@ async def test_a_whole_turn_with_a_tool(model, streaming):
 
 async def test_who_stops_listening_stops_the_model(model):
     """It does one thing at a time and would talk for minutes: it answers the next one because it has stopped."""
-    endless = asking("Tell a story.", settings={"max_tokens": 1_000_000, "extra": {"ignore_eos": True}})
+    endless = asking("Tell a story.", settings=ENDLESS)
     async with aclosing(model.stream(endless)) as pieces:
         assert type(await anext(pieces)) is TextDelta
     assert (await model.reply(asking("Hi", settings={"max_tokens": 1}))).usage.output == 1
@@ -119,7 +120,7 @@ async def test_who_stops_listening_stops_the_model(model):
 
 async def test_a_timeout_is_one(model):
     with pytest.raises(ModelTimeout) as caught:
-        await model.reply(asking("Tell a story.", settings={"timeout": 0.01, "max_tokens": 500}))
+        await model.reply(asking("Tell a story.", settings={"timeout": 0.5, **ENDLESS}))
     assert caught.value.retryable
 
 

@@ -147,7 +147,7 @@ def _knows_tools(address: str, key: str) -> bool:
     """Whether the template of the model has a place for tools."""
     asked = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})
     try:
-        with build_opener(ProxyHandler({})).open(asked, timeout=10) as answer:
+        with build_opener(ProxyHandler({})).open(asked, timeout=60) as answer:
             return bool(json.load(answer)["chat_template_caps"]["supports_tools"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
