@@ -287,12 +287,20 @@ async def _tidy(bench: Bench) -> None:
     agent = bench.agent()
     async with agent.session("tidy") as session:
         await session.run("Echo it.")
-    for _ in range(20):
-        await asyncio.sleep(0)
-    left = [f"task {task.get_name()!r}" for task in asyncio.all_tasks() - tasks]
+    for pause in [0.0] * 20 + [0.01] * 100:  # what is about to end has a second for it
+        await asyncio.sleep(pause)
+        if not _left(tasks, threads):
+            return
+    raise AssertionError(f"it left behind {', '.join(_left(tasks, threads))}")
+
+
+def _left(tasks: set[asyncio.Task[Any]], threads: set[threading.Thread]) -> list[str]:
+    """The tasks and threads beside these, but for the runtime's own threads."""
     new = [thread.name for thread in set(threading.enumerate()) - threads]
-    left += [f"thread {name!r}" for name in new if not name.startswith(("windlass", "asyncio_"))]
-    assert not left, f"it left behind {', '.join(left)}"
+    return [
+        *[f"task {task.get_name()!r}" for task in asyncio.all_tasks() - tasks],
+        *[f"thread {name!r}" for name in new if not name.startswith(("windlass", "asyncio_"))],
+    ]
 
 
 _CHECKS: dict[str, Callable[[Bench], Awaitable[None]]] = {

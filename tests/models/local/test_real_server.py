@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -147,10 +148,12 @@ async def test_a_wrong_address_is_no_model(kind, llama):
     await model.aclose()
 
 
-async def test_nobody_there_is_a_failed_connection(unused_tcp_port):
-    model = OpenAIChat("smollm2", base_url=f"http://127.0.0.1:{unused_tcp_port}/v1", api_key="none")
-    with pytest.raises(ConnectionFailed) as caught:
-        await model.reply(asking())
+async def test_nobody_there_is_a_failed_connection():
+    with socket.socket() as deaf:  # it has the port, and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        model = OpenAIChat("smollm2", base_url=f"http://127.0.0.1:{deaf.getsockname()[1]}/v1", api_key="none")
+        with pytest.raises(ConnectionFailed) as caught:
+            await model.reply(asking())
     assert isinstance(caught.value, ModelError)
     assert caught.value.retryable
     await model.aclose()
