@@ -35,13 +35,19 @@ def open_model(name: str, **options: Any) -> Model:
     command = f"pip install 'windlass[{extra}]'" + (" && windlass local install" if vendor == "local" else "")
     try:
         adapter = getattr(import_module(module), made)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if error.name is not None and error.name.startswith("windlass"):
             raise
-        text = f"model={name!r} needs {error.name!r}, which is not installed: {command}"
-        raise ConfigError(text) from error
+        raise ConfigError(f"model={name!r} needs {_missing(error)}: {command}") from error
     opened: Model = adapter(model, **options)
     return opened
+
+
+def _missing(error: ImportError) -> str:
+    """What is missing: a module, or something in one that is too old, or of which only other parts are there."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name!r}, which is not installed"
+    return f"more than is installed ({error})"
 
 
 __all__ = ["VENDORS", "open_model"]

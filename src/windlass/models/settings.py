@@ -23,14 +23,21 @@ def merging(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
 
     def merged(own: Settings, asked: Settings) -> dict[str, Any]:
         """The settings of a model and those of a request, which win; `extra` is merged key by key."""
-        settings = {**own, **asked}
+        settings = {**_mapping("settings", own), **_mapping("settings", asked)}
         if unknown := [name for name in settings if name not in known]:
             text = f"unknown settings {', '.join(unknown)}: known are {', '.join(known)}"
             raise ConfigError(f"{text}; what only the vendor knows goes under 'extra'")
-        settings["extra"] = {**(own.get("extra") or {}), **(asked.get("extra") or {})}
+        extras = [_mapping("extra", given.get("extra") or {}) for given in (own, asked)]
+        settings["extra"] = {**extras[0], **extras[1]}
         return {name: value for name, value in settings.items() if value is not None}
 
     return merged
+
+
+def _mapping(name: str, given: Any) -> Settings:
+    if isinstance(given, Mapping):
+        return given
+    raise ConfigError(f"{name} is a mapping of names to values, not {given!r:.100}")
 
 
 def asking_for(output: Settings, system: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
+from openai import AsyncOpenAI
 from tests.models.wires import frames
 
 from windlass.errors import AuthFailed, ConfigError, ConnectionFailed, Overloaded, RateLimited
@@ -52,9 +53,14 @@ async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch
 
 def test_a_client_that_is_not_asynchronous_is_refused() -> None:
     with anthropic.Anthropic(api_key="k") as client:
-        for wrong in (client, object()):
-            with pytest.raises(ConfigError, match="not asynchronous; pass an AsyncAnthropic"):
-                AnthropicMessages("m", client=wrong)
+        with pytest.raises(ConfigError, match="not asynchronous; pass an AsyncAnthropic"):
+            AnthropicMessages("m", client=client)
+
+
+@pytest.mark.parametrize("wrong", [AsyncOpenAI(api_key="k"), httpx2.AsyncClient(), object(), "client"])
+def test_a_client_of_somebody_else_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="not one of Anthropic's; pass an AsyncAnthropic"):
+        AnthropicMessages("m", client=wrong)
 
 
 def test_every_event_loop_has_a_client_of_its_own_and_what_is_passed_in_is_for_all() -> None:

@@ -104,6 +104,9 @@ async def test_a_compatible_server_gets_the_old_name_of_the_limit() -> None:
 
 
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
+    for wrong in ({"extra": "flex"}, "hot"):
+        with pytest.raises(ConfigError, match="is a mapping of names to values, not '"):
+            OpenAIChat("gpt-5", settings=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"unknown settings temprature: known are temperature"):
         OpenAIChat("gpt-x", settings={"temprature": 1})
 

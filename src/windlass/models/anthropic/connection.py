@@ -20,15 +20,22 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 def connection(client: Any, base_url: str | None, api_key: str | None) -> Connection:
     """The connection of a model: by the client that was passed in, or to the server at an address."""
-    if client is not None and not inspect.iscoroutinefunction(getattr(client, "post", None)):
-        hint = "an AsyncAnthropic, AsyncAnthropicBedrock, AsyncAnthropicVertex or the like"
-        raise ConfigError(f"client is a {type(client).__name__}, which is not asynchronous; pass {hint}")
+    if client is not None:
+        _check(client)
 
     def made() -> AsyncAnthropic:
         key = _key(api_key, base_url)
         return AsyncAnthropic(base_url=base_url, api_key=key, max_retries=0, http_client=DefaultAsyncHttpxClient())
 
     return Connection(Sdk(AsyncStream[object], translated, _told), client, made)
+
+
+def _check(client: Any) -> None:
+    ours = any(kind.__module__.partition(".")[0] == "anthropic" for kind in client.__class__.__mro__)
+    if not ours or not inspect.iscoroutinefunction(client.post):
+        wrong = "not asynchronous" if ours else "not one of Anthropic's"
+        hint = "an AsyncAnthropic, AsyncAnthropicBedrock, AsyncAnthropicVertex or the like"
+        raise ConfigError(f"client is a {type(client).__name__}, which is {wrong}; pass {hint}")
 
 
 def _key(given: str | None, base_url: str | None) -> str | None:
