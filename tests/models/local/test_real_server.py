@@ -18,7 +18,7 @@ from tests.models.serving import asked, asking, heard
 from windlass import Agent, ModelCalling, tool
 from windlass.deltas import ArgumentsDelta, TextDelta
 from windlass.errors import BadRequest, ConnectionFailed, ContextOverflow, ModelError, ModelNotFound, ModelTimeout
-from windlass.messages import ToolSpec
+from windlass.messages import Message, OpaquePart, TextPart, ThinkingPart, ToolSpec, user
 from windlass.models.openai import OpenAIChat, OpenAIResponses
 from windlass.outcomes import Completed, Stopped
 from windlass.records import ModelReplied, ToolReturned
@@ -70,6 +70,17 @@ async def test_the_answer_fits_the_schema(model, streaming):
     reply = await asked(model, request, streaming=streaming)
     answer = json.loads(reply.text)
     assert (type(answer["name"]), type(answer["old"])) == (str, bool)
+
+
+async def test_a_conversation_goes_on(model):
+    thought = ThinkingPart("Hm", "gAAA", vendor="openai-responses")
+    said = Message(
+        "assistant", (thought, TextPart("Hello."), OpaquePart("openai-responses", {"phase": "final_answer"}))
+    )
+    reply = await model.reply(asking().replace(messages=[user("Say hello."), said, user("Again!")]))
+    again = await model.reply(asking().replace(messages=[user("Say hello."), reply.message, user("Again!")]))
+    assert reply.text
+    assert again.text
 
 
 async def test_a_call_is_streamed(model):

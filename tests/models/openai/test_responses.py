@@ -127,7 +127,7 @@ async def test_all_that_a_reply_has_goes_back_unharmed() -> None:
         {"role": "user", "content": "Hi"},
         {"type": "reasoning", "summary": REASONING["summary"], "encrypted_content": "gAAA"},
         SEARCH,
-        {"role": "assistant", "content": "So", "phase": "commentary"},
+        {"type": "message", "role": "assistant", "content": "So", "phase": "commentary"},
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a":1}'},
         {"type": "function_call_output", "call_id": "call_1", "output": "2"},
     ]
@@ -147,7 +147,7 @@ async def test_reasoning_of_several_pieces_goes_back_in_as_many() -> None:
     )
     await model.reply(ModelRequest("", Messages([reply.message])))
     sealed = {"type": "reasoning", "summary": pieces, "encrypted_content": "gAAA"}
-    assert server.asked[1]["input"] == [sealed, bare, {"role": "assistant", "content": "So"}]
+    assert server.asked[1]["input"] == [sealed, bare, {"type": "message", "role": "assistant", "content": "So"}]
 
 
 async def test_reasoning_that_is_shown_and_not_sealed_goes_back_as_it_was_shown() -> None:
@@ -170,6 +170,22 @@ async def test_reasoning_that_is_shown_and_not_sealed_goes_back_as_it_was_shown(
     assert whole.message == streamed.message
     await model.reply(ModelRequest("", Messages([whole.message])))
     assert server.asked[1]["input"][0] == shown
+
+
+@pytest.mark.parametrize("here", ["https://api.openai.com/v1", "http://localhost:8080/v1"])
+async def test_what_one_server_has_thought_is_not_for_another(here: str) -> None:
+    """OpenAI keeps nothing under the ids of others and takes no reasoning that is shown; nobody else can unseal its."""
+    shown = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]}
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
+    thought = sealed if "openai.com" in here else shown
+    for there in ("https://api.openai.com/v1", "http://localhost:8080/v1"):
+        server = Server(answer(thought, SEARCH, text("So")), answer(text("ok")))
+        first = OpenAIResponses("m", client=server.client.with_options(base_url=here))
+        reply = await first.reply(asking())
+        request = ModelRequest("", Messages([reply.message, user("And?")]))
+        await OpenAIResponses("m", client=server.client.with_options(base_url=there)).reply(request)
+        kinds = [item.get("type") for item in server.asked[1]["input"]]
+        assert kinds == (["reasoning", SEARCH["type"]] if here == there else []) + ["message", None]
 
 
 async def test_a_call_goes_back_with_all_that_the_vendor_said_of_it() -> None:
@@ -201,7 +217,7 @@ async def test_a_call_goes_back_with_all_that_the_vendor_said_of_it() -> None:
 async def test_what_came_from_others_is_left_out() -> None:
     parts = (ThinkingPart("Hm", "sig", vendor="anthropic"), OpaquePart("google", {"x": 1}), TextPart("Yes"))
     body = await sent(ModelRequest("", Messages([Message("assistant", parts)])))
-    assert body["input"] == [{"role": "assistant", "content": "Yes"}]
+    assert body["input"] == [{"type": "message", "role": "assistant", "content": "Yes"}]
 
 
 async def test_images_go_to_the_model_from_users_and_from_tools() -> None:
@@ -305,7 +321,12 @@ async def test_citations_and_the_like_are_kept_and_not_sent_back() -> None:
         OpaquePart(VENDOR, {"annotations": [{"type": "url_citation", "url": "u"}]}, mediated=False),
     )
     await model.reply(ModelRequest("", Messages([reply.message])))
-    assert server.asked[1]["input"][0] == {"role": "assistant", "content": "So", "phase": "final_answer"}
+    assert server.asked[1]["input"][0] == {
+        "type": "message",
+        "role": "assistant",
+        "content": "So",
+        "phase": "final_answer",
+    }
 
 
 async def test_what_a_caller_adds_for_the_vendor_goes_where_it_belongs() -> None:
@@ -348,7 +369,7 @@ async def test_content_that_nobody_knows_is_kept() -> None:
     reply = await model.reply(asking())
     assert reply.message.parts == (OpaquePart(VENDOR, content),)
     await model.reply(ModelRequest("", Messages([reply.message])))
-    assert server.asked[1]["input"] == [{"role": "assistant", "content": [content]}]
+    assert server.asked[1]["input"] == [{"type": "message", "role": "assistant", "content": [content]}]
 
 
 async def test_stop_sequences_are_refused_for_there_are_none() -> None:

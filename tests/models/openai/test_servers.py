@@ -67,6 +67,11 @@ async def test_a_piece_with_neither_an_id_nor_a_name_goes_on_with_the_call_befor
     assert await calls_of(*pieces) == [("now", "{}", "c0"), ("add", '{"a":1}', "c1")]
 
 
+async def test_a_piece_goes_on_with_the_call_of_its_id_be_its_index_another() -> None:
+    pieces = [piece(0, '{"a"', "c0", "add"), piece(1, ":1}", "c0"), piece(1, "", "c1", "now"), piece(2, "{}", "c1", "")]
+    assert await calls_of(*pieces) == [("add", '{"a":1}', "c0"), ("now", "{}", "c1")]
+
+
 async def test_a_name_may_come_after_the_arguments() -> None:
     assert await calls_of(piece(0, '{"a"', "c"), piece(0, ":1}", None, "add")) == [("add", '{"a":1}', "c")]
 

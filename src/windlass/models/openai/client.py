@@ -19,7 +19,7 @@ from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .connection import connection
-from .dialects import COMPATIBLE, Dialect, chat_dialect, responses_dialect
+from .dialects import ELSEWHERE, Dialect, chat_dialect, responses_dialect
 from .responses.background import finished
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
@@ -57,7 +57,7 @@ class _Model:
     @property
     def context_window(self) -> int | None:
         """How many tokens the model can have before it, if that is known."""
-        return None if self._vendor == COMPATIBLE.vendor else context_window(self._vendor, self._model)
+        return None if self._vendor.endswith(ELSEWHERE) else context_window(self._vendor, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
@@ -143,7 +143,8 @@ class OpenAIResponses(_Model):
         name: str | None = None,
         poll_every: float = 2.0,
     ) -> None:
-        dialect = responses_dialect(base_url)
+        address = base_url or getattr(client, "base_url", None)
+        dialect = responses_dialect(str(address) if address else None)
         encoder = ResponsesEncoder(model, dialect)
         encoder.checked(merged(settings, {}))
         super().__init__(model, client, base_url, api_key, settings, name, dialect, encoder)
@@ -154,7 +155,7 @@ class OpenAIResponses(_Model):
         return await finished(answer, self._connection, body.get("include"), self._poll_every, timeout)
 
     def _decoded(self, answer: Any) -> ModelReply:
-        return decode_response(answer)
+        return decode_response(answer, self._vendor)
 
     def _hearing(self) -> Hearing:
-        return ResponseStream()
+        return ResponseStream(self._vendor)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from windlass.messages import Value, digest
+
+ELSEWHERE = "-compatible"
+"""What the vendor is called that is some server, and not OpenAI: neither understands what only the other does."""
 
 
 class Dialect(Value, frozen=True):
@@ -36,7 +39,7 @@ class Dialect(Value, frozen=True):
     @property
     def name(self) -> str:
         """What stands before the model in its name."""
-        return "openai" if self.vendor == COMPATIBLE.vendor else self.vendor
+        return self.vendor.removesuffix(ELSEWHERE)
 
     def wire_id(self, call: str, vendor_id: str | None) -> str:
         """The id of a call on the wire: the vendor's own, or one made from ours where that is missing or not valid."""
@@ -62,7 +65,7 @@ RESPONSES = Dialect(
     strict_tools=True,
     call_ids=r"[\w.:-]{1,64}",
 )
-COMPATIBLE = Dialect("openai-compatible")
+COMPATIBLE = Dialect(f"openai{ELSEWHERE}")
 
 DIALECTS = {
     dialect.vendor: dialect
@@ -93,7 +96,7 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
 
     A server that nobody knows may want no key. It may stand before OpenAI, whose models want the new name of the limit.
     """
-    place = urlsplit(address or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com")
+    place = _place(address)
     if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
         return OPENAI
     if place.netloc in _BY_PLACE:
@@ -106,8 +109,14 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
 
 
 def responses_dialect(address: str | None) -> Dialect:
-    """The dialect of Responses, which differs by the key only."""
-    return RESPONSES if address is None else RESPONSES.replace(key=_spare_key())
+    """The dialect of Responses: OpenAI's own, or that of some server, which may want no key."""
+    if _OPENAIS_HOSTS.fullmatch(_place(address).hostname or ""):
+        return RESPONSES
+    return RESPONSES.replace(vendor=f"{RESPONSES.vendor}{ELSEWHERE}", key=_spare_key())
+
+
+def _place(address: str | None) -> SplitResult:
+    return urlsplit(address or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com")
 
 
 def _spare_key() -> str | None:

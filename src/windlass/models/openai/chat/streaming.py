@@ -143,8 +143,8 @@ class ChatStream:
         What has neither an id nor a name goes on with what came before.
         """
         growing = self._calls.get(index)
-        if growing is None and not (vendor_id or name):
-            growing = self._last_call
+        if growing is None and not name:
+            growing = self._known(vendor_id) if vendor_id else self._last_call
         elif growing is not None and vendor_id not in (None, growing.vendor_id):
             growing = self._known(vendor_id) or growing
         if growing is None or (name and _another(growing, vendor_id, name)):

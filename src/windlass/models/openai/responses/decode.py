@@ -18,8 +18,8 @@ _OF_A_CALL = frozenset(["id", "type", "call_id", "name", "arguments", "status", 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-def decode(body: object) -> ModelReply:
-    """The whole reply."""
+def decode(body: object, vendor: str = VENDOR) -> ModelReply:
+    """The whole reply. `vendor` is whose the parts are that only the server understands."""
     if not isinstance(body, Mapping):
         raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
     status = body.get("status") or "completed"
@@ -32,7 +32,9 @@ def decode(body: object) -> ModelReply:
     if "output" not in body:
         raise BadReply("the answer has no output", retryable=True)
     items = body["output"] or []
-    message = Message("assistant", (*[part for item in items for part in parts_of(item)], *_of_calls(items)))
+    message = Message(
+        "assistant", (*[part for item in items for part in parts_of(item, vendor)], *_of_calls(items, vendor))
+    )
     finish = _finish(body, items, message)
     model, id = text_in(body, "model") or None, text_in(body, "id") or None
     return ModelReply(message, usage(body.get("usage")), finish, model, status, id)
@@ -51,20 +53,20 @@ def _contents(item: Mapping[str, Any]) -> list[Any]:
     return [{"type": "output_text", "text": content}] if isinstance(content, str) else content or []
 
 
-def parts_of(item: Mapping[str, Any]) -> Iterator[Part]:
+def parts_of(item: Mapping[str, Any], vendor: str) -> Iterator[Part]:
     """The parts of one item of the output."""
     kind = item.get("type") or ""
     if kind == "message":
-        yield from map(_content, _contents(item))
-        yield from about(item)
+        yield from [_content(content, vendor) for content in _contents(item)]
+        yield from about(item, vendor)
     elif kind == "reasoning":
         *first, last = thoughts(item)
-        yield from [ThinkingPart(text, vendor=VENDOR) for text in first]
-        yield ThinkingPart(last, text_in(item, "encrypted_content") or _shown(item), vendor=VENDOR)
+        yield from [ThinkingPart(text, vendor=vendor) for text in first]
+        yield ThinkingPart(last, text_in(item, "encrypted_content") or _shown(item), vendor=vendor)
     elif kind == "function_call":
         yield ToolCallPart(text_in(item, "name"), arguments_of(item), vendor_id=text_in(item, "call_id") or None)
     else:
-        yield OpaquePart(VENDOR, item, mediated=mediated(item))
+        yield OpaquePart(vendor, item, mediated=mediated(item))
 
 
 def _shown(item: Mapping[str, Any]) -> str | None:
@@ -72,7 +74,7 @@ def _shown(item: Mapping[str, Any]) -> str | None:
     return f"{SHOWN}{item['id']}" if item.get("content") and item.get("id") else None
 
 
-def _of_calls(items: list[Any]) -> Iterator[OpaquePart]:
+def _of_calls(items: list[Any], vendor: str) -> Iterator[OpaquePart]:
     """What calls have that we do not understand, such as a namespace: the vendor wants it back with the call."""
     calls = [item for item in items if item.get("type") == "function_call"]
     told = {
@@ -80,16 +82,16 @@ def _of_calls(items: list[Any]) -> Iterator[OpaquePart]:
         for call in calls
     }
     if more := {id: fields for id, fields in told.items() if fields}:
-        yield OpaquePart(VENDOR, {"calls": more})
+        yield OpaquePart(vendor, {"calls": more})
 
 
-def about(item: Mapping[str, Any]) -> Iterator[OpaquePart]:
+def about(item: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
     """What a message tells beside its text. Annotations are the traces of what the vendor has looked up by itself."""
     told = {"phase": item.get("phase"), "logprobs": _all(item, "logprobs")}
     if any(told.values()):
-        yield OpaquePart(VENDOR, {name: value for name, value in told.items() if value})
+        yield OpaquePart(vendor, {name: value for name, value in told.items() if value})
     if annotations := _all(item, "annotations"):
-        yield OpaquePart(VENDOR, {"annotations": annotations}, mediated=False)
+        yield OpaquePart(vendor, {"annotations": annotations}, mediated=False)
 
 
 def _all(item: Mapping[str, Any], name: str) -> list[Any]:
@@ -111,12 +113,12 @@ def thoughts(item: Mapping[str, Any]) -> list[str]:
     return [text_in(piece, "text") for piece in pieces] or [""]
 
 
-def _content(content: Mapping[str, Any]) -> Part:
+def _content(content: Mapping[str, Any], vendor: str) -> Part:
     if content.get("type") == "output_text":
         return TextPart(text_in(content, "text"))
     if content.get("type") == "refusal":
         return TextPart(text_in(content, "refusal"))
-    return OpaquePart(VENDOR, content)
+    return OpaquePart(vendor, content)
 
 
 def usage(told: Mapping[str, Any] | None) -> Usage:

@@ -21,11 +21,13 @@ from windlass.messages import (
 )
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.chat.encode import image_url, schema_format
-from windlass.models.openai.dialects import Dialect
+from windlass.models.openai.dialects import ELSEWHERE, Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
 
 from .decode import SHOWN
 
+_MESSAGE = {"type": "message", "role": "assistant"}
+"""What an answer begins with; llama.cpp knows none without its type."""
 _REASONING_MODELS = re.compile(r"(?:^|[/:])(o\d|codex-|gpt-oss|gpt-[5-9](?!.*-chat))")
 
 
@@ -94,8 +96,10 @@ class ResponsesEncoder:
         return [told for item in part.content if (told := self._content(item)) is not None]
 
     def _content(self, part: Part) -> Wire | None:
+        """What a user or a tool shows; what only Responses has a word for is for every server that speaks it."""
         if type(part) is OpaquePart:
-            return thawed(part.data) if part.vendor == self._dialect.vendor and "type" in part.data else None
+            ours = part.vendor.removesuffix(ELSEWHERE) == self._dialect.name
+            return thawed(part.data) if ours and "type" in part.data else None
         codec = _CONTENT.get(type(part))
         return codec(part) if codec else None
 
@@ -117,12 +121,12 @@ class ResponsesEncoder:
 
     def _item(self, part: Part, id_of: IdOf) -> Wire | None:
         if type(part) is TextPart:
-            return {"role": "assistant", "content": part.text}
+            return {**_MESSAGE, "content": part.text}
         if type(part) is ToolCallPart:
             return {"type": "function_call", "call_id": id_of(part), "name": part.name, "arguments": part.json or "{}"}
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
             data: Wire = thawed(part.data)
-            return {"role": "assistant", "content": [data]} if data["type"].startswith("output_") else data
+            return {**_MESSAGE, "content": [data]} if data["type"].startswith("output_") else data
         return None
 
 

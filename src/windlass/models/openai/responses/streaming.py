@@ -12,7 +12,7 @@ from windlass.messages import ModelReply
 from windlass.models.openai.errors import said
 from windlass.models.parts import text_in
 
-from .decode import about, decode, thoughts
+from .decode import VENDOR, about, decode, thoughts
 
 Event: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = int | str | None
@@ -27,7 +27,8 @@ class ResponseStream:
     pieces are counted as they come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, vendor: str = VENDOR) -> None:
+        self._vendor = vendor
         self._next = 0
         self._places: dict[tuple[Key, str, Any], int] = {}
         self._pieces: dict[tuple[Key, str], list[Any]] = {}
@@ -56,7 +57,7 @@ class ResponseStream:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
             self._whole["output"] = [item for _, item in sorted(self._items, key=itemgetter(0))]
-        return decode(self._whole)
+        return decode(self._whole, self._vendor)
 
     def _place(self, item: Key, kind: str, piece: Any) -> int:
         """The place of a piece of an item: that which is reserved for its first one, or the next."""
@@ -88,7 +89,7 @@ class ResponseStream:
         item, key = event["item"], _key(event)
         self._items.append((event.get("output_index") or 0, item))
         if item.get("type") == "message":
-            self._next += len(list(about(item)))
+            self._next += len(list(about(item, self._vendor)))
         elif item.get("type") == "reasoning":
             known = len(self._pieces.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
             self._next += max(0, len(thoughts(item)) - known)
