@@ -14,6 +14,7 @@ from windlass.messages import ModelReply
 from windlass.prices import costed
 
 from .errors import request_id, translating, understood
+from .parts import readable
 
 Client = TypeVar("Client")
 _END = object()
@@ -102,7 +103,7 @@ class Connection:
         options = _said(options)
         with translating(self._sdk.translated):
             async with asyncio.timeout(_patience(client, options)):
-                response = await getattr(client, method)(path, cast_to=httpx2.Response, options=options, **body)
+                response = await _sent(getattr(client, method), path, cast_to=httpx2.Response, options=options, **body)
         return self._read(response)
 
     async def hear(
@@ -114,9 +115,8 @@ class Connection:
         patience = _patience(client, options)
         with translating(self._sdk.translated):
             async with asyncio.timeout(patience):
-                events = await client.post(
-                    path, cast_to=object, body=body, options=options, stream=True, stream_cls=self._sdk.events
-                )
+                how = {"cast_to": object, "options": options, "stream": True, "stream_cls": self._sdk.events}
+                events = await _sent(client.post, path, body=body, **how)
         async with events:
             try:
                 await self._refuse_other_than_events(events.response)
@@ -171,6 +171,17 @@ class Connection:
         if (told := self._sdk.told(body, response)) is not None:
             raise told
         return body
+
+
+async def _sent(send: Callable[..., Any], path: str, **request: Any) -> Any:
+    """What comes of a request. Halves of characters, which models and tools may write, keep an SDK from sending it and
+    vendors from reading it: then it is sent without them."""
+    try:
+        return await send(path, **request)
+    except UnicodeEncodeError as error:
+        if error.encoding == "ascii" or "body" not in request:  # it is in a header
+            raise
+        return await send(path, **{**request, "body": readable(request["body"])})
 
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -35,10 +36,32 @@ def called_name(name: str, longest: int) -> str:
 def arguments(text: str) -> dict[str, Any]:
     """The arguments of a call as an object. What is none is wrapped in one, as Anthropic advises."""
     try:
-        value = json.loads(text or "{}")
+        value = json.loads(text or "{}", parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"INVALID_JSON": text}
+
+
+def object_text(text: str) -> str:
+    """The arguments of a call as JSON of an object: as they were written, if that is what they are."""
+    told = arguments(text)
+    return json.dumps(told, ensure_ascii=False) if told == {"INVALID_JSON": text} else text or "{}"
+
+
+def _finite(number: str) -> float:
+    """A number that JSON can say; Python reads some more."""
+    if isfinite(value := float(number)):
+        return value
+    raise ValueError(f"{number} is no number of JSON's")
+
+
+def readable(value: Any) -> Any:
+    """A plain value in whose texts no half of a character is left: two that belong together are joined."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {readable(key): readable(item) for key, item in value.items()}
+    return [readable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def inlined(part: ImagePart) -> tuple[str, str] | None:
@@ -54,4 +77,4 @@ def inlined(part: ImagePart) -> tuple[str, str] | None:
     return kind.partition(";")[0] or part.media_type, data
 
 
-__all__ = ["arguments", "called_name", "inlined", "refuse_text", "text_in"]
+__all__ = ["arguments", "called_name", "inlined", "object_text", "readable", "refuse_text", "text_in"]

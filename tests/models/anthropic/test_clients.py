@@ -52,9 +52,9 @@ async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_is_not_asynchronous_is_refused() -> None:
-    with anthropic.Anthropic(api_key="k") as client:
-        with pytest.raises(ConfigError, match="not asynchronous; pass an AsyncAnthropic"):
-            AnthropicMessages("m", client=client)
+    refused = pytest.raises(ConfigError, match="not asynchronous; pass an AsyncAnthropic")
+    with anthropic.Anthropic(api_key="k") as client, refused:
+        AnthropicMessages("m", client=client)
 
 
 @pytest.mark.parametrize("wrong", [AsyncOpenAI(api_key="k"), httpx2.AsyncClient(), object(), "client"])

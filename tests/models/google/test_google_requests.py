@@ -258,7 +258,8 @@ async def test_calls_of_another_model_say_so_to_a_newer_one() -> None:
         ),
     )
     results = Message("tool", (ToolResultPart("s/1/0", "roll"), ToolResultPart("s/1/1", "roll")))
-    calls = [{"functionCall": {"name": "roll", "args": {}, "id": f"toolu_{at}"}} for at in (1, 2)]
+    told = ("toolu_1", {}), ("toolu_2", {"INVALID_JSON": "no json"})
+    calls = [{"functionCall": {"name": "roll", "args": args, "id": id}} for id, args in told]
     older = await contents(user("Hi"), foreign, results)
     assert older[1]["parts"] == calls
     assert [part["functionResponse"]["id"] for part in older[2]["parts"]] == ["toolu_1", "toolu_2"]
@@ -283,6 +284,15 @@ async def test_a_call_comes_after_what_somebody_said_and_not_after_another_answe
     assert joined[1]["parts"] == [{"text": "Let me see."}, call]
     assert [content["role"] for content in await contents(said, user("Hi"), user("Ho"))] == ["model", "user", "user"]
     assert await contents() == [{"parts": [{"text": "."}], "role": "user"}]
+
+
+async def test_results_in_several_messages_are_those_of_one_step() -> None:
+    looked = Message("assistant", (ToolCallPart("look", "{}", "1", "a"), ToolCallPart("look", "{}", "2", "b")))
+    one = Message("tool", (ToolResultPart("1", "look", (ImagePart(b"pixel"),)),))
+    other = Message("tool", (ToolResultPart("2", "look", (TextPart("none"),)),))
+    told = await contents(user("Hi"), looked, one, other, user("Well?"))
+    assert [next(iter(part)) for part in told[2]["parts"]] == ["functionResponse", "functionResponse", "inlineData"]
+    assert told[3:] == [{"parts": [{"text": "Well?"}], "role": "user"}]
 
 
 async def test_images_in_results() -> None:

@@ -18,7 +18,16 @@ from tests.models.serving import asked, asking, heard
 from windlass import Agent, ModelCalling, tool
 from windlass.deltas import ArgumentsDelta, TextDelta
 from windlass.errors import BadRequest, ConnectionFailed, ContextOverflow, ModelError, ModelNotFound, ModelTimeout
-from windlass.messages import Message, OpaquePart, TextPart, ThinkingPart, ToolSpec, user
+from windlass.messages import (
+    Message,
+    OpaquePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+    user,
+)
 from windlass.models.openai import OpenAIChat, OpenAIResponses
 from windlass.outcomes import Completed, Stopped
 from windlass.records import ModelReplied, ToolReturned
@@ -81,6 +90,12 @@ async def test_a_conversation_goes_on(model):
     again = await model.reply(asking().replace(messages=[user("Say hello."), reply.message, user("Again!")]))
     assert reply.text
     assert again.text
+
+
+async def test_a_conversation_goes_on_after_arguments_that_are_no_json(model):
+    call = Message("assistant", (ToolCallPart("add", '{"a": ', id="c1", vendor_id="c1"),))
+    result = Message("tool", (ToolResultPart("c1", "add", (TextPart("no JSON"),), status="error"),))
+    assert (await model.reply(asking().replace(messages=[user("Add 1 and 2."), call, result]))).text
 
 
 async def test_a_call_is_streamed(model):

@@ -20,7 +20,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf
-from windlass.models.parts import inlined
+from windlass.models.parts import arguments, inlined
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
@@ -49,12 +49,23 @@ def history(*, newer: bool) -> History:
 
 
 def join(row: list[Json], wire: list[Json]) -> None:
-    """Add contents to those before; an answer that follows another is one with it, or it may not have calls."""
+    """Add contents to those before; an answer that follows another is one with it, or it may not have calls, and the
+    results of one step are in one content."""
     for one in wire:
-        if row and row[-1]["role"] == one["role"] == "model":
-            row[-1] = {"parts": [*row[-1]["parts"], *one["parts"]], "role": "model"}
+        before = row[-1] if row else one
+        if row and before["role"] == one["role"] and (one["role"] == "model" or (_results(before) and _results(one))):
+            parts = [*before["parts"], *one["parts"]]
+            row[-1] = {"parts": sorted(parts, key=_no_result) if _results(one) else parts, "role": one["role"]}
         else:
             row.append(one)
+
+
+def _results(content: Json) -> bool:
+    return not _no_result(content["parts"][0])
+
+
+def _no_result(part: Json) -> bool:
+    return "functionResponse" not in part
 
 
 def opened(contents: list[Json]) -> list[Json]:
@@ -136,7 +147,7 @@ def _image(content: _Content, part: ImagePart) -> None:
 
 
 def _call(content: _Content, part: ToolCallPart) -> None:
-    call = {"name": part.name, "args": part.arguments, "id": content.id_of(part)}
+    call = {"name": part.name, "args": arguments(part.json), "id": content.id_of(part)}
     content.add_call({"functionCall": call})
 
 

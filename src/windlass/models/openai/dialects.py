@@ -7,6 +7,7 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 from windlass.messages import Value, digest
+from windlass.models.parts import object_text
 
 ELSEWHERE = "-compatible"
 """What the vendor is called that is some server, and not OpenAI: neither understands what only the other does."""
@@ -19,7 +20,7 @@ class Dialect(Value, frozen=True):
     reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
     `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema;
     `schemas`: it takes a schema for its answer; `texts`: it takes several texts in one message; `wants_thinking`: it
-    refuses calls without the thought behind them.
+    refuses calls without the thought behind them; `any_arguments`: it takes back arguments that are no JSON.
     """
 
     vendor: str
@@ -34,12 +35,17 @@ class Dialect(Value, frozen=True):
     schemas: bool = True
     texts: bool = True
     wants_thinking: bool = False
+    any_arguments: bool = False
     call_ids: str = r".{1,256}"
 
     @property
     def name(self) -> str:
         """What stands before the model in its name."""
         return self.vendor.removesuffix(ELSEWHERE)
+
+    def arguments(self, text: str) -> str:
+        """The arguments of a call as the server takes them back: many refuse what is no JSON, and all that follows."""
+        return text or "{}" if self.any_arguments else object_text(text)
 
     def wire_id(self, call: str, vendor_id: str | None) -> str:
         """The id of a call on the wire: the vendor's own, or one made from ours where that is missing or not valid."""
@@ -55,6 +61,7 @@ OPENAI = Dialect(
     "OPENAI_API_KEY",
     limit="max_completion_tokens",
     strict_tools=True,
+    any_arguments=True,
     call_ids=r"[\w.:-]{1,40}",
 )
 RESPONSES = Dialect(
@@ -63,6 +70,7 @@ RESPONSES = Dialect(
     "OPENAI_API_KEY",
     limit="max_output_tokens",
     strict_tools=True,
+    any_arguments=True,
     call_ids=r"[\w.:-]{1,64}",
 )
 COMPATIBLE = Dialect(f"openai{ELSEWHERE}")
@@ -112,7 +120,7 @@ def responses_dialect(address: str | None) -> Dialect:
     """The dialect of Responses: OpenAI's own, or that of some server, which may want no key."""
     if _OPENAIS_HOSTS.fullmatch(_place(address).hostname or ""):
         return RESPONSES
-    return RESPONSES.replace(vendor=f"{RESPONSES.vendor}{ELSEWHERE}", key=_spare_key())
+    return RESPONSES.replace(vendor=f"{RESPONSES.vendor}{ELSEWHERE}", key=_spare_key(), any_arguments=False)
 
 
 def _place(address: str | None) -> SplitResult:

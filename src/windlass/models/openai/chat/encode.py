@@ -101,7 +101,7 @@ class ChatEncoder:
         content: list[Wire] = []
         for part in message.parts:
             if type(part) is ToolCallPart:
-                wire.setdefault("tool_calls", []).append(_call(part, id_of(part)))
+                wire.setdefault("tool_calls", []).append(self._call(part, id_of(part)))
             elif type(part) is ThinkingPart:
                 self._think(part, wire, content)
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
@@ -114,6 +114,10 @@ class ChatEncoder:
             # An empty text is refused, too.
             wire.setdefault(self._dialect.thinking, " ")
         return [wire]
+
+    def _call(self, part: ToolCallPart, id: str) -> Wire:
+        function = {"name": part.name, "arguments": self._dialect.arguments(part.json)}
+        return {"id": id, "type": "function", "function": function}
 
     def _plain(self, content: list[Wire]) -> str | list[Wire]:
         """Content that is one text as that text, which every server understands."""
@@ -160,10 +164,6 @@ def image_url(part: ImagePart) -> str:
     if part.data is None:
         return part.url or ""
     return f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
-
-
-def _call(part: ToolCallPart, id: str) -> Wire:
-    return {"id": id, "type": "function", "function": {"name": part.name, "arguments": part.json or "{}"}}
 
 
 def _text(part: TextPart) -> Wire:

@@ -93,7 +93,7 @@ class ResponsesEncoder:
     def _output(self, part: ToolResultPart) -> str | list[Wire]:
         if all(type(item) is TextPart for item in part.content):
             return part.text
-        return [told for item in part.content if (told := self._content(item)) is not None]
+        return [told for item in part.content if (told := self._content(item)) is not None] or part.text
 
     def _content(self, part: Part) -> Wire | None:
         """What a user or a tool shows; what only Responses has a word for is for every server that speaks it."""
@@ -123,7 +123,8 @@ class ResponsesEncoder:
         if type(part) is TextPart:
             return {**_MESSAGE, "content": part.text}
         if type(part) is ToolCallPart:
-            return {"type": "function_call", "call_id": id_of(part), "name": part.name, "arguments": part.json or "{}"}
+            arguments = self._dialect.arguments(part.json)
+            return {"type": "function_call", "call_id": id_of(part), "name": part.name, "arguments": arguments}
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
             data: Wire = thawed(part.data)
             return {**_MESSAGE, "content": [data]} if data["type"].startswith("output_") else data
