@@ -342,3 +342,12 @@ async def test_an_sdk_of_a_vendor_can_be_given_its_client(server):
             said = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi?"}])
     assert said.choices[0].message.content == "Hi."
     assert cassette.requests[0].body.json["messages"] == [{"role": "user", "content": "Hi?"}]
+
+
+async def test_a_response_that_has_been_read_before_it_comes_is_recorded_whole(path):
+    answers = httpx2.MockTransport(lambda request: httpx2.Response(401, json={"error": "who are you?"}))
+    with Cassette(path, mode="record", through=answers) as cassette:
+        recorded = await cassette.client().post("https://example.test/v1", json={})
+    with Cassette(path) as cassette:
+        played = await cassette.client().post("https://example.test/v1", json={})
+    assert recorded.json() == played.json() == {"error": "who are you?"}

@@ -272,8 +272,11 @@ def _classes(http: Any) -> tuple[Any, Any]:
             response = await self.through.handle_async_request(request)
             take = self.cassette.take(made)
             take.http, take.status, take.headers = http, response.status_code, dict(response.headers)
-            response.stream = Recorded(self.cassette, take, response.stream)
-            return response
+            # A response that has been read already would be handed on without its stream.
+            stream = Recorded(self.cassette, take, response.stream)
+            return http.Response(
+                response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
+            )
 
         async def aclose(self) -> None:
             if self.through is not None:
