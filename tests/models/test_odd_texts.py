@@ -13,7 +13,7 @@ from windlass.testing import Cassette, Exchange
 from windlass.testing.scenes import said
 
 from .openai.serving import Server
-from .wires import ANTHROPIC, CHAT, GOOGLE, RESPONSES, VENDORS, Vendor
+from .wires import GOOGLE, VENDORS, Vendor
 
 HALF, OTHER = "\ud83d", "\ude00"
 ARGUMENTS = [
@@ -60,9 +60,11 @@ async def test_any_arguments_can_be_sent_back(vendor: Vendor, arguments: str):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("vendor", [CHAT, RESPONSES, ANTHROPIC], ids=lambda vendor: vendor.name)
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
 async def test_halves_of_characters_are_joined_or_left_out(vendor: Vendor, streaming: bool):
-    body = await sent(vendor, conversation("{}", f"{HALF}{OTHER} and {HALF}."), streaming=streaming)
+    request = conversation("{}", f"{HALF}{OTHER} and {HALF}.").replace(system=f"Be {HALF} kind.")
+    body = await sent(vendor, request, streaming=streaming)
+    assert "Be \N{REPLACEMENT CHARACTER} kind." in body.content.decode()
     assert "\N{GRINNING FACE} and \N{REPLACEMENT CHARACTER}." in body.content.decode()
 
 

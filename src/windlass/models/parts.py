@@ -58,7 +58,7 @@ def _finite(number: str) -> float:
 def readable(value: Any) -> Any:
     """A plain value in whose texts no half of a character is left: two that belong together are joined."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
         return {readable(key): readable(item) for key, item in value.items()}
     return [readable(item) for item in value] if isinstance(value, list | tuple) else value

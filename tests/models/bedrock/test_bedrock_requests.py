@@ -420,7 +420,7 @@ async def test_extra_is_joined_with_what_we_say() -> None:
 
 async def test_a_lone_surrogate_does_not_keep_a_message_from_being_sent() -> None:
     body = await sent(asking("a \ud800 b"), cache=False)
-    assert body["messages"][0]["content"] == [{"text": "a \ud800 b"}]
+    assert body["messages"][0]["content"] == [{"text": "a \N{REPLACEMENT CHARACTER} b"}]
 
 
 async def test_an_unknown_setting_is_refused() -> None:

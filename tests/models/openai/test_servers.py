@@ -246,6 +246,13 @@ async def test_mistrals_models_hear_no_user_right_after_a_tool() -> None:
     assert [item["role"] for item in await wire(*called)] == ["assistant", "tool", "user"]
 
 
+async def test_mistrals_models_have_not_said_nothing() -> None:
+    silent = Message("assistant", (ThinkingPart("Hm", "sealed", vendor="anthropic"),))
+    told = await wire(user("Hi"), silent, user("Well?"), dialect=DIALECTS["mistral"])
+    assert [item["role"] for item in told] == ["user", "user"]
+    assert (await wire(user("Hi"), silent))[1] == {"role": "assistant", "content": ""}
+
+
 async def test_a_vendor_that_takes_no_schema_is_asked_for_it_in_words() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     body = await sent(ModelRequest("Be kind.", Messages([user("Hi")]), output=schema), DIALECTS["deepseek"])

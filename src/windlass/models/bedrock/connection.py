@@ -12,9 +12,9 @@ import msgspec
 from botocore.eventstream import EventStreamBuffer, ParserError
 
 from windlass.errors import ConfigError, ModelError
-from windlass.messages import json_with_surrogates
 from windlass.models.connections import Connection, Sdk
 from windlass.models.errors import request_id
+from windlass.models.parts import readable
 
 from .access import Access
 from .decode import METADATA
@@ -139,7 +139,7 @@ def _encoded(body: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate
-        return json_with_surrogates(body).encode()
+        return msgspec.json.encode(readable(body))
 
 
 def _decoded(said: bytes | str) -> Any:

@@ -20,7 +20,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf
-from windlass.models.parts import arguments, inlined
+from windlass.models.parts import arguments, inlined, readable
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
@@ -43,7 +43,8 @@ def history(*, newer: bool) -> History:
         content = _Content(id_of, newer=newer)
         for part in message.parts:
             CODECS[type(part)](content, part)
-        return content.json(message.role)
+        wire: list[Json] = readable(content.json(message.role))
+        return wire
 
     return History(encode, wire_id, join)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
+from windlass.models.parts import readable
 from windlass.models.settings import asking_for, joined, merging
 
 from .encode import Json, history, opened
@@ -53,7 +54,7 @@ class Encoder:
         if output is not None and request.tools and (forced or not self._newer):
             system, output = asking_for(output, system), None
         if system:
-            body["systemInstruction"] = {"parts": [{"text": system}], "role": "user"}
+            body["systemInstruction"] = {"parts": [{"text": readable(system)}], "role": "user"}
         if request.tools:
             body["tools"] = self._declared(request.tools)
             if choice:

@@ -113,7 +113,8 @@ class ChatEncoder:
         if "tool_calls" in wire and self._dialect.wants_thinking:
             # An empty text is refused, too.
             wire.setdefault(self._dialect.thinking, " ")
-        return [wire]
+        nothing = wire == {"role": "assistant", "content": ""} and self._join is _bridged
+        return [] if nothing else [wire]
 
     def _call(self, part: ToolCallPart, id: str) -> Wire:
         function = {"name": part.name, "arguments": self._dialect.arguments(part.json)}
@@ -148,7 +149,7 @@ class ChatEncoder:
 
 
 def _bridged(row: list[Wire], wire: list[Wire]) -> None:
-    """Add a message to those before it. Mistral's models let no user speak right after a tool."""
+    """Add a message to those before it. Mistral's models let no user speak right after a tool, and say something."""
     if row and wire and (row[-1]["role"], wire[0]["role"]) == ("tool", "user"):
         row.append({"role": "assistant", "content": "I have read the results."})
     row.extend(wire)
