@@ -488,6 +488,18 @@ it is.
 {table(["setting", *columns], settings)}
 All of them stream, report usage with cached and reasoning tokens, and map finish reasons and errors to one set each.
 
+## What an adapter keeps to
+
+- It raises errors of [`windlass.errors`](errors.md), and says with `retryable` and `retry_after` whether trying again
+  may help. It does not try again itself: that is for the agent's `ErrorPolicy`, which also takes back what was shown.
+- A `stream`, if it has one, yields pieces and last the whole reply. `part` is the place of the part in the reply, and
+  the pieces of a part, joined, are that part. A stream that ends before the vendor said so is an error.
+- Arguments of calls are kept as the model wrote them, be they broken JSON: the agent answers that.
+- `Usage.input` includes what was cached, `output` includes reasoning. `cost` stays None where nobody knows the price.
+- What it does not understand and its vendor wants back goes into an `OpaquePart`, thinking into a `ThinkingPart`, both
+  with its name as `vendor`; it sends back those of its own vendor and leaves out all others.
+- It changes nothing in a request, and serves several at once.
+
 ## The scenes of `check_model`
 
 What `windlass.testing.check_model` has a vendor say; see [Bring your own model](../guides/own-model.md).
