@@ -260,9 +260,12 @@ async def test_the_engine_is_closed_to_strangers(model):
 # ---------------------------------------------------------------- the end of the process
 
 STORY = """
-    import asyncio, os, sys
+    import asyncio, os, signal, sys
     from windlass import Agent
     from windlass.deltas import TextDelta
+
+    # A shell that runs the tests in the background has all below it ignore the interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def tell(at_first_word):
         agent = Agent("local:smollm2", settings={"max_tokens": 100_000, "extra": {"ignore_eos": True}})
