@@ -1,10 +1,12 @@
-"""How Claude is told to think, at whichever vendor."""
+"""What Claude wants, at whichever vendor: how it is told to think, and what may stand behind a call."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from windlass.models.history import Wire
 
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 """Tokens to think with, for models that want to be told them and know no effort."""
@@ -32,4 +34,14 @@ def thinking(model: str, reasoning: Any, room: int | None) -> tuple[dict[str, An
     return {"type": "adaptive"}, effort
 
 
-__all__ = ["BUDGETS", "thinking"]
+def calls_last(blocks: list[Wire], is_call: Callable[[Wire], bool], is_thought: Callable[[Wire], bool]) -> list[Wire]:
+    """The blocks of an answer, with nothing behind its calls: the results are looked for right behind those, and yet
+    models may go on to search or to speak, and those of others do. Where there are thoughts behind a call all stays as
+    it is: that is how Claude thinks."""
+    first = next((at for at, block in enumerate(blocks) if is_call(block)), len(blocks))
+    if any(is_thought(block) for block in blocks[first:]):
+        return blocks
+    return sorted(blocks, key=is_call)
+
+
+__all__ = ["BUDGETS", "calls_last", "thinking"]

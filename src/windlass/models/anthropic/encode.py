@@ -18,6 +18,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
+from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
 from windlass.models.parts import arguments, called_name, inlined
 
@@ -43,18 +44,15 @@ def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts([part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
-    return [*_said("assistant", _calls_last(blocks)), *_said("user", shown)]
+    return [*_said("assistant", calls_last(blocks, _is_call, _is_thought)), *_said("user", shown)]
 
 
-def _calls_last(blocks: list[Wire]) -> list[Wire]:
-    """The blocks of an answer, with nothing behind its calls: the vendor looks for the results right behind those, and
-    yet its models may go on to search or to speak, and those of others do. Thoughts between calls stay where they are,
-    and so does all the rest: that is how the vendor's models think."""
-    kinds = [block["type"] for block in blocks]
-    called = kinds[kinds.index("tool_use") :] if "tool_use" in kinds else []
-    if "thinking" in called or "redacted_thinking" in called:
-        return blocks
-    return sorted(blocks, key=lambda block: block["type"] == "tool_use")
+def _is_call(block: Wire) -> bool:
+    return bool(block["type"] == "tool_use")
+
+
+def _is_thought(block: Wire) -> bool:
+    return block["type"] in ("thinking", "redacted_thinking")
 
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:

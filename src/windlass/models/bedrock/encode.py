@@ -20,6 +20,7 @@ from windlass.messages import (
     ToolResultPart,
     thawed,
 )
+from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
 from windlass.models.parts import arguments, called_name, inlined
 
@@ -54,20 +55,15 @@ def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
     shown = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
-    return [*_said("assistant", _calls_last(blocks)), *_said("user", shown)]
-
-
-def _calls_last(blocks: list[Wire]) -> list[Wire]:
-    """The blocks of an answer, with nothing behind its calls: Claude looks for the results right behind those. Where
-    there are thoughts between calls, all stays as it is."""
-    first = next((at for at, block in enumerate(blocks) if _is_call(block)), len(blocks))
-    if any("reasoningContent" in block for block in blocks[first:]):
-        return blocks
-    return sorted(blocks, key=_is_call)
+    return [*_said("assistant", calls_last(blocks, _is_call, _is_thought)), *_said("user", shown)]
 
 
 def _is_call(block: Wire) -> bool:
     return "toolUse" in block and "type" not in block["toolUse"]
+
+
+def _is_thought(block: Wire) -> bool:
+    return "reasoningContent" in block
 
 
 def _said(role: str, blocks: list[Wire]) -> list[Wire]:

@@ -34,7 +34,8 @@ class ChatEncoder:
     def __init__(self, model: str, dialect: Dialect) -> None:
         self._model = model
         self._dialect = dialect
-        self._join = _bridged if dialect.vendor == "mistral" or _MISTRALS_MODELS.search(model.lower()) else list.extend
+        self._mistrals = dialect.vendor == "mistral" or _MISTRALS_MODELS.search(model.lower()) is not None
+        self._join = _bridged if self._mistrals else list.extend
         self._history = History(self._message, dialect.wire_id, self._join)
         self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
@@ -113,8 +114,8 @@ class ChatEncoder:
         if "tool_calls" in wire and self._dialect.wants_thinking:
             # An empty text is refused, too.
             wire.setdefault(self._dialect.thinking, " ")
-        nothing = wire == {"role": "assistant", "content": ""} and self._join is _bridged
-        return [] if nothing else [wire]
+        silent = wire == {"role": "assistant", "content": ""}
+        return [] if silent and self._mistrals else [wire]
 
     def _call(self, part: ToolCallPart, id: str) -> Wire:
         function = {"name": part.name, "arguments": self._dialect.arguments(part.json)}
@@ -149,7 +150,7 @@ class ChatEncoder:
 
 
 def _bridged(row: list[Wire], wire: list[Wire]) -> None:
-    """Add a message to those before it. Mistral's models let no user speak right after a tool, and say something."""
+    """Add a message to those before it. Mistral's models let no user speak right after a tool."""
     if row and wire and (row[-1]["role"], wire[0]["role"]) == ("tool", "user"):
         row.append({"role": "assistant", "content": "I have read the results."})
     row.extend(wire)
