@@ -255,7 +255,7 @@ Denied, suspended, stopped and out of budget are not errors: they are outcomes a
 
 Where you meet one: a `ConfigError` is raised where the mistake is made, a `SessionError` by `run`, `resume` and the
 like. What goes wrong inside a turn ends it: the result's outcome is `Failed`, `result.error` is the exception, and
-`result.raise_for_error()` raises it. A tool's error is by default told to the model instead.
+reading `result.text` or `result.output` raises it. A tool's error is by default told to the model instead.
 [Errors and limits](../guides/errors-and-limits.md) says how to change that.
 
 ```text

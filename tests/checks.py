@@ -98,11 +98,8 @@ def visible(events: Iterable[Any]) -> str:
                 texts.pop(step, None)
                 replies.pop(step, None)
             case StepEnded(step=step, messages=tuple(messages)):
-                texts.pop(step, None)
                 replies.pop(step, None)
-                for message in messages:
-                    if message.role == "assistant":
-                        texts[step] = message.text
+                texts[step] = "".join([message.text for message in messages if message.role == "assistant"])
             case Rewound(to=to):
                 texts = {step: text for step, text in texts.items() if step < to}
             case Concluded(text="") | TurnEnded(text=""):

@@ -1121,11 +1121,11 @@ async def test_an_answer_that_no_log_can_hold_is_refused_and_its_gate_named():
     await check_log(agent, "s", result.state)
 
 
-async def test_a_suspended_turn_is_a_result_like_any_other():
+async def test_a_suspended_turn_is_a_result_without_a_text_yet():
     result = await asking().run("go", session="s")
     assert isinstance(result.outcome, Suspended)
     assert result.stop_reason is StopReason.SUSPENDED
-    assert result.text == ""
+    assert result.partial_text == ""
     assert [asked.by for asked in result.waiting_for] == [("asker",)]
 
 

@@ -161,7 +161,7 @@ def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event)
             answers = {asked.id: Approve() for asked in result.waiting_for}
             result = await agent.resume("s", answers=answers)
         log = [*await agent.store.read("s"), *await agent.store.read("s/1/1")]
-        return decisions_in(log), result.outcome, result.text, list(result.messages), result.waiting_for
+        return decisions_in(log), result.outcome, result.partial_text, list(result.messages), result.waiting_for
 
     @settings(max_examples=20)
     @given(st.data())
@@ -295,7 +295,7 @@ async def tell(called: Sequence[str], delays: Sequence[int], **options: Any) -> 
             chains.setdefault(record.call, []).append(type(record).__name__)
     assert list(result.state.slots.get("notes", {}).values()) == list(map(int, result.state.slots.get("notes", {})))
     slots = {name: dict(sorted(value.items())) for name, value in result.state.slots.items()}
-    return list(result.messages), result.outcome, result.text, slots, chains
+    return list(result.messages), result.outcome, result.partial_text, slots, chains
 
 
 jobs = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 6)), min_size=1, max_size=7)

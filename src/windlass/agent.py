@@ -228,6 +228,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             sections=sections,
             tools=tools,
             output_schema=self._output.schema,
+            read_output=None if self._output.schema is None else self._output.parse,
             hooks=compiled,
             compactors=self.registered.compactors,
             windows=windows,

@@ -17,7 +17,9 @@
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
-     ├─ OutputError                     the final text does not fit the agent's `output` type
+     ├─ OutputError                     the turn has no output, or its text does not fit the agent's `output` type
+     ├─ NotFinished                     the text of a turn was read while it waits for people (carries `waiting_for`)
+     ├─ TurnCancelled                   the text of a turn was read that was cancelled (carries `reason`)
      ├─ SessionError
      │   ├─ SessionBusy                 a turn is running in that session
      │   ├─ SessionConflict             somebody else wrote to the log
@@ -31,8 +33,11 @@ Denied, suspended, stopped and out of budget are not errors: they are outcomes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .records import Asked
 
 
 class WindlassError(Exception):
@@ -265,10 +270,32 @@ class UnsafeRetry(ToolError):
 
 
 class OutputError(WindlassError):
-    """The final text does not fit the type that the agent promised as output.
+    """A turn was stopped and has no output, or the final text does not fit the agent's `output` type.
 
-    Look at `result.outcome` before you read `result.output`: a turn that was stopped has no answer of that type.
+    Look at `result.outcome` before you read `result.output`: only a turn that is `Completed` has one.
     """
+
+
+class NotFinished(WindlassError):
+    """`result.text` or `result.output` was read while the turn waits for people; `waiting_for` has the questions.
+
+    Answer them with `agent.resume(session, answers=…)`, or read `result.partial_text`, which never raises.
+    """
+
+    def __init__(self, message: str, *, waiting_for: Sequence[Asked] = ()) -> None:
+        super().__init__(message)
+        self.waiting_for = tuple(waiting_for)
+
+
+class TurnCancelled(WindlassError):
+    """`result.text` or `result.output` was read although the turn was cancelled; `reason` says why.
+
+    Look at `result.outcome` first, or read `result.partial_text`, which never raises.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class SessionError(WindlassError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from .deltas import StreamEvent
-from .errors import ConfigError
+from .errors import ConfigError, NotFinished, OutputError, TurnCancelled
 from .messages import Messages, Usage
-from .outcomes import StopReason
+from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, recorded_error
 from .outputs import Output
 from .records import Asked, Outcome, Record
 from .slots import Slot
@@ -23,8 +23,8 @@ OutputT = TypeVar("OutputT")
 class Result(Generic[OutputT]):
     """The end of a turn, or its suspension: what was said, how it ended, what it cost.
 
-    Denied, stopped, suspended and failed turns are results like any other; `raise_for_error` raises for those who want
-    an exception.
+    Stopped, suspended and failed turns are results like any other. Reading `text` or `output` of a turn that has none
+    raises the reason; `partial_text`, `state.text` and `repr` never raise.
     """
 
     def __init__(
@@ -43,12 +43,27 @@ class Result(Generic[OutputT]):
 
     @property
     def text(self) -> str:
-        """The answer."""
+        """The answer. Of a turn that was stopped it is what the user was given.
+
+        Raises the turn's own error if it failed, `NotFinished` if it waits for people, `TurnCancelled` if it was
+        cancelled.
+        """
+        if not isinstance(self.outcome, Completed | Stopped):
+            self._raise()
+        return self.state.text
+
+    @property
+    def partial_text(self) -> str:
+        """The text as far as it came, whatever the outcome is. Never raises."""
         return self.state.text
 
     @property
     def output(self) -> OutputT:
-        """The answer as the type the agent promised; `OutputError` if it does not fit."""
+        """The answer as the type that the agent promised. Raises unless the turn is `Completed`, and says why."""
+        outcome = self.outcome
+        if isinstance(outcome, Stopped):
+            why = f"{outcome.reason.value}: {outcome.detail}" if outcome.detail else outcome.reason.value
+            raise OutputError(f"the turn was stopped and has no output ({why})") from self.error
         return self._output.parse(self.text)
 
     @property
@@ -98,12 +113,30 @@ class Result(Generic[OutputT]):
 
     def raise_for_error(self) -> Result[OutputT]:
         """Raise the error the turn ended with, if it did; else give the result itself."""
+        if isinstance(self.outcome, Failed):
+            self._raise()
         if self.error is not None:
             raise self.error
         return self
 
+    def _raise(self) -> NoReturn:
+        """Raise why there is no answer: the error itself where this process has it, else the one of the log."""
+        match self.outcome:
+            case Failed(error=error):
+                raise recorded_error(error) if self.error is None else self.error
+            case Cancelled(reason=reason):
+                text = f"the turn was cancelled: {reason}" if reason else "the turn was cancelled"
+                raise TurnCancelled(text, reason=reason) from self.error
+            case _:
+                asked = "; ".join([f"{asked.id} ({asked.question})" for asked in self.waiting_for])
+                raise NotFinished(
+                    f"the turn of session {self.session_id!r} waits for answers: {asked or 'none is open'}. "
+                    "Answer with agent.resume(…, answers=…)",
+                    waiting_for=self.waiting_for,
+                ) from self.error
+
     def __repr__(self) -> str:
-        return f"Result({self.text!r}, {self.outcome!r})"
+        return f"Result({self.partial_text!r}, {self.outcome!r})"
 
 
 class Stream(Generic[OutputT]):

@@ -283,7 +283,7 @@ class State(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """The answer of the latest turn."""
+        """The answer of the latest turn: that of its last reply. It is empty if that reply was not let in."""
         turn = self.turn
         if turn is None:
             return ""
@@ -292,8 +292,14 @@ class State(Value, frozen=True):
         messages, length, _ = self.messages.shared
         for index in range(length - 1, turn.start, -1):
             if (message := messages[index]).role == "assistant":
-                return message.text
+                return "" if _is_before(message, turn.last) else message.text
         return ""
+
+
+def _is_before(message: Message, last: Step | None) -> bool:
+    """Whether a message is the reply of an earlier step than the last one that has a reply, which was not let in."""
+    number = message.id.rpartition("/")[2] if message.id else ""
+    return last is not None and last.reply is not None and number.isdecimal() and int(number) < last.number
 
 
 def stop_reason(outcome: r.Outcome | None) -> StopReason | None:

@@ -322,7 +322,7 @@ async def by_the_agent_while_streaming(watched: Watched) -> None:
     assert await watched.agent.cancel(SESSION, "enough")
     await task
     assert stream.result.outcome == Cancelled("enough")
-    assert visible(events) == stream.result.text
+    assert visible(events) == stream.result.partial_text
 
 
 async def by_leaving_the_stream(watched: Watched) -> None:
@@ -855,7 +855,7 @@ async def test_half_a_reply_that_hooks_have_not_looked_at_is_not_kept(kind, even
     await task
     state = await watched.closed()
     assert [message.role for message in state.messages] == ["user"]
-    assert visible(events) == stream.result.text == ""
+    assert visible(events) == stream.result.partial_text == ""
     assert live == any(isinstance(event, TextDelta) for event in events)
     await watched.usable()
 
@@ -957,7 +957,7 @@ async def test_of_a_broken_attempt_nothing_is_kept_when_an_ending_hook_cancels()
     events = [event async for event in stream]
     state = await watched.closed()
     assert [message.role for message in state.messages] == ["user"]
-    assert visible(events) == stream.result.text == ""
+    assert visible(events) == stream.result.partial_text == ""
     await watched.usable()
 
 
@@ -1104,7 +1104,7 @@ async def test_a_reply_that_is_cancelled_before_its_gates_have_spoken_is_rejecte
     assert result.outcome == Cancelled("enough")
     assert judged == []
     assert [message.role for message in result.messages] == ["user"]
-    assert visible(events) == result.text == ""
+    assert visible(events) == result.partial_text == ""
     await check_log(agent, SESSION, result.state)
 
 

@@ -295,7 +295,7 @@ async def test_a_stream_that_ends_without_the_whole_reply_is_an_error_that_names
     assert isinstance(result.outcome, Failed)
     assert "'mute' ended without the whole reply" in result.outcome.error.message
     assert texts(events) == ["Hel", "<retracted>"]
-    assert visible(events) == result.text == ""
+    assert visible(events) == result.partial_text == ""
 
 
 # ---------------------------------------------------------------- transformers
@@ -580,7 +580,7 @@ async def test_a_broken_stream_that_nobody_repeats_is_retracted_before_the_turn_
     assert texts(events) == ["It is f", "<retracted>"]
     kinds = [type(event) for event in events]
     assert kinds.index(Retracted) < kinds.index(TurnEnded)
-    assert visible(events) == result.text == ""
+    assert visible(events) == result.partial_text == ""
 
 
 def caching(agent: Agent) -> None:
@@ -827,7 +827,7 @@ async def test_the_words_of_a_reply_that_does_not_stand_are_never_told(holder, a
     events, result = await told(agent, session="s")
     assert curtain.entered
     assert not [event for event in events if mentions(event, "marma")]
-    assert visible(events) == result.text
+    assert visible(events) == result.partial_text
 
 
 async def test_a_rewrite_that_fails_after_others_have_spoken_lets_nothing_out_when_the_step_is_repeated():
@@ -842,7 +842,7 @@ async def test_a_rewrite_that_fails_after_others_have_spoken_lets_nothing_out_wh
 
     events, result = await told(agent)
     assert not [event for event in events if mentions(event, SECRET)]
-    assert visible(events) == result.text
+    assert visible(events) == result.partial_text
 
 
 async def test_a_reply_that_was_vetoed_is_told_before_the_next_one():
@@ -1091,7 +1091,7 @@ async def test_what_is_shown_at_the_end_is_the_text_of_the_result(script, hooks,
         answers = {asked.id: Approve() for asked in result.waiting_for}
         events, result = await told(agent, None, session="s", answers=answers)
         told_in_all += events
-    assert visible(told_in_all) == result.text
+    assert visible(told_in_all) == result.partial_text
     await check_log(agent, "s", result.state)
     ran = drawn(script, hooks, retries, limit)
     result_of_run = await ran.run("go", session="s")
@@ -1100,7 +1100,7 @@ async def test_what_is_shown_at_the_end_is_the_text_of_the_result(script, hooks,
             break
         answers = {asked.id: Approve() for asked in result_of_run.waiting_for}
         result_of_run = await ran.resume("s", answers=answers)
-    assert (result_of_run.text, result_of_run.outcome) == (result.text, result.outcome)
+    assert (result_of_run.partial_text, result_of_run.outcome) == (result.partial_text, result.outcome)
     assert list(result_of_run.messages) == list(result.messages)
 
 

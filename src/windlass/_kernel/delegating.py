@@ -82,6 +82,7 @@ def below(
         tools=tools,
         settings=own.settings,
         output_schema=own.output_schema,
+        read_output=own.read_output,
         hooks=hooks,
         compactors=own.compactors,
         windows=own.budget.windows,

@@ -59,8 +59,8 @@ class Program:
         "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "makers", "mask", "max_depth",
         "max_parallel", "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models", "monotonic",
         "name", "named_criteria", "now", "observed", "observers", "only_tools_count", "output_schema", "patience",
-        "policy", "reserve", "reviews_calls", "sections", "settings", "specs", "store", "system", "timed", "tools",
-        "unmatched", "wraps_models", "wraps_tools",
+        "policy", "read_output", "reserve", "reviews_calls", "sections", "settings", "specs", "store", "system",
+        "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Program:
         tools: Mapping[str, Tool[..., Any]],
         settings: Mapping[str, Any],
         output_schema: Mapping[str, Any] | None,
+        read_output: Callable[[str], Any] | None,
         hooks: CompiledHooks,
         compactors: Sequence[Compactor],
         windows: Mapping[str, int | None],
@@ -104,6 +105,7 @@ class Program:
         self.specs: tuple[ToolSpec, ...] = tuple([tool.shown for tool in self.tools.values()])
         self.settings: Mapping[str, Any] = frozen(settings)
         self.output_schema = output_schema
+        self.read_output = read_output
         self.blank = blank_request(self.sections, self.specs, model.name, self.settings, output_schema)
         self.system = self.blank.system
         self.hooks = hooks

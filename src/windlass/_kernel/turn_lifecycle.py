@@ -14,7 +14,7 @@ from windlass._hooks.dispatch import Passage
 from windlass.approvals import checked_answers, stale
 from windlass.context.assembly import joined
 from windlass.decisions import Answer, Ask, Deny, Halt, Reject
-from windlass.errors import SessionError, StoreError
+from windlass.errors import HookError, OutputError, SessionError, StoreError
 from windlass.events import MessageAdding, Resuming, SessionStarting, Setup, TurnEnding, TurnFailed, TurnStarting
 from windlass.messages import Message, TextPart, ToolSpec, assistant, digest, render
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
@@ -352,7 +352,9 @@ class TurnLifecycle(Struct):
         segment.ends()
         turn = fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
-            if segment.hooks.turn_ending is None and segment.voice is None and not segment.program.handlers:
+            program = segment.program
+            quiet = segment.hooks.turn_ending is None and segment.voice is None and not program.handlers
+            if quiet and program.read_output is None:
                 self._note_end(turn.concluded, None, False)
             else:
                 await self._end(turn.concluded)
@@ -374,11 +376,24 @@ class TurnLifecycle(Struct):
                 return
             outcome, text = ended or (outcome, "")
             await release(segment)
+        if isinstance(outcome, Completed) and (why := self._misfit(text)):
+            outcome, text = Stopped(StopReason.WITHHELD, why), ""
         if segment.voice is not None and not final:
             self._last_words(segment.voice, text)
         if segment.program.handlers:
             await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
         self._note_end(outcome, text, final)
+
+    def _misfit(self, text: str | None) -> str:
+        """Why the final text is not of the type that the agent promised; nothing if it is."""
+        segment = self.segment
+        read = segment.program.read_output
+        try:
+            if read is not None:
+                read(segment.state.text if text is None else text)
+        except OutputError as error:
+            return f"{error}; to end a turn with another text, answer Halt(reason, reply=…)"
+        return ""
 
     def _last_words(self, voice: Voice, text: str | None) -> None:
         """The stream ends with what was not heard of the answer yet."""
@@ -411,6 +426,8 @@ class TurnLifecycle(Struct):
         try:
             async with asyncio.timeout(segment.program.ending_timeout):
                 text: str = (await passage.rewrite()).text
+                if text != before and isinstance(outcome, Completed) and (why := self._misfit(text)):
+                    raise self._blame(about, why)
                 verdict = await decide(segment, passage, lambda: digest(text))
         except Exception as error:
             verdict = Deny(str(error) or "ending hooks took too long")
@@ -429,6 +446,13 @@ class TurnLifecycle(Struct):
         if marked and isinstance(outcome, Completed | Stopped):
             outcome = outcome.replace(unreviewed=marked)
         return outcome, None if text == before else text
+
+    def _blame(self, about: str, why: str) -> HookError:
+        """The error of the hooks that changed the final text to one that does not fit."""
+        pending = self.segment.fold.pending
+        hooks = [record.hook for record in pending if isinstance(record, Rewritten) and record.about == about]
+        by = ", ".join(hooks) or "TurnEnding"
+        return HookError(f"rewrite {by!r} changed the final text: {why}", hook=by, event="TurnEnding")
 
     # ------------------------------------------------------------ the way out when all else fails
 

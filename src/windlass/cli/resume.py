@@ -33,7 +33,7 @@ def resume(agent: Agent[Any, Any], session: str) -> None:
     result = told(lambda: asyncio.run(work()))
     if isinstance(result.outcome, Failed):
         raise click.ClickException(f"{session}: {result.outcome.error.type}: {result.outcome.error.message}")
-    click.echo(result.text)
+    click.echo(result.partial_text)
     click.echo(f"{session}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:
         click.echo(f"asked: {asked.id}  {shown(asked.question, 200)}", err=True)
