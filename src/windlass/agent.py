@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
+import logging
 import os
 import secrets
 import threading
@@ -29,22 +29,31 @@ from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
-from .approvals import CHILD, resolve
+from .approvals import CHILD, ask_approver, resolve
 from .context.assembly import prompt_of
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
-from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, SessionUnknown
+from .errors import (
+    ConfigError,
+    NotSuspended,
+    SessionBusy,
+    SessionError,
+    SessionUnknown,
+    StaleAnswer,
+    StoreError,
+)
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask
 from .messages import Message, TextPart, as_message, user
 from .models import open_model
+from .outcomes import error_value
 from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, Compacted, Delegated, Record, SessionEnded
+from .records import Asked, Compacted, Delegated, HookFailed, Record, SessionEnded
 from .results import Result, Stream
 from .states import Fold, State, fold, fold_log
 from .stores import open_store
@@ -68,6 +77,9 @@ else:
     T = TypeVar("T")
     ScopeT = TypeVar("ScopeT")
     OutputT = TypeVar("OutputT")
+
+
+log = logging.getLogger("windlass")
 
 
 class Agent(Registrar, Generic[ScopeT, OutputT]):
@@ -331,32 +343,88 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
         self.refuse_busy(session)
         _check_answers(answers)
-        segment = await self._enter(session, None, answers, scope, None)
-        try:
-            result = await self._finish(segment)
-        finally:
-            self._leave(segment)
-        if self.registered.approvers and result.waiting_for:
-            return await self._approved(result, scope)
-        return result
+        return await self._produce(session, None, answers, scope, None)
 
-    async def _approved(self, result: Result[OutputT], scope: Any) -> Result[OutputT]:
+    async def _approved(
+        self,
+        result: Result[OutputT],
+        scope: Any,
+        emit: Emit | None = None,
+        handover: Handover[StreamEvent] | None = None,
+    ) -> Result[OutputT]:
         """Go on for as long as approvers answer what is asked."""
-        if answers := await self._ask_approvers(result.waiting_for):
-            return await self.resume(result.session_id, answers=answers, scope=scope)
+        heard: set[tuple[Any, ...]] = set()
+        while result.waiting_for:
+            answers, failures = await self._ask_approvers(result, heard)
+            if failures:
+                result = await self._note(result, failures)
+            further = await self._answer(result.session_id, answers, scope, emit, handover) if answers else None
+            if further is None:
+                break
+            result = further
         return result
 
-    async def _ask_approvers(self, waiting: Sequence[Asked]) -> dict[str, AnyResolution]:
-        """What the approvers of this process have to say; the first who answers a question has answered it."""
+    async def _ask_approvers(
+        self, result: Result[OutputT], heard: set[tuple[Any, ...]]
+    ) -> tuple[dict[str, AnyResolution], list[HookFailed]]:
+        """What the approvers of this process answer, and how some failed, which leaves their question open.
+
+        Each approver is asked once whenever a question is put; the first who answers it has answered it.
+        """
         answers: dict[str, AnyResolution] = {}
-        for asked in waiting:
-            for approver in self.registered.approvers:
-                given = approver(asked)
-                answer = await given if inspect.isawaitable(given) else given
-                if answer is not None:
-                    answers[asked.id] = answer
-                    break
-        return answers
+        failures: list[HookFailed] = []
+        for asked in result.waiting_for:
+            put = (asked.id, asked.digest, result._times_asked(asked))
+            for number, approver in enumerate(self.registered.approvers):
+                if asked.id in answers or (*put, number) in heard:
+                    continue
+                heard.add((*put, number))
+                try:
+                    answer = await ask_approver(result.session_id, approver, asked, self._given["clock"].now)
+                except Exception as error:
+                    failures.append(HookFailed(name_of(approver), asked.event, error_value(error), "left open"))
+                else:
+                    if answer is not None:
+                        answers[asked.id] = answer
+        return answers, failures
+
+    async def _answer(
+        self,
+        session: str,
+        answers: dict[str, AnyResolution],
+        scope: Any,
+        emit: Emit | None,
+        handover: Handover[StreamEvent] | None,
+    ) -> Result[OutputT] | None:
+        """Resume with the answers of approvers. None if the session goes on, or went on, without them."""
+        while session not in self._running:
+            try:
+                return await self._produce_once(session, None, answers, scope, None, emit, handover)
+            except NotSuspended:
+                break
+            except StaleAnswer as stale:  # a person answered it meanwhile, or it has expired
+                if answers.pop(stale.ask_id, None) is None:
+                    raise
+        return None
+
+    async def _note(self, result: Result[OutputT], facts: Sequence[Record]) -> Result[OutputT]:
+        """Add facts to the log of a suspended session. What cannot be written there is in the Python log only."""
+        session = result.session_id
+        for fact in facts:
+            log.warning("session %r: %r", session, fact)
+        if session in self._running:
+            return result
+        self._running[session] = running = _Running()
+        try:
+            segment = running.segment = Segment(self.compile(), await self._log(session), resumed=True)
+            for fact in facts:
+                segment.record(fact)
+            return self._result(segment, await segment.settle())
+        except (SessionError, StoreError):
+            return result
+        finally:
+            del self._running[session]
+            running.end()
 
     def iterate(
         self,
@@ -598,10 +666,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if isinstance(running, _Running):
             running.end()
 
-    async def _finish(self, segment: Segment) -> Result[OutputT]:
+    async def _finish(self, segment: Segment, emit: Emit | None = None) -> Result[OutputT]:
         token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
         try:
-            state = await _drive(segment)
+            state = await _drive(segment, emit)
         finally:
             _inside.reset(token)
         return self._ended(segment, state)
@@ -616,14 +684,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         emit: Emit | None = None,
         handover: Handover[StreamEvent] | None = None,
     ) -> Result[OutputT]:
-        """The turn of `iterate` and of `stream`. It has a task of its own, and so a context of its own."""
+        """The turn of `resume`, `iterate` and `stream`."""
         if session is not None and session in self._running:
             await self._wait_for_turn(session, message)
         result = await self._produce_once(session, message, answers, scope, slots, emit, handover)
-        while self.registered.approvers and result.waiting_for:
-            if not (found := await self._ask_approvers(result.waiting_for)):
-                break
-            result = await self._produce_once(result.session_id, None, found, scope, None, emit, handover)
+        if self.registered.approvers and result.waiting_for:
+            return await self._approved(result, scope, emit, handover)
         return result
 
     async def _produce_once(
@@ -642,8 +708,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         else:
             segment = await self._enter(session, message, answers, scope, slots, handover)
         try:
-            _inside.set((*_inside.get(), self._running[segment.fold.session]))
-            return self._ended(segment, await _drive(segment, emit))
+            return await self._finish(segment, emit)
         finally:
             if segment.voice is not None:
                 segment.voice.close()
@@ -730,9 +795,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if key in segment.fold.inbox and segment.state.outcome is not None:
                 return self._result(segment, segment.state)
             segment.taken = key
-            return await self._finish(segment)
+            result = await self._finish(segment)
         finally:
             self._leave(segment)
+        return await self._approved(result, scope)
 
     def _refuse_waiting(self, session: str) -> None:
         """Raise if the turn that runs in the session cannot be waited for: the caller is part of it, or it is the last.

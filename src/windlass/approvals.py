@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import re
 import time
@@ -17,6 +18,7 @@ from .errors import SessionUnknown, StaleAnswer
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record
 from .states import fold
+from .types import Approver
 
 _KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
@@ -149,6 +151,22 @@ def stale(session: str, ask_id: str, why: str) -> StaleAnswer:
 
 def _open(waiting: dict[str, Asked]) -> str:
     return "open: " + ", ".join(waiting) if waiting else "none is open"
+
+
+async def ask_approver(
+    session: str, approver: Approver, asked: Asked, now: Callable[[], float]
+) -> AnyResolution | None:
+    """The answer of an approver of this process, or None. Raises what it raised, or why its answer does not count."""
+    try:
+        given = approver(asked)
+        answer = await given if inspect.isawaitable(given) else given
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        raise RuntimeError("the approver was cancelled, but not the turn") from error
+    if answer is not None:
+        check_answer(session, asked, answer, now())
+    return answer
 
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:

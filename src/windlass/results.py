@@ -105,6 +105,10 @@ class Result(Generic[OutputT]):
         """The slots that are shown to callers."""
         return {name: slot.load(self.state.slots) for name, slot in self._slots.items() if slot.output}
 
+    def _times_asked(self, asked: Asked) -> int:
+        """How often this question was put in the turn."""
+        return sum([isinstance(record, Asked) and record.id == asked.id for record in self._records])
+
     def why(self) -> Why:
         """Why the turn ended as it did: who decided what, and what was changed, as the log tells it."""
         from .why import Why
