@@ -439,12 +439,15 @@ async def test_a_gate_that_is_asked_again_on_resume_cannot_loosen_what_held_by_d
     assert ran.done == []
 
 
-async def test_a_limit_does_not_stop_the_first_model_call_because_a_gate_has_spoken():
+@pytest.mark.parametrize("gated", [False, True])
+async def test_whether_a_gate_has_spoken_makes_no_difference_to_a_limit(gated: bool):
     model = ScriptedModel(says("hi"))
     agent = Agent(model, criteria=[ActiveTimeLimit(0)])
-    agent.gate(StepStarting)(lambda event: Allow())
-    await agent.run("go")
-    assert len(model.requests) == 1
+    if gated:
+        agent.gate(StepStarting)(lambda event: Allow())
+    result = await agent.run("go")
+    assert result.stop_reason is StopReason.TIME_LIMIT
+    assert model.requests == []
 
 
 async def test_a_question_about_going_on_that_expired_is_answered_by_its_default(ran: Ran):

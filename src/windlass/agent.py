@@ -708,7 +708,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         else:
             segment = await self._enter(session, message, answers, scope, slots, handover)
         try:
-            return await self._finish(segment, emit)
+            paced = None if emit is None else lambda state: segment.wait_for_consumer(emit(state))
+            return await self._finish(segment, paced)
         finally:
             if segment.voice is not None:
                 segment.voice.close()

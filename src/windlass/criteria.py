@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,16 +20,20 @@ from .states import State, TurnState
 from .types import Criterion
 
 Evaluation: TypeAlias = tuple[Vote, str]
+Effect: TypeAlias = Literal["model", "tool"]
 
 
 class Limit(Struct, frozen=True):
     """A criterion that forbids going on at some point; `reason` is the stop reason it stands for.
 
-    One that `holds_below` is a limit for all agents below this one, too, each of their model calls included.
+    All limits are checked between steps. `holds_before` names the effects before which one is checked too: "model" for
+    every attempt at a model call, those of wraps and side calls included, and "tool" for every attempt at a tool call.
+    One that `holds_below` is a limit for all agents below this one, too.
     """
 
     reason: ClassVar[StopReason] = StopReason.FORBIDDEN
     holds_below: ClassVar[bool] = False
+    holds_before: ClassVar[tuple[Effect, ...]] = ()
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         """Why the turn must not go on, or None."""
@@ -61,6 +65,7 @@ class TokenLimit(Limit, frozen=True):
     tokens: int
     reason: ClassVar[StopReason] = StopReason.TOKEN_LIMIT
     holds_below: ClassVar[bool] = True
+    holds_before: ClassVar[tuple[Effect, ...]] = ("model",)
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         spent = turn.usage.total
@@ -73,6 +78,7 @@ class CostLimit(Limit, frozen=True):
     usd: float
     reason: ClassVar[StopReason] = StopReason.COST_LIMIT
     holds_below: ClassVar[bool] = True
+    holds_before: ClassVar[tuple[Effect, ...]] = ("model",)
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         cost = turn.usage.cost
@@ -88,11 +94,15 @@ def _unknown(turn: TurnState) -> str:
 
 
 class ActiveTimeLimit(Limit, frozen=True):
-    """At most so many seconds of work in a turn; time spent suspended does not count."""
+    """At most so many seconds of work in a turn.
+
+    Time spent suspended does not count, nor time spent waiting for a slow consumer of `stream` or `iterate`.
+    """
 
     seconds: float
     reason: ClassVar[StopReason] = StopReason.TIME_LIMIT
     holds_below: ClassVar[bool] = True
+    holds_before: ClassVar[tuple[Effect, ...]] = ("model", "tool")
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         return f"worked for {turn.active:.1f} of {self.seconds} s" if turn.active >= self.seconds else None
@@ -112,6 +122,7 @@ class Deadline(Limit, frozen=True):
     now: Callable[[], float] | None = None
     reason: ClassVar[StopReason] = StopReason.DEADLINE
     holds_below: ClassVar[bool] = True
+    holds_before: ClassVar[tuple[Effect, ...]] = ("model", "tool")
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         left = self.left(turn)
@@ -208,6 +219,7 @@ __all__ = [
     "ActiveTimeLimit",
     "CostLimit",
     "Deadline",
+    "Effect",
     "ErrorLimit",
     "Evaluation",
     "FinishedBecause",

@@ -37,8 +37,8 @@ class ModelCaller:
     """
 
     __slots__ = (
-        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "meter", "number", "paid",
-        "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "limited", "meter", "number",
+        "paid", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -57,6 +57,7 @@ class ModelCaller:
             self.reply: ModelReply | None = None
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
+            self.limited = segment.limited("model")
             self._onion = segment.wrapped(segment.hooks.model_wraps, self._innermost, _REPLY, self._guarded)
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
@@ -112,7 +113,7 @@ class ModelCaller:
                 else:
                     reply = as_reply(piece)
                 if handover.full:
-                    await handover.room()
+                    await self.segment.wait_for_consumer(handover.room())
         finally:
             if (close := getattr(pieces, "aclose", None)) is not None:
                 await close()
@@ -177,6 +178,9 @@ class ModelCaller:
             settled := await self._before(request)
         ) is not None:
             return settled
+        if self.limited and (stopped := self.segment.stopped_before("model")) is not None:
+            self.halted = Halt(stopped.detail)
+            raise RequestRefused(stopped.detail)
         try:
             given = await self.attempt(request, self.step)
             reply = given if type(given) is ModelReply else as_reply(given)
@@ -187,6 +191,8 @@ class ModelCaller:
         if self.reply is not None or self.error is not None:  # of one that ran beside this one
             self._write_attempt()
         self.reply = reply
+        if self.limited:
+            self.segment.standing = reply.usage
         if self.transforms:
             self.said.append(reply)
         return reply
@@ -202,9 +208,6 @@ class ModelCaller:
         self.fingerprint = fingerprint_of(self.judged, request) if changed else ""
         if segment.resumed and (served := self._served()) is not None:
             return self._serve(served)
-        if segment.parent is not None and not segment.may_spend():
-            self.halted = Halt("an agent above has nothing left to spend")
-            raise RequestRefused(self.halted.reason)
         if changed and segment.hooks.model_calling is not None:
             return await self._judge(request)
         return None
@@ -216,6 +219,7 @@ class ModelCaller:
             number = self._attempted = self._attempted + 1
             self.segment.record(ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error))
             self.reply = self.error = None
+            self.segment.standing = None
 
     async def _judge(self, request: ModelRequest) -> ModelReply | None:
         """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""

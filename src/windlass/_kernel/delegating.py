@@ -8,7 +8,7 @@ people, what it has cost and what came of it; all else is in the child's own log
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,11 +18,11 @@ from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import strictest
 from windlass.context.assembly import prompt_of
-from windlass.criteria import CostLimit, Deadline, Limit, TokenLimit, name_of
+from windlass.criteria import CostLimit, Deadline, Limit, TokenLimit
 from windlass.decisions import Allow, Ask
-from windlass.errors import ConfigError, HookError, StoreError
+from windlass.errors import ConfigError, StoreError
 from windlass.events import Delegating, ToolCalling
-from windlass.messages import Delegation, Message, ModelReply, ToolCall, ToolResult, Usage, text_result, user
+from windlass.messages import Delegation, Message, ToolCall, ToolResult, text_result, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
 from windlass.slots import Slot
@@ -31,13 +31,13 @@ from windlass.states import CallFold, Child, Fold, State, fold_log
 from .composites import ExecutionLifecycle
 from .delegates import Delegate
 from .inbox import fitting, from_below
+from .limiting import levels, owed, spent
 from .loop import drive_wrapped
 from .program import Program
 from .segment import Segment
 from .stages import inject_again, take_in
 
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
-_NOTHING = Usage(requests=0)
 
 
 class ChildWaits(BaseException):
@@ -228,7 +228,7 @@ class ChildSegment(Segment):
         delivered: tuple[Answered, ...] | None = None,
     ) -> None:
         self.parent = self.above = parent
-        self.started = started
+        self.started: Delegated = started
         self.delivered = delivered
         super().__init__(program, fold, message=message, scope=parent.scope, ephemeral=True)
         self.share = _limits(started)
@@ -252,17 +252,6 @@ class ChildSegment(Segment):
     async def told(self) -> None:
         await super().told()
         await self.above.told()
-
-    def may_spend(self) -> bool:
-        stopped = _exceeded(self)
-        if stopped is not None:
-            self.conclude(stopped)
-        return stopped is None
-
-    async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
-        if not self.may_spend():
-            raise HookError(f"{by!r} may ask no model: an agent above has nothing left to spend", hook=by)
-        return await super().ask(by, model, messages, options)
 
     def injected_from_above(self) -> list[Injected]:
         """What was injected for this child when its task was judged, as parts of its turn."""
@@ -488,49 +477,9 @@ def _error(tool: Delegate, what: str) -> ToolResult:
 
 def charge(segment: Segment, child: ChildSegment) -> None:
     """What a child has spent since it was last charged, to its parent's turn."""
-    owed = _owed(segment, child, child.state.usage)
-    if owed.requests or owed.total:
-        segment.record(Charged(child.started.call, child.started.session, owed))
-
-
-def _owed(segment: Segment, child: Segment, spent: Usage) -> Usage:
-    assert isinstance(child, ChildSegment)
-    step = segment.fold.open
-    call = step.calls.get(child.started.call) if step is not None else None
-    known = call.child(child.started.session) if call is not None else None
-    return spent if known is None else spent - known.charged
-
-
-def _spent(segment: Segment) -> Usage:
-    """What a turn has spent, with what the children that work for it now have not been charged for yet."""
-    turn = segment.fold.turn
-    total = _NOTHING if turn is None else turn.usage
-    for child in segment.children:
-        total = total + _owed(segment, child, _spent(child))
-    return total
-
-
-def _above(segment: Segment | None) -> Iterator[Segment]:
-    """A segment, its parent, and so on to the root."""
-    while segment is not None:
-        yield segment
-        segment = segment.parent
-
-
-def _exceeded(child: ChildSegment) -> Stopped | None:
-    """The strongest of the limits that forbid the child to spend more: those of all above it, and its own share."""
-    found: list[Stopped] = []
-    for level in _above(child):
-        held = [limit for limit in level.program.limits if limit.holds_below] if level is not child else []
-        limits = [*[(name_of(limit), limit) for limit in held], *[("the share", limit) for limit in level.share]]
-        state = level.state
-        if state.turn is None or not limits:
-            continue
-        turn = replace(state.turn, usage=_spent(level), active=state.turn.active + level.working())
-        for name, limit in limits:
-            if (why := limit.exceeded(state, turn)) is not None:
-                found.append(Stopped(limit.reason, f"{name} of agent {level.program.name!r}: {why}"))
-    return min(found, key=lambda stopped: stopped.reason.rank, default=None)
+    usage = owed(segment, child, child.state.usage)
+    if usage.requests or usage.total:
+        segment.record(Charged(child.started.call, child.started.session, usage))
 
 
 def _portion(segment: Segment, share: float | None) -> tuple[int | None, float | None]:
@@ -539,13 +488,13 @@ def _portion(segment: Segment, share: float | None) -> tuple[int | None, float |
         return None, None
     tokens: list[int] = []
     money: list[float] = []
-    for level in _above(segment):
-        spent = _spent(level)
+    for level in levels(segment):
+        usage = spent(level)
         for limit in (*level.program.limits, *level.share):
             if isinstance(limit, TokenLimit):
-                tokens.append(max(limit.tokens - spent.total, 0))
+                tokens.append(max(limit.tokens - usage.total, 0))
             elif isinstance(limit, CostLimit):
-                money.append(max(limit.usd - (spent.cost or 0.0), 0.0))
+                money.append(max(limit.usd - (usage.cost or 0.0), 0.0))
     return int(min(tokens) * share) if tokens else None, min(money) * share if money else None
 
 

@@ -41,7 +41,7 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "retried", "reviewed", "segment", "tools",
+        "_onion", "attempts", "delegates", "held_up", "judged", "limited", "retried", "reviewed", "segment", "tools",
         "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Executor:
         self.delegates = program.delegates
         self.judged = program.judges_calls or segment.resumed
         self.reviewed = program.reviews_calls or segment.resumed
+        self.limited = segment.limited("tool")
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.wrapped = program.wraps_tools
@@ -81,6 +82,8 @@ class Executor:
         if self.judged:
             ready = await self._decide_all(ready)
             if not fold.going:
+                for call in ready if segment.limit_hit is not None else ():
+                    await self._run(call)
                 return
             if segment.waiting:
                 await segment.commit()
@@ -371,6 +374,8 @@ class Executor:
         """
         segment = self.segment
         if not segment.fold.going:
+            if segment.limit_hit is not None:
+                await self._close(state, segment.limit_hit)
             return
         call, decided = state.call, state.decided
         assert decided is not None, f"call {call.id} was not decided"
@@ -378,6 +383,9 @@ class Executor:
             result = self._not_executed(call, decided.verdict)
         elif state.called and (settled := await settle(segment, state)) is not None:
             result = settled
+        elif self.limited and (stopped := segment.stopped_before("tool")) is not None:
+            await self._close(state, stopped)
+            return
         else:
             try:
                 if self.wrapped:
@@ -412,6 +420,11 @@ class Executor:
             await segment.commit()
         if segment.listens:
             await segment.told()
+
+    async def _close(self, state: CallFold, stopped: Stopped) -> None:
+        """A limit forbids this call. One that was started, or works on in a child, is closed with the step."""
+        if state.result is None and not state.called and not state.children:
+            await self._return(state, text_result(f"Not run: {stopped.detail}", "cancelled"))
 
     def _next(self, state: CallFold) -> int:
         """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
@@ -573,6 +586,9 @@ class Executor:
                 return settled
             if attempts.number - attempts.since > 1:
                 _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
+        if self.limited and (stopped := self.segment.stopped_before("tool")) is not None:
+            attempts.result = text_result(f"Not run: {stopped.detail}", "cancelled")
+            return attempts.result
         try:
             value = await self.attempt(call, number, attempts.fingerprint)
             attempts.result = result = value if type(value) is ToolResult else as_result(value)

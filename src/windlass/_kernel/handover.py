@@ -10,6 +10,41 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+class ConsumerWait:
+    """For how long producers have waited for their consumer, several at once counted once."""
+
+    __slots__ = ("_began", "_monotonic", "_over", "_total", "_waiting")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._began = self._total = 0.0
+        self._waiting = 0
+        self._over = asyncio.Event()
+
+    def seconds(self) -> float:
+        """How long it was until now."""
+        return self._total + (self._monotonic() - self._began if self._waiting else 0.0)
+
+    async def during(self, waiting: Awaitable[None]) -> None:
+        """Wait for the consumer."""
+        if not self._waiting:
+            self._began = self._monotonic()
+            self._over.clear()
+        self._waiting += 1
+        try:
+            await waiting
+        finally:
+            if self._waiting == 1:
+                self._total = self.seconds()
+                self._over.set()
+            self._waiting -= 1
+
+    async def over(self) -> None:
+        """Return when nobody waits for the consumer."""
+        if self._waiting:
+            await self._over.wait()
+
+
 class Handover(Generic[T]):
     """A channel. A value keeps its place until the consumer comes back for the next; a consumer that leaves ends it.
 

@@ -19,7 +19,7 @@ from windlass._hooks.wraps import without_stop_iteration
 from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
-from windlass.criteria import Limit, name_of, on_clock, tools_ran
+from windlass.criteria import Effect, Limit, name_of, on_clock, tools_ran
 from windlass.events import StepStarted
 from windlass.masking import Mask
 from windlass.messages import TextPart, ToolSpec, frozen
@@ -56,11 +56,11 @@ class Program:
     __slots__ = (
         "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
         "composites", "criteria", "delegates", "description", "digest", "durable", "ending_timeout", "ends_steps",
-        "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "makers", "mask", "max_depth",
-        "max_parallel", "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models", "monotonic",
-        "name", "named_criteria", "now", "observed", "observers", "only_tools_count", "output_schema", "patience",
-        "policy", "read_output", "reserve", "reviews_calls", "sections", "settings", "specs", "store", "system",
-        "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
+        "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "limits_before", "makers", "mask",
+        "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models",
+        "monotonic", "name", "named_criteria", "now", "observed", "observers", "only_tools_count", "output_schema",
+        "patience", "policy", "read_output", "reserve", "reviews_calls", "sections", "settings", "specs", "store",
+        "system", "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +114,10 @@ class Program:
         self.metered = self.budget.known or bool(self.compactors)
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
         self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
+        effects: tuple[Effect, ...] = ("model", "tool")
+        self.limits_before = {
+            effect: tuple([limit for limit in self.limits if effect in limit.holds_before]) for effect in effects
+        }
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
         self.policy = policy
         self.composites = composites

@@ -29,14 +29,15 @@ from .stages import WAITING, begun, decide, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
-    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "replying", "segment")
+    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "limited", "replying", "segment")
 
     def __init__(self, segment: Segment) -> None:
         program, hooks = segment.program, segment.hooks
         self.segment = segment
         self.caller = ModelCaller(segment) if program.calls_models or segment.listens else None
         self.begins = program.begins_steps or (segment.listens and _is_heard(segment))
-        self.alone = segment.parent is None and not program.compactors
+        self.alone = not program.compactors
+        self.limited = segment.limited("model") and not program.wraps_models  # inside wraps, before each attempt
         self.calling = hooks.model_calling
         self.replying = hooks.model_replying
         self._passage: Passage | None = None
@@ -65,8 +66,8 @@ class Runner:
             round_ = 1 if step is None else step.round
             if round_ > 1 and program.limits and self._exceeded(fold):
                 break
-            if not self.alone and not await self._may_ask():
-                continue
+            if not self.alone:
+                await compact(segment)
             reply: ModelReply | None = None
             assembled = assemble(fold, program, segment.unrecorded)
             request: ModelRequest | None = assembled
@@ -74,6 +75,8 @@ class Runner:
                 first = await first_answer(point, assembled, segment)
                 if first is not SILENT:
                     request, reply = await self._judge_request(point, assembled, first)
+            if self.limited and request is not None and fold.going:
+                segment.stopped_before("model")
             if request is not None and fold.going:
                 try:
                     if caller is not None:
@@ -126,15 +129,6 @@ class Runner:
 
     # ------------------------------------------------------------ the reply
 
-    async def _may_ask(self) -> bool:
-        """Whether the agents above have left something to spend; then the history is made to fit."""
-        segment = self.segment
-        if segment.parent is not None and not segment.may_spend():
-            return False
-        if segment.program.compactors:
-            await compact(segment)
-        return True
-
     async def _judge_request(
         self, point: Point, given: ModelRequest, first: tuple[int, Any] | None
     ) -> tuple[ModelRequest | None, ModelReply | None]:
@@ -174,6 +168,8 @@ class Runner:
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and caller is not None:
             attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
+            if caller.wrapped:
+                segment.standing = None
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
         record(ModelReplied(number, ours, round_, attempt, paid, now(), changed))

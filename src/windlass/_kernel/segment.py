@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage, Recorder
 from windlass._hooks.hooks import Hook
@@ -13,6 +15,7 @@ from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, compose, surround
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
+from windlass.criteria import Effect as LimitedEffect
 from windlass.criteria import Limit, name_of
 from windlass.decisions import Answer, AnyResolution, Ask, Halt
 from windlass.deltas import StreamEvent
@@ -23,6 +26,7 @@ from windlass.messages import (
     Messages,
     ModelReply,
     ModelRequest,
+    Usage,
     as_message,
     as_reply,
     checked_messages,
@@ -35,6 +39,7 @@ from windlass.records import (
     Asked,
     CancelRequested,
     Concluded,
+    Delegated,
     Fact,
     HookDecided,
     Injected,
@@ -60,7 +65,8 @@ from .composites import (
     StopResolver,
     ToolExecutor,
 )
-from .handover import Handover
+from .handover import ConsumerWait, Handover
+from .limiting import exceeded, levels
 from .program import Program
 from .speaking import Voice, without_words
 
@@ -78,6 +84,11 @@ class Rare:
     parent: Segment | None = None
     children: tuple[Segment, ...] = ()
     share: tuple[Limit, ...] = ()
+    started: Delegated | None = None
+    standing: Usage | None = None
+    limit_hit: Stopped | None = None
+    waits: ConsumerWait | None = None
+    _waited = 0.0
     delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
     mask: Callable[[Record], Record] | None = None
@@ -162,6 +173,8 @@ class Segment(Rare):
             self.meter = Meter(program.budget)
             calibrate(self.meter, fold, program)
         self._active_since = monotonic()
+        if self.parent is not None:
+            self._waited = self._waiting_time()
         lifecycle, runner, applier, evaluator, resolver, _, executor = program.makers
         self.executor: ToolExecutor = executor(self)
         self.lifecycle: ExecutionLifecycle = lifecycle(self)
@@ -349,7 +362,7 @@ class Segment(Rare):
             except Exception as error:
                 note_failure(hook, fact, turn, self.backlog, error)
         if self.voice is not None and self.voice.handover.full:
-            await self.voice.handover.room()
+            await self.wait_for_consumer(self.voice.handover.room())
 
     def adopt(self, state: State) -> None:
         """Take over a state that a phase handler made by recording."""
@@ -364,16 +377,38 @@ class Segment(Rare):
         """Seconds of work since it was last asked."""
         monotonic, since = self._monotonic, self._active_since
         self._active_since = now = monotonic()
-        return now - since
+        if self.waits is None and self.parent is None:
+            return now - since
+        before, self._waited = self._waited, self._waiting_time()
+        return now - since - (self._waited - before)
 
     def working(self) -> float:
         """Seconds of work since `active` was last asked."""
         monotonic = self._monotonic
-        return monotonic() - self._active_since
+        return monotonic() - self._active_since - (self._waiting_time() - self._waited)
 
-    def may_spend(self) -> bool:
-        """Whether the agents above have left something to spend; if not, the turn is concluded."""
-        return True
+    def _waiting_time(self) -> float:
+        """Seconds for which this turn, or the one it belongs to, has waited for its consumer."""
+        *_, root = levels(self)
+        return 0.0 if root.waits is None else root.waits.seconds()
+
+    async def wait_for_consumer(self, waiting: Awaitable[None]) -> None:
+        """Wait for whoever reads this turn. Nobody works meanwhile: limits of active time do not count it."""
+        if self.waits is None:
+            self.waits = ConsumerWait(self._monotonic)
+        await self.waits.during(waiting)
+
+    def limited(self, effect: LimitedEffect) -> bool:
+        """Whether there are limits to check before an effect."""
+        return self.parent is not None or bool(self.program.limits_before[effect])
+
+    def stopped_before(self, effect: LimitedEffect) -> Stopped | None:
+        """The limit that forbids an effect now, of this agent or of one above it. Then the turn is concluded."""
+        stopped = exceeded(self, effect)
+        if stopped is not None:
+            self.limit_hit = stopped
+            self.conclude(stopped)
+        return stopped
 
     # ------------------------------------------------------------ how a turn ends
 
@@ -446,11 +481,20 @@ class Segment(Rare):
         turn = self.fold.state.turn
         for limit in self.program.limits if turn is not None else ():
             assert turn is not None
-            if (left := limit.left(turn)) is not None:
+            left = limit.left(turn)
+            if left is not None and left > 0:  # otherwise nothing is begun any more: see `stopped_before`
                 self._timers += (asyncio.ensure_future(self._time_out(limit, left)),)
 
     async def _time_out(self, limit: Limit, left: float) -> None:
-        await self.clock.alarm(max(left, 0.0))
+        """End the turn when its time is up. While it waits for its consumer, active time stands still."""
+        rest: float | None = left
+        while rest is not None and rest > 0:
+            await self.clock.alarm(rest)
+            if self.waits is not None:
+                await self.waits.over()
+            turn = self.fold.state.turn
+            assert turn is not None
+            rest = limit.left(replace(turn, active=turn.active + self.working()))
         self.cancel(outcome=Stopped(limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"))
 
     def suspend(self) -> None:
@@ -609,6 +653,8 @@ class Segment(Rare):
             return served
         if (answer := await self._guarded(request, by)) is not None:
             return answer
+        if self.limited("model") and (stopped := self.stopped_before("model")) is not None:
+            raise HookError(f"{by!r} may not ask a model: {stopped.detail}", hook=by)
         self.program.budget.of(asked).check(request)
         reply = as_reply(await asked.reply(request))
         self.record(SideReplied(key, fingerprint, reply, by))
