@@ -710,7 +710,7 @@ async def test_arguments_of_a_wrong_type_are_told_to_the_model(arguments):
     assert "'add' was not run" in text
 
 
-async def test_broken_json_reaches_the_gates_as_no_arguments():
+async def test_broken_json_reaches_no_gate_and_is_told_to_the_model():
     seen: list[Any] = []
     agent = agent_for(calls([("add", "{oops")]), says("sorry"))
 
@@ -718,8 +718,11 @@ async def test_broken_json_reaches_the_gates_as_no_arguments():
     def look(event: ToolCalling) -> None:
         seen.append(event.call.arguments)
 
-    await agent.run("go")
-    assert seen == [{}]
+    result = await agent.run("go")
+    assert seen == []
+    ((status, text),) = results(result)
+    assert status == "error"
+    assert "not valid JSON" in text
 
 
 GARBAGE: dict[str, Any] = {
@@ -1083,11 +1086,14 @@ async def test_a_question_is_answered_once():
         await agent.resume("s", answers={"s/1/1": Approve()})
 
 
-async def test_edited_arguments_that_do_not_fit_are_told_to_the_model():
+async def test_edited_arguments_that_do_not_fit_are_refused_and_the_question_stays_open():
     agent = asking()
     await agent.run("go", session="s")
-    result = await agent.resume("s", answers={"s/1/1": Edit({"nonsense": 1})})
-    assert results(result)[0][0] == "error"
+    for answering in (agent.resolve("s", "s/1/1", Edit({"no": 1})), agent.resume("s", answers={"s/1/1": Edit({})})):
+        with pytest.raises(StaleAnswer, match=r"the edited arguments do not fit: tool 'add' was not run"):
+            await answering
+    result = await agent.resume("s", answers={"s/1/1": Approve()})
+    assert results(result)[0][0] == "ok"
     assert result.outcome == Completed()
     await check_log(agent, "s", result.state)
 

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from types import FunctionType, SimpleNamespace
 from typing import Annotated, Any, cast, get_origin, get_type_hints
 
@@ -16,6 +17,8 @@ from .errors import ToolDefinitionError
 
 REQUIRED = inspect.Parameter.empty
 _KEPT_DEFAULTS = (type(None), bool, int, float, str)
+_SEQUENCES = (list, tuple, set, frozenset)
+_NOTHING: Mapping[str, Any] = {}
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -170,14 +173,101 @@ def object_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
 
 def arguments_type(name: str, parameters: Sequence[Parameter]) -> type[Arguments]:
     """A struct type with a field per parameter."""
-    fields = [_field(p) for p in parameters]
-    made = msgspec.defstruct(name, fields, bases=(Arguments,), kw_only=True, forbid_unknown_fields=True, gc=False)
+    columns = [_field(p) for p in parameters]
+    made = msgspec.defstruct(name, columns, bases=(Arguments,), kw_only=True, forbid_unknown_fields=True, gc=False)
     return cast("type[Arguments]", made)
 
 
 def arguments_decoder(arguments: type[Arguments]) -> Callable[[str], Arguments]:
     """What decodes and validates JSON in one go."""
     return msgspec.json.Decoder(arguments, dec_hook=_read_model).decode
+
+
+class Completion(Struct, frozen=True):
+    """How validated arguments become canonical JSON: parameters in their order, defaults filled in, JSON types only.
+
+    `hidden` has the defaults without a JSON form: they stay out. `plain` says that JSON can hold every value as it is;
+    values of classes may have code of their own, so what they are encoded to is read back before it counts.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[str], Arguments]
+    names: tuple[str, ...]
+    hidden: Mapping[str, Any]
+    plain: bool
+
+    def text(self, arguments: Arguments, json: str) -> str:
+        """The canonical JSON of arguments that were decoded from `json`."""
+        if self.plain:
+            return self._encoded(arguments) if self.hidden else self.encode(arguments).decode()
+        try:
+            text = self._encoded(arguments)
+            if self._encoded(self.decode(text)) == text:
+                return text
+        except (msgspec.MsgspecError, TypeError, ValueError):
+            pass
+        return self._as_given(arguments, json)
+
+    def _encoded(self, arguments: Arguments, given: Mapping[str, Any] = _NOTHING) -> str:
+        members: list[str] = []
+        for name in self.names:
+            value = getattr(arguments, name)
+            if name not in self.hidden or value is not self.hidden[name]:
+                if not self.plain:
+                    _fill_in(value)
+                members.append(f'"{name}":{self.encode(given.get(name, value)).decode()}')
+        return "{" + ",".join(members) + "}"
+
+    def _as_given(self, arguments: Arguments, json: str) -> str:
+        """The values as the model wrote them: a class among their types does not read what it writes."""
+        given = msgspec.json.decode(json) if json.strip() else None
+        return self._encoded(arguments, given or _NOTHING)
+
+
+def _fill_in(value: object) -> None:
+    """Let dataclasses in a value hold their defaults themselves: from the class msgspec does not encode them."""
+    below = [value]
+    while below:
+        value = below.pop()
+        if isinstance(value, Struct):
+            below += [getattr(value, name) for name in value.__struct_fields__]
+        elif isinstance(value, dict):
+            below += value.values()
+        elif isinstance(value, _SEQUENCES):
+            below += value
+        elif is_dataclass(value) and not isinstance(value, type):
+            for name in [item.name for item in fields(value) if hasattr(value, item.name)]:
+                below.append(getattr(value, name))
+                object.__setattr__(value, name, below[-1])
+
+
+def completion(parameters: Sequence[Parameter], decode: Callable[[str], Arguments]) -> Completion:
+    """How the arguments of a tool with these parameters are completed."""
+    models = _ModelSchemas()
+    schemas, definitions = msgspec.json.schema_components(
+        [p.annotation for p in parameters], schema_hook=models.describe, ref_template="#/$defs/{name}"
+    )
+    sets = b'"uniqueItems"' in msgspec.json.encode((schemas, definitions))  # they have no order of their own
+    return Completion(
+        msgspec.json.Encoder(enc_hook=_dump_model, order="deterministic" if sets else None).encode,
+        decode,
+        tuple([p.name for p in parameters]),
+        {p.name: p.default for p in parameters if p.default is not REQUIRED and _default_json(p) is None},
+        plain=not models.used and all("enum" in definition for definition in definitions.values()),
+    )
+
+
+def _default_json(parameter: Parameter) -> str | None:
+    """The default as JSON; None if it does not read back as what it is."""
+    default = parameter.default
+    try:
+        text = msgspec.json.encode(default, enc_hook=_dump_model).decode()
+        read = type_decoder(parameter.annotation)(text)
+        if isinstance(default, _SEQUENCES) and isinstance(read, _SEQUENCES):
+            return text if list(read) == list(default) else None
+        return text if read == default else None
+    except Exception:  # whatever a sentinel that only the function understands may raise
+        return None
 
 
 def type_schema(annotation: Any) -> dict[str, Any]:
@@ -257,12 +347,18 @@ def _shown_default(default: object) -> dict[str, Any]:
 
 
 def _field(parameter: Parameter) -> tuple[str, Any] | tuple[str, Any, Any]:
-    default = parameter.default
+    """A field whose default is what the parameter's type reads from JSON, as if the model had written it."""
+    name, annotation, default = parameter.name, parameter.annotation, parameter.default
     if default is REQUIRED:
-        return parameter.name, parameter.annotation
+        return name, annotation
+    if (json := _default_json(parameter)) is not None:
+        read = type_decoder(annotation)
+        default = read(json)
+        if not isinstance(default, _KEPT_DEFAULTS):
+            return name, annotation, msgspec.field(default_factory=lambda: read(json))
     if isinstance(default, _KEPT_DEFAULTS):
-        return parameter.name, parameter.annotation, default
-    return parameter.name, parameter.annotation, msgspec.field(default_factory=lambda: default)
+        return name, annotation, default
+    return name, annotation, msgspec.field(default_factory=lambda: default)
 
 
 # ── pydantic, known by the shape of its models so that it is never imported here ──────────────────────────────────
@@ -274,6 +370,11 @@ class _ModelSchemas:
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
         self._owners: dict[str, Any] = {}
+
+    @property
+    def used(self) -> bool:
+        """Whether there was a model to describe."""
+        return bool(self._owners)
 
     def describe(self, model: Any) -> dict[str, Any]:
         _check_model(model)
@@ -296,7 +397,7 @@ def _read_model(model: Any, value: object) -> object:
 
 def _dump_model(value: Any) -> object:
     _check_model(type(value))
-    return value.model_dump(mode="json")
+    return value.model_dump(mode="json", by_alias=True)
 
 
 def _check_model(model: type) -> None:

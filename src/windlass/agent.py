@@ -23,7 +23,7 @@ from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
 from ._kernel.compacting import compact_now
 from ._kernel.composites import Emit
 from ._kernel.delegates import Delegate
-from ._kernel.delegating import below, program_of
+from ._kernel.delegating import below, check_edit, program_of
 from ._kernel.handover import Handover
 from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
@@ -46,7 +46,7 @@ from .errors import (
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask
-from .messages import Message, TextPart, as_message, user
+from .messages import Message, TextPart, ToolCall, as_message, user
 from .models import open_model
 from .outcomes import error_value
 from .outputs import Output
@@ -558,7 +558,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
         """
         mask, now = self._given["mask"], self._given["clock"].now()
-        await resolve(self._store, session, ask_id, answer, now=now, mask=None if mask is None else mask.plain)
+
+        def fits(call: ToolCall) -> None:
+            check_edit(self.compile(), call)
+
+        masked = None if mask is None else mask.plain
+        await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=fits)
 
     async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.

@@ -8,17 +8,21 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from ._text import printable
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
-from .errors import SessionUnknown, StaleAnswer
+from .errors import SessionUnknown, StaleAnswer, ToolError
+from .messages import ToolCall
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record
 from .states import fold
 from .types import Approver
+
+Fits: TypeAlias = Callable[[ToolCall], None]
+"""Raises a `ToolError` if a tool of this process does not take the arguments of a call."""
 
 _KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
@@ -31,11 +35,13 @@ async def resolve(
     *,
     now: float | None = None,
     mask: Callable[[Any], Any] | None = None,
+    fits: Fits | None = None,
 ) -> None:
     """Answer a question of a session, from any process. It counts when the session's owner next looks.
 
     A question is answered once: a second answer, one to something else, one that is not allowed or comes too late is
-    refused with `StaleAnswer`. `mask` takes secrets out of the answer.
+    refused with `StaleAnswer`. `mask` takes secrets out of the answer; `fits` raises for a call that its tool does not
+    take, for an `Edit`.
     """
     records = await store.read(session)
     if not records:
@@ -45,7 +51,7 @@ async def resolve(
     if asked is None:
         raise stale(session, ask_id, "no such question is open; " + _open(waiting))
     now = time.time() if now is None else now
-    check_answer(session, asked, answer, now)
+    check_answer(session, asked, answer, now, fits)
     given = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
     data: dict[str, Any] | None = given if mask is None else mask(given)
     (owner, key), *above = await _holders(store, session, records, asked)
@@ -105,7 +111,7 @@ def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), given
 
 
-def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) -> None:
+def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None) -> None:
     """Raise `StaleAnswer` unless a question can be answered so, by whoever gives the answer, at this moment."""
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
@@ -118,6 +124,11 @@ def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float) 
     if asked.approvers is not None and answer.by not in asked.approvers:
         text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
         raise stale(session, asked.id, text)
+    if isinstance(answer, Edit) and asked.call is not None and fits is not None:
+        try:
+            fits(asked.call.replace(arguments=answer.arguments))
+        except ToolError as error:
+            raise stale(session, asked.id, f"the edited arguments do not fit: {error}") from error
 
 
 def expired(asked: Asked, now: float) -> bool:
@@ -126,7 +137,7 @@ def expired(asked: Asked, now: float) -> bool:
 
 
 def checked_answers(
-    session: str, waiting: Sequence[Asked], answers: dict[str, AnyResolution], now: float
+    session: str, waiting: Sequence[Asked], answers: dict[str, AnyResolution], now: float, fits: Fits | None = None
 ) -> list[Answered]:
     """Answers as records, each fitting an open question, and the defaults of those that have expired."""
     questions = {asked.id: asked for asked in waiting}
@@ -135,7 +146,7 @@ def checked_answers(
         asked = questions.get(ask_id)
         if asked is None:
             raise stale(session, ask_id, "no such question is open; " + _open(questions))
-        check_answer(session, asked, answer, now)
+        check_answer(session, asked, answer, now, fits)
         records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
     for asked in waiting:
         if expired(asked, now) and asked.id not in answers:

@@ -126,6 +126,7 @@ def _tool(tool: Tool[..., Any]) -> Data:
         "runs": "async" if tool.is_async else "inline" if tool.inline else "thread",
         "sequential": tool.sequential,
         "timeout": tool.timeout,
+        "hidden_defaults": list(tool.hidden_defaults),
         "agent": tool.agent if isinstance(tool, Delegate) else None,
         "source": None if isinstance(tool, Delegate) else _source(location_of(tool.fn)),
     }
@@ -384,6 +385,8 @@ def _tool_words(tool: Data) -> Iterable[str]:
         yield "sequential"
     if tool["timeout"] is not None:
         yield f"timeout {tool['timeout']:g} s"
+    if tool["hidden_defaults"]:
+        yield f"hooks do not see the defaults of {', '.join(tool['hidden_defaults'])}: they have no JSON form"
     if tool["source"] is not None:
         yield tool["source"]
 

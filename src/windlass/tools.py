@@ -16,10 +16,12 @@ from msgspec.structs import astuple
 
 from ._schema import (
     Arguments,
+    Completion,
     Parameter,
     SignatureReader,
     arguments_decoder,
     arguments_type,
+    completion,
     object_schema,
     read_docstring,
     signature_parameters,
@@ -90,6 +92,7 @@ class Tool(Generic[P, R]):
     """
 
     __slots__ = (
+        "_completion",
         "_decode",
         "_digest",
         "_keywords",
@@ -154,6 +157,7 @@ class Tool(Generic[P, R]):
         self._shown: ToolSpec | None = None
         self._digest = ""
         self._decode: Callable[[str], Arguments] = arguments_decoder(arguments_type(self.name, asked))
+        self._completion: Completion = completion(asked, self._decode)
         self._positional: int = _leading_positional(self._parameters, supplied)
         self._keywords: tuple[str, ...] = tuple(p.name for p in asked[self._positional :])
         self._plain: bool = not supplied and not self._keywords
@@ -288,6 +292,23 @@ class Tool(Generic[P, R]):
             return astuple(decode(json))
         except _UNREADABLE as problem:
             return astuple(self._second_look(json, problem))
+
+    def complete(self, json: str) -> str:
+        """The arguments validated and as canonical JSON: parameters in order, defaults filled in, JSON types only.
+
+        These are what hooks, rules and people see, and what the tool gets. Defaults that are in `hidden_defaults` have
+        no JSON form and stay out.
+        """
+        arguments = self.decode(json)
+        try:
+            return self._completion.text(arguments, json)
+        except RecursionError as problem:  # writing goes deeper than reading
+            raise _explained(self, json, problem) from problem
+
+    @property
+    def hidden_defaults(self) -> tuple[str, ...]:
+        """The parameters whose defaults have no JSON form: hooks, rules and people do not see those defaults."""
+        return tuple(self._completion.hidden)
 
     def invoke(self, values: tuple[Any, ...], supplied: Mapping[str, Any] | None = None) -> Any:
         """Call the function; of an async one the awaitable is returned. `supplied` is keyed by parameter name."""
@@ -451,6 +472,8 @@ def _diagnosis(tool: Tool[..., Any], json: str, problem: Exception) -> tuple[str
     """What is wrong, and with which parameters."""
     try:
         given = msgspec.json.decode(json)
+        if isinstance(problem, RecursionError):
+            raise problem
     except _UNREADABLE as exc:
         return _unreadable(json, exc), ()
     if not isinstance(given, dict):

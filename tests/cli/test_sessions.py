@@ -29,7 +29,7 @@ from windlass.testing import FunctionModel, calls, says
 
 
 @tool
-async def pay(euros: int) -> str:
+async def pay(euros: int, x: str = "") -> str:
     "Pay."
     with Path("paid").open("a") as file:
         file.write(f"{euros}\\n")
@@ -372,7 +372,7 @@ def test_who_answers_is_noted_even_if_nobody_says_so(folder, monkeypatch):
     assert '"by":"eve"' in windlass("show", "rent", "--records", "--json").output
 
 
-EDITED = '[Before this call ran, ann changed its arguments to {"euros":3}]\n'
+EDITED = '[Before this call ran, ann changed its arguments to {"euros":3,"x":""}]\n'
 
 
 @pytest.mark.parametrize(

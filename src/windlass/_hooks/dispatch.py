@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Retry, Says, Vote
-from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow
-from windlass.messages import as_parts, frozen
+from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError
+from windlass.messages import ToolCall, as_parts, frozen
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
 from windlass.turns import Host, Turn, Writes
@@ -46,6 +46,7 @@ class Site(Host, Protocol):
     def keep(self, writes: Writes) -> None: ...
     def beside(self, coroutine: Any) -> None: ...
     def injected_tokens(self) -> int: ...
+    def completed(self, call: ToolCall) -> ToolCall: ...
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool: ...
     async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
 
@@ -209,10 +210,20 @@ class Passage(Struct, gc=False):
             answer = self._answer(hook, answer)
         old = getattr(self.event, name)
         new = coerced(self.point.event, hook, old, answer)
+        if type(new) is ToolCall:
+            new = self._completed(hook, new)
         fields = changes(old, new)
         if fields:
             self.event = replace(self.event, **{name: new})
             self.site.record(Rewritten(self.point.name, hook.name, self.about, frozen(fields)))
+
+    def _completed(self, hook: Hook, call: ToolCall) -> ToolCall:
+        """A rewritten call as the next hooks see it. Arguments that do not fit the tool are the error of the hook."""
+        try:
+            return self.site.completed(call)
+        except ToolError as error:
+            text = f"{hook.kind} {hook.name!r} ({hook.source}) changed the arguments to what does not fit: {error}"
+            raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
 
     def _answer(self, hook: Hook, answer: Any) -> Any:
         """What a method of a lifecycle answered, as an answer to the event."""
@@ -308,6 +319,11 @@ class Passage(Struct, gc=False):
             self.site.record(HookDecided(self.point.name, self.about, answer, ((hook.name, answer),), shadow=True))
 
     # ------------------------------------------------------------ inject
+
+    @property
+    def injects(self) -> bool:
+        """Whether somebody may add something here."""
+        return bool(self.point.groups or self.said)
 
     async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
         """What is injected here, in declared order, checked against the reserve; members of a group run together."""

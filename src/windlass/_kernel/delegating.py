@@ -8,7 +8,7 @@ people, what it has cost and what came of it; all else is in the child's own log
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
 from windlass.slots import Slot
 from windlass.states import CallFold, Child, Fold, State, fold_log
+from windlass.tools import ArgumentsError, Tool
 
 from .composites import ExecutionLifecycle
 from .delegates import Delegate
@@ -54,6 +55,36 @@ def program_of(parent: Program, delegate: Delegate, tools: tuple[str, ...] | Non
     if key not in parent.children:
         parent.children[key] = delegate.compiled(parent, only)
     return parent.children[key]
+
+
+def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
+    """The tools of all agents below an agent."""
+    met: set[Any] = set()
+    found = [program]
+    while found:
+        above = found.pop()
+        for delegate in above.delegates.values() if above.max_depth > 0 else ():
+            if (delegate.compiled, delegate.only) not in met:
+                met.add((delegate.compiled, delegate.only))
+                child = program_of(above, delegate)
+                found.append(child)
+                yield from child.tools.values()
+
+
+def check_edit(program: Program, call: ToolCall) -> None:
+    """Raise `ArgumentsError` if no tool with the name of the call takes its arguments, here or below.
+
+    A name without a tool is not checked: its tool is in another process.
+    """
+    known = [tool for tool in (*program.tools.values(), *tools_below(program)) if tool.name == call.name]
+    problems: list[ArgumentsError] = []
+    for tool in known:
+        try:
+            tool.complete(call.json)
+        except ArgumentsError as problem:
+            problems.append(problem)
+    if problems and len(problems) == len(known):
+        raise problems[0]
 
 
 def below(
@@ -203,6 +234,10 @@ class Handing(Passage, kw_only=True):
         before = self.answers or (("default", self.default),)
         self.answers = (*self.answers, *delegating.answers)
         return strictest(ToolCalling, (*before, *delegating.answers))
+
+    @property
+    def injects(self) -> bool:
+        return True
 
     async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
         items = await Passage.inject(self, about, only)

@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.decisions import Approve, Respond
 from windlass.errors import ToolError
-from windlass.messages import ToolResult, text_result
+from windlass.messages import ToolCall, ToolResult, text_result
 from windlass.records import Asked, UndoCalled
 from windlass.states import CallFold
 from windlass.tools import DoubtRule, Tool
@@ -27,11 +27,10 @@ def rule_of(segment: Segment, state: CallFold) -> DoubtRule | None:
     return "tell" if tool is None else tool.in_doubt
 
 
-def waits_for_word(segment: Segment, state: CallFold) -> bool:
+def waits_for_word(segment: Segment, state: CallFold, call: ToolCall) -> bool:
     """Whether a person has to say what becomes of a call in doubt; the question is put, once per start of the call."""
     if rule_of(segment, state) != "ask" or segment.answer_to(_about(state)) is not None:
         return False
-    call = state.call
     text = f"{call.name} was started and may or may not have happened: run it again?"
     segment.ask_person(Asked(_about(state), "ToolCalled", text, _ANSWERS, call.digest, (call.name,), call))
     return True

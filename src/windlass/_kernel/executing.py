@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,11 @@ from windlass._hooks.wraps import Kind
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
 from windlass.events import LateResult, ToolCalling, ToolReturning
-from windlass.messages import ToolCall, ToolResult, ToolSpec, as_result, render, text_result
+from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
 from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
 from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
-from windlass.tools import Tool
+from windlass.tools import ArgumentsError, Tool
 from windlass.turns import Turn, Writes
 
 from .composites import Given
@@ -34,6 +35,7 @@ from .stages import after_answer, asks_again, keep_out, question
 
 _ALLOW = Allow()
 _RESULT = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError)
+_ARGUMENTS = "arguments"
 _NOBODY = Point(ToolCalling, ())
 
 
@@ -41,8 +43,8 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "limited", "retried", "reviewed", "segment", "tools",
-        "waiting_writes", "wrapped", "written",
+        "_onion", "attempts", "delegates", "held_up", "judged", "limited", "retried", "reviewed", "segment", "shown",
+        "tools", "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -53,6 +55,7 @@ class Executor:
         self.judged = program.judges_calls or segment.resumed
         self.reviewed = program.reviews_calls or segment.resumed
         self.limited = segment.limited("tool")
+        self.shown: dict[str, ToolCall] = {}
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.wrapped = program.wraps_tools
@@ -71,9 +74,18 @@ class Executor:
         (call,) = step.calls.values()
         if call.result is not None:  # the step was entered again
             return self._execute(fold, step)
-        record = self.segment.record
-        record(ToolDecided(call.proposed.id, _ALLOW))
-        return self._run(call)
+        shown, values = call.call, None
+        try:
+            if self.wrapped:
+                shown = self.segment.completed(shown)
+            elif (tool := self.segment.tool(shown.name)) is not None:
+                values = tool.prepare(shown.json)
+        except ArgumentsError as error:
+            self._refuse(call, error)
+        else:
+            record = self.segment.record
+            record(ToolDecided(shown.id, _ALLOW))
+        return self._run(call, shown, values)
 
     async def _execute(self, fold: Fold, step: StepFold) -> None:
         """The same for calls that somebody looks at, or more than one."""
@@ -89,23 +101,27 @@ class Executor:
                 await segment.commit()
         else:
             for call in ready:
-                segment.record(ToolDecided(call.proposed.id, _ALLOW))
+                try:
+                    self._completed(call)
+                except ArgumentsError as error:
+                    self._refuse(call, error)
+                else:
+                    segment.record(ToolDecided(call.proposed.id, _ALLOW))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
-        if self.judged or step.decided:
+        if step.decided or segment.waiting:
             await self._conclude(fold, step)
 
     async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
         """The calls that may run now, once all are decided. A halt on any closes all."""
-        segment = self.segment
         for call in calls:
             await self._decide(call)
         if halts := [c.decided.verdict for c in calls if c.decided and type(c.decided.verdict) is Halt]:
             await self._halt(calls, halts)
             return []
-        return [call for call in calls if not call.waits and not (call.called and waits_for_word(segment, call))]
+        return [call for call in calls if not call.waits and not (call.called and self._in_doubt(call))]
 
     async def _halt(self, calls: list[CallFold], halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
@@ -144,6 +160,32 @@ class Executor:
         elif fold.going:
             segment.suspend()
 
+    # ------------------------------------------------------------ the arguments
+
+    def _completed(self, state: CallFold) -> ToolCall:
+        """The call with complete arguments: what hooks, wraps and people see, and what runs. Kept until it has run."""
+        call = self.shown.get(state.proposed.id)
+        if call is None:
+            call = self.shown[state.proposed.id] = self.segment.completed(state.call)
+        return call
+
+    def _shown(self, state: CallFold) -> ToolCall:
+        """What hooks and wraps see of a call: the recorded bytes if somebody spoke of it. An invalid one as it is."""
+        if state.decided is not None and state.decided.digest:
+            return state.call
+        try:
+            return self._completed(state)
+        except ArgumentsError:
+            return state.call
+
+    def _refuse(self, state: CallFold, error: ArgumentsError) -> None:
+        """The arguments do not fit the tool: no hook is asked, and the model reads how to mend them."""
+        denied = Deny(str(error))
+        self.segment.record(ToolDecided(state.proposed.id, denied, "", ((_ARGUMENTS, denied),)))
+
+    def _in_doubt(self, state: CallFold) -> bool:
+        return waits_for_word(self.segment, state, self._shown(state))
+
     # ------------------------------------------------------------ decide
 
     async def _decide(self, state: CallFold) -> None:
@@ -152,7 +194,7 @@ class Executor:
         decided = state.decided
         if decided is not None:
             if not state.waits:
-                if segment.resumed and state.called == 0 and self._may_rerun(state.call):
+                if segment.resumed and state.called == 0 and not _invalid(decided) and self._may_rerun(state.call):
                     await self._judge_again(state, decided)
                 return
             answered = segment.answer_to(state.proposed.id)
@@ -161,9 +203,13 @@ class Executor:
             elif not segment.is_waiting(state.proposed.id):
                 self._put_again(state.call, decided)
             return
-        call = state.call
+        try:
+            call = self._completed(state)
+        except ArgumentsError as error:
+            self._refuse(state, error)
+            return
         if segment.hooks.tool_calling is None and call.name not in self.delegates:
-            self._decide_unmatched(call)
+            self._decide_unmatched(state, call)
             return
         passage = self._passage(call)
         try:
@@ -172,7 +218,7 @@ class Executor:
             denied = Deny(str(error))
             segment.record(ToolDecided(call.id, denied, call.digest, ((error.hook or "?", denied),)))
             return
-        await self._judge(passage, changed, None if changed is call else changed.json)
+        await self._judge(passage, changed, state, rewritten=changed is not call)
 
     def _passage(self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None) -> Passage:
         """The way of a call through its hooks. That of a task for another agent goes on through `Delegating`."""
@@ -204,28 +250,33 @@ class Executor:
             asked = asked.replace(event="Delegating")
         self.segment.ask_person(asked)
 
-    def _decide_unmatched(self, call: ToolCall) -> None:
+    def _decide_unmatched(self, state: CallFold, call: ToolCall) -> None:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
         segment = self.segment
         verdict, digest = self._unmatched(call), call.digest
-        segment.record(ToolDecided(call.id, verdict, digest))
+        segment.record(ToolDecided(call.id, verdict, digest, (), _difference(state, call)))
         if type(verdict) is Ask:
             nobody = Passage(_NOBODY, ToolCalling(call, segment.turn), segment, call.id)
             segment.ask_person(question(segment, nobody, verdict, digest, call=call))
 
-    async def _judge(self, passage: Passage, call: ToolCall, json: str | None, only: Any = None) -> None:
+    async def _judge(
+        self, passage: Passage, call: ToolCall, state: CallFold, *, rewritten: bool, only: Any = None
+    ) -> None:
+        """The verdict on a call with its final arguments. They are recorded if somebody spoke and they differ."""
         segment = self.segment
         verdict = await passage.judge(only)
         if verdict is None:
             verdict = self._unmatched(call)
         names: tuple[str, ...] = ()
+        spoken = rewritten or bool(passage.answers) or verdict is not _ALLOW
+        digest, json = (call.digest, _difference(state, call)) if spoken else ("", None)
         if isinstance(passage, Handing):
             delegation, names = passage.delegation, passage.names()
-            segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json, delegation, names))
-        elif verdict is _ALLOW and json is None and not passage.answers:
-            segment.record(ToolDecided(call.id, _ALLOW))
+            segment.record(ToolDecided(call.id, verdict, digest, passage.answers, json, delegation, names))
+        elif spoken:
+            segment.record(ToolDecided(call.id, verdict, digest, passage.answers, json))
         else:
-            segment.record(ToolDecided(call.id, verdict, call.digest, passage.answers, json))
+            segment.record(ToolDecided(call.id, _ALLOW))
         if type(verdict) is Ask:
             self._put(passage, verdict, call, names)
         elif not isinstance(verdict, Halt | Deny):
@@ -242,16 +293,18 @@ class Executor:
 
     async def _judge_again(self, state: CallFold, decided: ToolDecided) -> None:
         """On resume: gates that say so are asked again, and the strictest of old and new holds."""
-        passage = self._passage(state.call, decided)
+        call = self._shown(state)
+        passage = self._passage(call, decided)
         spoken = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
         passage.answers = spoken or (("default", decided.verdict),)
         before = len(passage.answers)
         verdict = await passage.judge(asks_again(self.segment))
         if len(passage.answers) > before and verdict != decided.verdict:
             names = (*decided.delegating, *_names(passage))
-            self.segment.record(decided.replace(verdict=verdict, answers=passage.answers, delegating=names))
+            bound = decided.replace(digest=call.digest, json=_difference(state, call) or decided.json)
+            self.segment.record(bound.replace(verdict=verdict, answers=passage.answers, delegating=names))
             if type(verdict) is Ask:
-                self._put(passage, verdict, state.call, names)
+                self._put(passage, verdict, call, names)
 
     async def _after_answer(self, state: CallFold, decided: ToolDecided, answered: Answered) -> None:
         """A person answered. Edited arguments go through the gates again, but for those that asked."""
@@ -260,13 +313,20 @@ class Executor:
         judged = segment.hooks.tool_calling is not None or call.name in self.delegates
         if isinstance(answered.answer, Edit):
             edited = call.replace(arguments=answered.answer.arguments)
+            try:
+                edited = segment.completed(edited)
+            except ArgumentsError as error:
+                denied = Deny(f"{answered.by or 'a person'} changed the arguments to what does not fit: {error}")
+                by = answered.by or "person"
+                segment.record(decided.replace(verdict=denied, digest="", answers=((by, denied),)))
+                return
             if not judged:
                 segment.record(ToolDecided(call.id, _ALLOW, edited.digest, (), edited.json))
                 return
             asked = {name for name, decision in decided.answers if isinstance(decision, Ask)}
             passage = self._passage(edited, decided)
             passage.answers = ((answered.by or "person", _ALLOW),)
-            await self._judge(passage, edited, edited.json, only=lambda hook: hook.name not in asked)
+            await self._judge(passage, edited, state, rewritten=True, only=lambda hook: hook.name not in asked)
             return
         verdict = after_answer(ToolCalling, decided.answers, answered)
         verdict = _ALLOW if verdict is None else verdict
@@ -294,6 +354,8 @@ class Executor:
         return any(again(hook) for hook in asked)
 
     async def _inject(self, passage: Passage, call: ToolCall) -> None:
+        if not passage.injects:
+            return
         for item in await passage.inject(call.id):
             _beside_result(self.segment, item)
 
@@ -367,9 +429,10 @@ class Executor:
             return text_result(f"Error: {error}", "error")
         return result
 
-    async def _run(self, state: CallFold) -> None:
+    async def _run(self, state: CallFold, call: ToolCall | None = None, values: tuple[Any, ...] | None = None) -> None:
         """A decided call to its result: refused, answered for it, in doubt since a crash, or executed.
 
+        `call` is what wraps see of it and `values` are its decoded arguments, for who has them at hand.
         Once the turn is concluded, which a call may have done that ran before this one, nothing is begun any more.
         """
         segment = self.segment
@@ -377,10 +440,11 @@ class Executor:
             if segment.limit_hit is not None:
                 await self._close(state, segment.limit_hit)
             return
-        call, decided = state.call, state.decided
+        call = self._shown(state) if call is None else call
+        decided = state.decided
         assert decided is not None, f"call {call.id} was not decided"
         if decided.verdict is not _ALLOW and type(decided.verdict) is not Allow:
-            result = self._not_executed(call, decided.verdict)
+            result = self._not_executed(call, decided)
         elif state.called and (settled := await settle(segment, state)) is not None:
             result = settled
         elif self.limited and (stopped := segment.stopped_before("tool")) is not None:
@@ -391,7 +455,8 @@ class Executor:
                 if self.wrapped:
                     result = await self._in_wraps(state, call)
                 else:
-                    value = await self.attempt(call, self._next(state) if self.delegates else state.called + 1, "")
+                    number = self._next(state) if self.delegates else state.called + 1
+                    value = await self.attempt(call, number, "", values)
                     result = value if type(value) is ToolResult else ToolResult(render(value))
             except ChildWaits:
                 return
@@ -416,6 +481,8 @@ class Executor:
         else:
             record, now = segment.record, segment.now
             record(ToolReturned(call.id, call.name, result, now()))
+        if self.shown:
+            self.shown.pop(call.id, None)
         if state.undoing:
             await segment.commit()
         if segment.listens:
@@ -430,8 +497,11 @@ class Executor:
         """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
         return (len(state.attempts) if state.call.name in self.delegates else state.called) + 1
 
-    def _not_executed(self, call: ToolCall, verdict: Any) -> ToolResult:
+    def _not_executed(self, call: ToolCall, decided: ToolDecided) -> ToolResult:
         """The result of a call that was answered for the tool, or refused."""
+        verdict: Any = decided.verdict
+        if _invalid(decided):
+            return text_result(f"Error: {verdict.reason}", "error")
         if type(verdict) is not Answer:
             reason = verdict.reason if isinstance(verdict, Deny | Halt) else "it was not allowed"
             return text_result(f"Denied: {reason}", "denied")
@@ -465,16 +535,19 @@ class Executor:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    def attempt(self, call: ToolCall, number: int, fingerprint: str) -> Awaitable[Any]:
+    def attempt(
+        self, call: ToolCall, number: int, fingerprint: str, values: tuple[Any, ...] | None = None
+    ) -> Awaitable[Any]:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool's value."""
         segment, name = self.segment, call.name
-        tool, opened = self.tools.get(name), segment.fold.opened
-        if tool is None or (opened is not None and opened.tools is not None and not _offered(opened.tools, name)):
+        tool = segment.tool(name) if values is None else self.tools[name]
+        if tool is None:
             return Given(unknown_tool(name, segment))
-        try:
-            values = tool.prepare(call.json)
-        except ToolError as error:
-            return Given(text_result(f"Error: {error}", "error"))
+        if values is None:
+            try:
+                values = tool.prepare(call.json)
+            except ToolError as error:
+                return Given(text_result(f"Error: {error}", "error"))
         if self.delegates and isinstance(tool, Delegate):
             return self._hand_over(tool, call, values[0], number, fingerprint)
         record, now = segment.record, segment.now
@@ -550,7 +623,7 @@ class Executor:
         """The call inside its wraps: what leaves the outermost is the result."""
         onion, tried = self._onion, self.retried.get(call.id, 0) if self.retried else 0
         first, inner = onion.first, onion.inner
-        attempts = self.attempts[call.id] = Attempts(state, tried, tried, tried)
+        attempts = self.attempts[call.id] = Attempts(state, call, tried, tried, tried)
         try:
             result = await first(call, inner)
             if type(result) is not ToolResult:
@@ -581,7 +654,9 @@ class Executor:
         number = attempts.number = attempts.number + 1
         if self.written:
             self.written.pop(call.id, None)
-        if number - attempts.since > 1 or call is not attempts.state.call or self.segment.resumed:
+        if call is not attempts.call:
+            call = self._changed_by_wrap(call, attempts)
+        if number - attempts.since > 1 or call is not attempts.call or self.segment.resumed:
             if (settled := await self._before(call, attempts)) is not None:
                 return settled
             if attempts.number - attempts.since > 1:
@@ -597,13 +672,19 @@ class Executor:
             raise
         return result
 
+    def _changed_by_wrap(self, call: ToolCall, attempts: Attempts) -> ToolCall:
+        """What a wrap handed on, completed: the call that was judged if it comes to the same."""
+        with suppress(ArgumentsError):  # the wrap reads that when the call is judged
+            call = self.segment.completed(call)
+        judged = attempts.call
+        return judged if (call.name, call.json) == (judged.name, judged.json) else call
+
     async def _before(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         if attempts.number - attempts.since > 1:
             self._write_attempt(call.id, attempts)
             _refuse_unsafe(self.segment.program.tools.get(call.name), call, attempts)
         attempts.error = attempts.result = None
-        judged = attempts.state.call
-        changed = call.json != judged.json or call.name != judged.name
+        changed = call is not attempts.call
         attempts.fingerprint = call.digest if changed else ""
         if self.segment.resumed and (served := attempts.served()) is not None:
             return served
@@ -624,6 +705,10 @@ class Executor:
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
         """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
         segment = self.segment
+        try:
+            segment.completed(call)
+        except ArgumentsError as error:
+            return text_result(f"Error: {error}", "error")
         passage = self._passage(call, attempts.state.decided, f"{call.id}/attempt.{attempts.number}")
         verdict = await passage.judge()
         verdict = self._unmatched(call) if verdict is None else verdict
@@ -643,9 +728,8 @@ class Executor:
         call = state.call
         result = _with_durable(segment, call.id, result)
         if (point := segment.hooks.tool_returning) is not None:
-            result = await self._returning(
-                Passage(point, ToolReturning(call, result, segment.turn), segment, call.id), result
-            )
+            event = ToolReturning(self._shown(state), result, segment.turn)
+            result = await self._returning(Passage(point, event, segment, call.id), result)
         segment.record(ToolReturned(call.id, call.name, result, segment.now()))
 
     async def _returning(self, passage: Passage, result: ToolResult) -> ToolResult:
@@ -657,7 +741,7 @@ class Executor:
         verdict = await passage.judge()
         denied = isinstance(verdict, Deny)
         try:
-            items = [] if denied else await passage.inject(passage.about)
+            items = [] if denied or not passage.injects else await passage.inject(passage.about)
         finally:  # not before: with its result, or not at all
             if passage.answers:
                 segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
@@ -690,9 +774,10 @@ class Late:
 
 
 class Attempts(Struct):
-    """The attempts at one call that wraps made in this process."""
+    """The attempts at one call that wraps made in this process. `call` is what the gates judged."""
 
     state: CallFold
+    call: ToolCall
     number: int = 0
     written: int = 0
     since: int = 0
@@ -734,9 +819,14 @@ def _unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and not tool.repeatable
 
 
-def _offered(specs: tuple[ToolSpec, ...], name: str) -> bool:
-    """Whether the session has the tool: a hook may have taken it out when the session started."""
-    return any(spec.name == name for spec in specs)
+def _difference(state: CallFold, call: ToolCall) -> str | None:
+    """The arguments to be recorded with a verdict: those that the log does not have yet."""
+    return None if call.json == state.call.json else call.json
+
+
+def _invalid(decided: ToolDecided) -> bool:
+    """Whether the arguments did not fit the tool: nobody was asked about them, so the verdict has no digest."""
+    return not decided.digest and type(decided.verdict) is Deny
 
 
 def unknown_tool(name: str, segment: Segment) -> ToolResult:

@@ -26,6 +26,7 @@ from windlass.messages import (
     Messages,
     ModelReply,
     ModelRequest,
+    ToolCall,
     Usage,
     as_message,
     as_reply,
@@ -52,6 +53,7 @@ from windlass.records import (
 )
 from windlass.slots import Slot
 from windlass.states import Fold, State, Step, StepFold, step_id
+from windlass.tools import Tool
 from windlass.turns import Turn, Writes
 
 from .carrying import Carried, is_for_child, said
@@ -522,6 +524,24 @@ class Segment(Rare):
         """Put a question, once."""
         if not self.is_waiting(asked.id):
             self.record(asked)
+
+    # ------------------------------------------------------------ calls of tools
+
+    def tool(self, name: str) -> Tool[..., Any] | None:
+        """The tool of this name, unless the session has none: a hook may have taken it out when the session started."""
+        opened = self.fold.opened
+        if opened is not None and opened.tools is not None and all(spec.name != name for spec in opened.tools):
+            return None
+        return self.program.tools.get(name)
+
+    def completed(self, call: ToolCall) -> ToolCall:
+        """A call with its arguments validated, defaults filled in, as canonical JSON; `ArgumentsError` if they misfit.
+
+        A name without a tool is not checked: hooks and wraps may answer for it.
+        """
+        tool = self.tool(call.name)
+        json = call.json if tool is None else tool.complete(call.json)
+        return call if json == call.json else ToolCall(call.id, call.name, json, call.vendor_id)
 
     # ------------------------------------------------------------ what hooks write
 

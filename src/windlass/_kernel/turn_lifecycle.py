@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from windlass.states import Fold, State
 from windlass.turns import Writes
 
 from .applying import abandon, keep_partial, release
+from .delegating import check_edit
 from .drifting import differences
 from .inbox import fitting, from_below
 from .segment import Segment, handled
@@ -343,7 +345,8 @@ class TurnLifecycle(Struct):
         if again := known & segment.answers.keys():
             raise stale(segment.fold.session, min(again), "it has been answered already")
         waiting = [asked for asked in segment.waiting if asked.id not in known]
-        return checked_answers(segment.fold.session, waiting, dict(segment.answers), now)
+        fits = partial(check_edit, segment.program)
+        return checked_answers(segment.fold.session, waiting, dict(segment.answers), now, fits)
 
     # ------------------------------------------------------------ finish
 
