@@ -92,7 +92,7 @@ class Crowd:
             FunctionModel(self.speak),
             tools=self.tools(),
             store=store,
-            errors=ErrorPolicy.retrying(1),
+            errors=ErrorPolicy.retrying(1, delay=0),
             max_parallel=4,
             name=f"crowd{seed}",
         )

@@ -80,11 +80,11 @@ async def stop(turn: Turn, swallow: bool = False) -> str:
 
 TOOLS = [add, wipe, fails, block, stop]
 POLICIES = {
-    "usual": ErrorPolicy(),
+    "usual": ErrorPolicy(delay=0),
     "strict": ErrorPolicy.strict(),
-    "retrying": ErrorPolicy.retrying(1),
-    "retrying all": ErrorPolicy(actions={"tool": "retry"}, otherwise="retry", retries=1),
-    "ignoring": ErrorPolicy(otherwise="ignore"),
+    "retrying": ErrorPolicy.retrying(1, delay=0),
+    "retrying all": ErrorPolicy(actions={"tool": "retry"}, otherwise="retry", retries=1, delay=0),
+    "ignoring": ErrorPolicy(otherwise="ignore", delay=0),
 }
 CANCELLERS: Sequence[Any] = (
     TurnStarting, StepStarting, ModelCalling, ModelReplying, ToolCalling, ToolReturning, MessageAdding, StepEnding,

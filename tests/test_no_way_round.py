@@ -323,7 +323,9 @@ async def test_a_retry_of_the_policy_goes_through_the_wraps_again_and_counts_on(
         return "done"
 
     agent = Agent(
-        ScriptedModel(calls("flaky"), says("end")), tools=[flaky], errors=ErrorPolicy(actions={"tool": "retry"})
+        ScriptedModel(calls("flaky"), says("end")),
+        tools=[flaky],
+        errors=ErrorPolicy(actions={"tool": "retry"}, delay=0),
     )
 
     @agent.wrap(ToolCall)

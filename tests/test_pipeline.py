@@ -47,8 +47,8 @@ from windlass import (
 )
 from windlass._kernel.composites import PHASES, Composites
 from windlass._kernel.loop import drive
-from windlass._kernel.segment import Segment
-from windlass.errors import ConfigError
+from windlass._kernel.segment import FailedCall, Segment
+from windlass.errors import ConfigError, ServerError
 from windlass.events import LIVE_FACTS
 from windlass.messages import ToolCallPart, ToolResult, text_result
 from windlass.pipeline import DEFAULT
@@ -334,7 +334,9 @@ async def test_every_composite_can_be_replaced(name):
         return usual(segment)
 
     pipeline = Pipeline.minimal().with_composite(name, factory)
-    agent = agent_on(pipeline, calls("add", a=1, b=2), ModelError("no"), says("3"), errors=ErrorPolicy.retrying())
+    agent = agent_on(
+        pipeline, calls("add", a=1, b=2), ServerError("no"), says("3"), errors=ErrorPolicy.retrying(delay=0)
+    )
     result = await agent.run("go", session="s")
     assert result.text == "3"
     assert made
@@ -413,7 +415,7 @@ async def test_a_step_that_is_entered_again_does_not_run_a_finished_call_again()
 
     pipeline = Pipeline.minimal().with_composite("applier", Shaky)
     model = ScriptedModel(calls("act", a=1), says("ok"))
-    agent = Agent(model, tools=[act], pipeline=pipeline, errors=ErrorPolicy(otherwise="retry"))
+    agent = Agent(model, tools=[act], pipeline=pipeline, errors=ErrorPolicy(otherwise="retry", delay=0))
     result = await agent.run("go")
     assert (result.text, ran) == ("ok", [1])
 
@@ -662,11 +664,13 @@ async def test_the_resolver_lets_hooks_veto_a_stop_but_not_a_hard_limit():
 
 
 async def test_the_error_handler_retries_within_its_bounds_and_then_halts():
-    segment = segment_of(agent_on(Pipeline.minimal(), errors=ErrorPolicy.retrying(1)))
+    segment = segment_of(agent_on(Pipeline.minimal(), errors=ErrorPolicy.retrying(1, delay=0)))
     handler = DEFAULT.errors(segment)
-    await handler.handle(ModelError("first"), segment.fold)
-    assert segment.state.going
-    await handler.handle(ModelError("second"), segment.fold)
+    for attempt in (1, 2):
+        error = ServerError("down")
+        segment.failed_call = FailedCall(error, segment.program.blank, 1, 1, attempt)
+        assert segment.state.going
+        await handler.handle(error, segment.fold)
     assert segment.fold.turn is not None
     assert isinstance(segment.fold.turn.concluded, Failed)
     log = await segment.program.store.read("s")

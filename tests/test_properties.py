@@ -149,7 +149,7 @@ def test_any_order_of_gates_gives_the_same_turn_and_the_same_record_of_it(event)
             clock=FrozenClock(),
             name="a",
             criteria=[StepLimit(4)],
-            errors=ErrorPolicy(retries=1),
+            errors=ErrorPolicy(retries=1, delay=0),
         )
         if event is Resuming:
             agent.gate(StepStarting, name="before")(lambda event: None)
@@ -421,11 +421,11 @@ def _said(event: StepEnding) -> str:
 
 
 POLICIES = {
-    "usual": ErrorPolicy(),
+    "usual": ErrorPolicy(delay=0),
     "strict": ErrorPolicy.strict(),
-    "retrying": ErrorPolicy.retrying(1),
-    "retrying all": ErrorPolicy(actions={"tool": "retry"}, otherwise="retry", retries=1),
-    "ignoring": ErrorPolicy(otherwise="ignore"),
+    "retrying": ErrorPolicy.retrying(1, delay=0),
+    "retrying all": ErrorPolicy(actions={"tool": "retry"}, otherwise="retry", retries=1, delay=0),
+    "ignoring": ErrorPolicy(otherwise="ignore", delay=0),
 }
 arguments = st.sampled_from(["{}", '{"n":1}', '{"n":"x"}', "{oops", "[]", "", "null", '{"m":1}'])
 names = st.sampled_from([*TOOLS, "nowhere", ""]).map(lambda name: name.replace(" ", "_"))

@@ -54,6 +54,7 @@ from windlass import (
     user,
 )
 from windlass._kernel.composites import PHASES
+from windlass.errors import ServerError
 from windlass.records import MessageAdded, ModelReplied, SessionOpened, TurnEnded, TurnStarted, decode, encode
 from windlass.states import CallFold, CallState, Fold, OpenStep, StepFold, TurnFold, TurnState
 from windlass.stores import MemoryStore
@@ -306,14 +307,14 @@ async def failed(w: Watcher) -> None:
 
 @scenario
 async def retried(w: Watcher) -> None:
-    script = ModelError("no"), calls("add", a=1, b=1), ModelError("no"), says("ok")
-    agent = w.agent(*script, errors=ErrorPolicy.retrying())
+    script = ServerError("no"), calls("add", a=1, b=1), ServerError("no"), says("ok")
+    agent = w.agent(*script, errors=ErrorPolicy.retrying(delay=0))
     await iterate(w, agent)
 
 
 @scenario
 async def retried_too_often(w: Watcher) -> None:
-    await iterate(w, w.agent(*[ModelError("no")] * 5, errors=ErrorPolicy.retrying(2)))
+    await iterate(w, w.agent(*[ServerError("no")] * 5, errors=ErrorPolicy.retrying(2, delay=0)))
 
 
 @scenario

@@ -23,7 +23,6 @@ from windlass import (
     MessageAdding,
     ModelCall,
     ModelCalling,
-    ModelError,
     ModelReplying,
     Regenerate,
     Reject,
@@ -45,7 +44,7 @@ from windlass import (
     tool,
 )
 from windlass._text import WIDTH
-from windlass.errors import RateLimited, SessionUnknown
+from windlass.errors import RateLimited, ServerError, SessionUnknown
 from windlass.messages import OpaquePart, assistant
 from windlass.records import KINDS, Unknown
 from windlass.states import fold_log, of_latest_turn
@@ -137,9 +136,9 @@ async def test_a_limit_that_stops_a_turn_is_named():
 
 
 async def test_a_failed_turn_tells_its_error_and_how_it_was_answered():
-    agent = make(RateLimited("slow down"), ModelError("broken"), errors=ErrorPolicy.retrying(1))
+    agent = make(RateLimited("slow down"), ServerError("broken"), errors=ErrorPolicy.retrying(1, delay=0))
     why = sound((await agent.run("hi")).why())
-    assert (why.data["ended"]["outcome"], why.data["ended"]["detail"]) == ("Failed", "ModelError: broken")
+    assert (why.data["ended"]["outcome"], why.data["ended"]["detail"]) == ("Failed", "ServerError: broken")
     assert [(e["category"], e["action"], e["by"]) for e in told(why, "error")] == [
         ("rate_limit", "retry", "policy"),
         ("model", "halt", "bounds of the policy"),

@@ -21,12 +21,14 @@ from .criteria import (
     tools_ran,
 )
 from .decisions import (
+    Again,
     Allow,
     Answer,
     Approve,
     Ask,
     Deny,
     Edit,
+    Fail,
     Finish,
     Halt,
     Ignore,
@@ -127,6 +129,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActiveTimeLimit",
+    "Again",
     "Agent",
     "Allow",
     "Answer",
@@ -154,6 +157,7 @@ __all__ = [
     "ErrorPolicy",
     "Evaluated",
     "Explanation",
+    "Fail",
     "Failed",
     "Finish",
     "FinishedBecause",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from math import inf
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -94,14 +95,22 @@ class Halt(Decision, frozen=True):
     reply: str | None = None
 
 
-class Retry(Decision, frozen=True):
-    """Of an error: enter the step again, after `delay` seconds."""
+class Again(Decision, frozen=True):
+    """Of an error: try again, after this many seconds; None leaves the wait to the error policy."""
 
-    delay: float = 0.0
+    after: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.after is not None and not 0 <= self.after < inf:
+            raise ValueError(f"Again(after={self.after!r}) must be a number of seconds, 0 or more, or None")
 
 
 class Ignore(Decision, frozen=True):
     """Of an error: go on without."""
+
+
+class Fail(Decision, frozen=True):
+    """Of an error: do not try again; the turn ends as `Failed` with this error."""
 
 
 class Vote(enum.Enum):
@@ -113,7 +122,9 @@ class Vote(enum.Enum):
     ALLOW = "allow"
 
 
-AnyDecision: TypeAlias = Allow | Deny | Answer | Ask | Regenerate | Veto | Finish | Rewind | Halt | Retry | Ignore
+AnyDecision: TypeAlias = (
+    Allow | Deny | Answer | Ask | Regenerate | Veto | Finish | Rewind | Halt | Again | Ignore | Fail
+)
 
 
 class Resolution(Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):

@@ -132,21 +132,24 @@ class SlotConflict(HookError):
 class ModelError(WindlassError):
     """A model call failed; adapters translate their vendor's errors into this one.
 
-    Let an `ErrorPolicy`, a gate on `Erring` or a wrap of `ModelCall` decide; `retryable` says whether trying again
-    may help.
+    `retryable` says whether trying again may help. Each class has its default; pass `retryable=…` to override it. An
+    `ErrorPolicy` retries what is retryable; a gate on `Erring` or a wrap of `ModelCall` may decide otherwise.
     """
+
+    retryable: bool = False
 
     def __init__(
         self,
         message: str,
         *,
-        retryable: bool = False,
+        retryable: bool | None = None,
         retry_after: float | None = None,
         status: int | None = None,
         request_id: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.retryable = retryable
+        if retryable is not None:
+            self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
         self.request_id = request_id
@@ -155,8 +158,10 @@ class ModelError(WindlassError):
 class RateLimited(ModelError):
     """The vendor asks us to slow down.
 
-    Wait for `retry_after` seconds, as `ErrorPolicy.retrying(delay=…)` or a gate on `Erring` can.
+    The agent tries again by itself, after `retry_after` seconds if the vendor names a time.
     """
+
+    retryable = True
 
 
 class QuotaExceeded(RateLimited):
@@ -165,26 +170,34 @@ class QuotaExceeded(RateLimited):
     Trying again does not help until somebody pays, or the month ends.
     """
 
+    retryable = False
+
 
 class Overloaded(ModelError):
     """The vendor has too much to do.
 
-    Try again after a while, or ask another model in a wrap.
+    The agent tries again by itself; a wrap may ask another model.
     """
+
+    retryable = True
 
 
 class ServerError(ModelError):
     """The vendor's server failed.
 
-    Try again, or ask another model in a wrap.
+    The agent tries again by itself; a wrap may ask another model.
     """
+
+    retryable = True
 
 
 class ConnectionFailed(ModelError, ConnectionError):
     """The vendor could not be reached, or the answer broke off.
 
-    Try again: nothing of a broken answer counts.
+    The agent tries again by itself: nothing of a broken answer counts.
     """
+
+    retryable = True
 
 
 class AuthFailed(ModelError):
@@ -218,8 +231,10 @@ class ContentFiltered(ModelError):
 class ModelTimeout(ModelError, TimeoutError):
     """The model did not answer in time.
 
-    Try again, or ask another model in a wrap.
+    The agent tries again by itself; a wrap may ask another model.
     """
+
+    retryable = True
 
 
 class ContextOverflow(ModelError):
@@ -353,3 +368,13 @@ class StoreError(WindlassError):
 
     The turn ends as `Failed`; once the store works again, `resume` goes on from what it has.
     """
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a model call that failed with this error may succeed if it is made again.
+
+    A `ModelError` says so itself. Python's own time-outs and connection errors are transient, too.
+    """
+    if isinstance(error, ModelError):
+        return error.retryable
+    return isinstance(error, TimeoutError | ConnectionError) and not isinstance(error, HookError)

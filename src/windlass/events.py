@@ -13,16 +13,17 @@ from msgspec import Struct
 
 from . import records
 from .decisions import (
+    Again,
     Allow,
     Answer,
     AnyDecision,
     Ask,
     Deny,
+    Fail,
     Finish,
     Halt,
     Ignore,
     Regenerate,
-    Retry,
     Rewind,
     Veto,
     Vote,
@@ -263,15 +264,15 @@ class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
     answers = ("approve", "reject")
 
 
-class Erring(Event["Erring", "Halt | Ignore | Retry", None], frozen=True):
-    """An error was met; `attempt` counts the errors in a row."""
+class Erring(Event["Erring", "Halt | Fail | Ignore | Again", None], frozen=True):
+    """An error was met; `attempt` counts the failed attempts at this model call, or the errors in a row."""
 
     error: BaseException
     category: str
     attempt: int
     turn: Turn[Any]
 
-    ranks = (Halt, Ignore, Retry)
+    ranks = (Halt, Fail, Ignore, Again)
 
 
 class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):

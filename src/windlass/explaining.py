@@ -285,6 +285,7 @@ def _policy(policy: ErrorPolicy) -> Data:
         "retries": policy.retries,
         "total": policy.total,
         "delay": policy.delay,
+        "cap": policy.cap,
     }
 
 
@@ -443,8 +444,8 @@ def _rules(data: Data) -> list[str]:
     for position, action in enumerate(dict.fromkeys(errors["actions"].values())):
         categories = [category for category, done in errors["actions"].items() if done == action]
         lines.append(_row("" if position else "errors", f"{action}: {', '.join(categories)}"))
-    delay = f", each after {errors['delay']:g} s" if errors["delay"] else ""
-    lines.append(_row("", f"at most {errors['retries']} retries in a row, {errors['total']} in a turn{delay}"))
+    wait = f", each after up to {errors['delay']:g} s, then twice that" if errors["delay"] else ""
+    lines.append(_row("", f"at most {errors['retries']} retries in a row, {errors['total']} in a turn{wait}"))
     lines.append(_row("bounds", items(f"{name} {value}" for name, value in data["bounds"].items())))
     lines += [_row("composite", f"{name}: {made} instead of the kernel's") for name, made in data["composites"].items()]
     lines += [_row("phase handler", f"{h['phase']}: {h['name']} · {h['source']}") for h in data["handlers"]]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import random
 from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
 
-from .errors import HookError, ModelError, OutputError, RateLimited, StoreError, ToolError
+from .errors import HookError, ModelError, OutputError, RateLimited, StoreError, ToolError, is_transient
 
 Action = Literal["retry", "ignore", "halt"]
 Category = Literal["tool", "model", "validation", "rate_limit", "timeout", "hook", "store", "unknown"]
@@ -32,18 +33,32 @@ def category_of(error: BaseException) -> Category:
     return "model" if isinstance(error, ModelError) else "unknown"
 
 
-class ErrorPolicy(Struct, frozen=True):
-    """Per category retry, ignore or halt. `retries` bounds those in a row, `total` all of a turn.
+_USUAL: Mapping[str, Action] = MappingProxyType(
+    {"tool": "ignore", "model": "retry", "rate_limit": "retry", "timeout": "retry"}
+)
+"""What holds for a category that a policy does not name."""
 
-    A tool's error that is ignored becomes a result the model reads: the default. A failed model call cannot be
-    ignored, as there is no reply to go on with: to ignore it means to halt. Hooks and stores that fail always halt.
+
+class ErrorPolicy(Struct, frozen=True):
+    """What happens with an error: per category retry, ignore or halt.
+
+    By default a failed model call is made again if its error is retryable, a tool's error becomes a result that the
+    model reads, and any other error ends the turn. `actions` changes that for the categories it names; `otherwise` is
+    for errors that are neither a tool's nor a model's. A failed model call cannot be ignored, as there is no reply to
+    go on with: to ignore it means to halt. Hooks and stores that fail always halt.
+
+    `retries` bounds how often one model call is made again, counted together with the attempts of wraps; for tools it
+    bounds the errors in a row. `total` bounds all retries of a turn. Before retry n the agent waits for a random time
+    of up to `delay * 2 ** (n - 1)` seconds, at most `cap`, and at least as long as the vendor asks for. If the vendor
+    asks for more than `cap`, the error stands.
     """
 
-    actions: Mapping[str, Action] = MappingProxyType({"tool": "ignore"})
+    actions: Mapping[str, Action] = MappingProxyType({})
     otherwise: Action = "halt"
     retries: int = 2
     total: int = 10
-    delay: float = 0.0
+    delay: float = 0.5
+    cap: float = 60.0
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.actions if name not in CATEGORIES]:
@@ -51,20 +66,47 @@ class ErrorPolicy(Struct, frozen=True):
         actions = (*self.actions.values(), self.otherwise)
         if wrong := [action for action in actions if action not in ("retry", "ignore", "halt")]:
             raise ValueError(f"ErrorPolicy: unknown actions {wrong}; known: retry, ignore, halt")
-        if self.retries < 0 or self.total < 0 or self.delay < 0:
-            raise ValueError("ErrorPolicy: retries, total and delay must not be negative")
+        if self.retries < 0 or self.total < 0 or self.delay < 0 or self.cap < 0:
+            raise ValueError("ErrorPolicy: retries, total, delay and cap must not be negative")
 
     def action(self, category: Category) -> Action:
-        """What the policy says of a category."""
-        return "halt" if category in ("hook", "store") else self.actions.get(category, self.otherwise)
+        """What the policy says of a category of errors."""
+        return (
+            "halt"
+            if category in ("hook", "store")
+            else self.actions.get(category, _USUAL.get(category, self.otherwise))
+        )
+
+    def action_for_model(self, error: BaseException, category: Category) -> Action:
+        """What the policy says of the error of a model call: it is only made again if the error is retryable."""
+        transient = is_transient(error)
+        action = self.action("model" if transient and category == "unknown" else category)
+        return "halt" if action == "retry" and not transient and isinstance(error, ModelError) else action
+
+    def backoff(self, error: BaseException, made: int) -> float | None:
+        """Seconds to wait after `made` failed attempts; None if the vendor asks for a longer wait than `cap`."""
+        asked = getattr(error, "retry_after", None) or 0.0
+        if asked > self.cap:
+            return None
+        return max(asked, random() * min(self.cap, self.delay * 2.0 ** min(made - 1, 60)))
+
+    def wait_before_retry(self, error: BaseException, made: int) -> float | None:
+        """Seconds to wait before a model call that failed `made` times is made again; None if it is not."""
+        if made > self.retries or self.action_for_model(error, category_of(error)) != "retry":
+            return None
+        return self.backoff(error, made)
 
     @classmethod
     def strict(cls) -> ErrorPolicy:
-        """Any error ends the turn, a tool's too."""
-        return cls(actions={"tool": "halt"})
+        """Any error ends the turn at once, a tool's too; nothing is retried."""
+        return cls(actions={"tool": "halt"}, retries=0)
 
     @classmethod
-    def retrying(cls, retries: int = 2, *, delay: float = 0.0) -> ErrorPolicy:
-        """Model errors are retried, tools' are told to the model."""
-        again: dict[str, Action] = {"tool": "ignore", "model": "retry", "rate_limit": "retry", "timeout": "retry"}
-        return cls(actions=again, retries=retries, delay=delay)
+    def never(cls) -> ErrorPolicy:
+        """Nothing is retried: a failed model call ends the turn. Tools' errors are told to the model, as usual."""
+        return cls(retries=0)
+
+    @classmethod
+    def retrying(cls, retries: int = 2, *, delay: float = 0.5) -> ErrorPolicy:
+        """The default policy with another number of retries or another delay."""
+        return cls(retries=retries, delay=delay)

@@ -293,13 +293,17 @@ class Compacted(Record, frozen=True):
 
 
 class ErrorHandled(Record, frozen=True):
-    """An error was met and answered with retry, ignore or halt."""
+    """An error was met and answered with retry, ignore, fail or halt.
+
+    For a model call that is made again, `attempt` is the number of the attempt that failed.
+    """
 
     error: ErrorValue
     category: str
-    action: Literal["retry", "ignore", "halt"]
+    action: Literal["retry", "ignore", "fail", "halt"]
     by: str = "policy"
     step: int = 0
+    attempt: int = 0
 
 
 class Asked(Record, frozen=True):
@@ -462,6 +466,8 @@ def _opaque(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     known = {key: item if key in _FOREIGN else _opaque(item) for key, item in value.items()}
+    if known.get("decision") == "Retry":  # what `Again` was called before
+        known = {"decision": "Again", "after": max(known.get("delay", 0.0), 0.0)}
     for key in ("parts", "content"):
         if isinstance(parts := known.get(key), list):
             known[key] = [

@@ -122,7 +122,11 @@ class Calls(Sequence[CallState]):
 
 
 class OpenStep(Value, frozen=True):
-    """A step that is not finished: all that is needed to go on with it, in this process or another."""
+    """A step that is not finished: all that is needed to go on with it, in this process or another.
+
+    If its model call failed and is made again, `tried` is the number of the latest attempt that failed, and `retries`
+    counts how often it was made again. The attempts that a wrap did not let stand are in `attempts`.
+    """
 
     number: int
     round: int = 1
@@ -131,6 +135,8 @@ class OpenStep(Value, frozen=True):
     attempts: tuple[r.ModelAttempted, ...] = ()
     rejected: tuple[tuple[ModelReply, str], ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
+    tried: int = 0
+    retries: int = 0
 
 
 class Step(Value, frozen=True):
@@ -353,6 +359,8 @@ class StepFold(Struct):
     decided: tuple[r.HookDecided, ...] = ()
     made: Step | None = None
     versions: list[CallState] | None = None
+    tried: int = 0
+    retries: int = 0
 
     def changed(self, call: CallFold) -> None:
         """A call has changed since somebody looked at the step: its new version joins the old ones."""
@@ -394,13 +402,30 @@ class StepFold(Struct):
         if self.versions is None:
             self.versions = [CallState(*astuple(call)) for call in self.calls.values()]
         calls = Calls(self.versions)
-        return OpenStep(self.number, self.round, self.reply, calls, self.attempts, self.rejected, self.decided)
+        return OpenStep(
+            self.number,
+            self.round,
+            self.reply,
+            calls,
+            self.attempts,
+            self.rejected,
+            self.decided,
+            self.tried,
+            self.retries,
+        )
+
+    @property
+    def failures(self) -> int:
+        """How many attempts at the model call of this round failed so far, by wraps and retries together."""
+        return self.retries + sum(a.error is not None and a.round == self.round for a in self.attempts)
 
     @classmethod
     def of(cls, step: OpenStep) -> StepFold:
         """The accumulator that stands for a value."""
         calls = {call.proposed.id: CallFold(*astuple(call)) for call in step.calls}
-        return cls(step.number, step.round, step.reply, calls, step.attempts, step.rejected, step.decided)
+        made = cls(step.number, step.round, step.reply, calls, step.attempts, step.rejected, step.decided)
+        made.tried, made.retries = step.tried, step.retries
+        return made
 
 
 class Fold:
@@ -868,8 +893,13 @@ def _(fold: Fold, record: r.ErrorHandled) -> None:
     turn.errors_in_a_row += 1
     if record.action == "retry":
         turn.retries += 1
-        if fold.open is not None and fold.open.reply is None:
+        if record.attempt:
+            step = _open(fold)
+            step.tried = record.attempt
+            step.retries += 1
+        elif fold.open is not None and fold.open.reply is None:
             fold.open.round += 1
+            fold.open.tried = fold.open.retries = 0
 
 
 @_folds(r.Asked)

@@ -238,7 +238,7 @@ TURNS: dict[str, tuple[Sequence[Any], Callable[[Agent[Any, Any]], None], Callabl
     "a tool": ([calls("add", a=1, b=2, _text="adding"), says("3")], nobody, plain),
     "tools side by side": ([calls([("add", {"a": n, "b": 2}) for n in range(3)]), says("3")], nobody, plain),
     "a failing tool": ([calls("fail"), says("sorry")], nobody, plain),
-    "a failing model": ([ModelError("down"), says("up")], nobody, plain),
+    "a failing model": ([ModelError("down", retryable=True), says("up")], nobody, plain),
     "two turns": ([calls("add", a=1, b=2), says("3"), says("4")], nobody, two_turns),
     "a denied call": (
         [calls("add", a=1, b=2), says("3")],
@@ -285,7 +285,7 @@ async def told(turn: str, clock: Any, *silences: Callable[[Agent[Any, Any]], Non
         tools=[add, fail],
         system="You add.",
         criteria=[StepLimit(9)],
-        errors=ErrorPolicy.retrying(2),
+        errors=ErrorPolicy.retrying(2, delay=0),
         clock=clock,
     )
     speak(agent)

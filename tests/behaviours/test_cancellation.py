@@ -51,7 +51,8 @@ from windlass import (
     TurnStarting,
     tool,
 )
-from windlass.decisions import Retry
+from windlass.decisions import Again
+from windlass.errors import ServerError
 from windlass.messages import assistant
 from windlass.records import Record, Suspended
 from windlass.stores import MemoryStore
@@ -166,8 +167,8 @@ def in_parallel_tools() -> Watched:
 
 def in_the_delay_of_a_retry() -> Watched:
     clock = FakeClock()
-    policy = ErrorPolicy(otherwise="retry", retries=1, delay=5.0)
-    watched = Watched(ScriptedModel(ModelError("no"), says("done"), says("again")), errors=policy, clock=clock)
+    policy = ErrorPolicy(retries=1, delay=5.0)
+    watched = Watched(ScriptedModel(ServerError("no"), says("done"), says("again")), errors=policy, clock=clock)
     slept = clock.sleep
 
     async def sleep(seconds: float) -> None:
@@ -213,8 +214,8 @@ def in_a_hook(kind: str, event: Any, **options: Any) -> Built:
     def build() -> Watched:
         script: list[Any] = [calls("work", n=1), says("done"), says("again"), says("and again")]
         if event is Erring:
-            script.insert(0, ModelError("no"))
-        watched = Watched(ScriptedModel(*script), errors=ErrorPolicy.retrying(1))
+            script.insert(0, ServerError("no"))
+        watched = Watched(ScriptedModel(*script), errors=ErrorPolicy.retrying(1, delay=0))
         if event in (ModelReplying, TurnEnding):
             options["live"] = True
 
@@ -946,7 +947,7 @@ async def test_of_a_broken_attempt_that_was_to_be_repeated_nothing_is_kept():
 
 
 async def test_of_a_broken_attempt_nothing_is_kept_when_an_ending_hook_cancels():
-    watched = Watched(ScriptedModel(breaks("half a "), says("again")))
+    watched = Watched(ScriptedModel(breaks("half a "), says("again")), errors=ErrorPolicy.never())
 
     @watched.agent.gate(StepEnding)
     async def cancel(event: Any, turn: Turn) -> None:
@@ -995,7 +996,7 @@ async def test_the_other_turns_of_an_agent_do_not_notice():
 async def test_a_cancel_of_a_retry_delay_given_by_a_hook():
     clock = FakeClock()
     watched = Watched(ScriptedModel(ModelError("no"), says("again")), clock=clock, errors=ErrorPolicy.retrying(1))
-    watched.agent.gate(Erring)(lambda event: Retry(delay=100))
+    watched.agent.gate(Erring)(lambda event: Again(100))
     task = asyncio.ensure_future(watched.agent.run("go", session=SESSION))
     await clock.wait_for_sleepers()
     task.cancel()

@@ -31,7 +31,6 @@ from windlass import (
     MessageAdding,
     ModelCall,
     ModelCalling,
-    ModelError,
     ModelReplying,
     Regenerate,
     Reject,
@@ -58,8 +57,8 @@ from windlass import (
     Vote,
     tool,
 )
-from windlass.decisions import Retry
-from windlass.errors import IllegalAnswer, RegistrationError
+from windlass.decisions import Again, Fail
+from windlass.errors import IllegalAnswer, RegistrationError, ServerError
 from windlass.events import EVENTS
 from windlass.testing import ScriptedModel, calls, says
 
@@ -140,7 +139,7 @@ MATRIX: dict[type, Row] = {
     Stopping: Row((Halt, Veto, Allow), None, None),
     SubagentStopping: Row((Halt, Veto, Allow), None, None),
     Resuming: Row((Halt, Ask, Allow), Ask, Halt),
-    Erring: Row((Halt, Ignore, Retry), Halt, None),
+    Erring: Row((Halt, Fail, Ignore, Again), Halt, None),
     TurnEnding: Row((Deny, Ask, Allow), Deny, Deny),
 }
 NEEDS_MORE_PARTS = {Compacting, Delegating, SubagentStopping}
@@ -181,7 +180,7 @@ def _times_out(agent: Agent[Any, Any], event: type) -> None:
 def _answers_illegally(agent: Agent[Any, Any], event: type) -> None:
     @agent.gate(event)
     def broken(event: Any) -> Any:
-        return Retry() if Retry not in type(event).ranks else Veto("no")
+        return Again() if Again not in type(event).ranks else Veto("no")
 
 
 def _answers_no_decision(agent: Agent[Any, Any], event: type) -> None:
@@ -196,10 +195,10 @@ BREAKS = [_raises, _raises_later, _times_out, _answers_illegally, _answers_no_de
 async def _turn(event: type, break_it: Break, ran: Ran) -> Told:
     """A turn that comes by the event with a gate that fails there."""
     if event is Erring:
-        model = ScriptedModel(ModelError("the model is down"), says("never said"))
+        model = ScriptedModel(ServerError("the model is down"), says("never said"))
     else:
         model = one_call()
-    agent: Agent[Any, Any] = Agent(model, tools=ran.tools, errors=ErrorPolicy.retrying(3))
+    agent: Agent[Any, Any] = Agent(model, tools=ran.tools, errors=ErrorPolicy.retrying(3, delay=0))
     break_it(agent, event)
     if event is Resuming:
 
@@ -355,7 +354,7 @@ async def test_an_illegal_answer_says_what_would_have_been_legal(ran: Ran):
     _answers_illegally(agent, ToolCalling)
     result = await agent.run("go", session=SESSION)
     (failed,) = await find(agent, HookFailed)
-    for word in ("broken", "Retry", "ToolCalling", "Halt, Deny, Ask, Answer, Allow"):
+    for word in ("broken", "Again", "ToolCalling", "Halt, Deny, Ask, Answer, Allow"):
         assert word in failed.error.message
     assert result.outcome == Completed()
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from windlass import (
     Agent,
     Completed,
+    ErrorPolicy,
     Failed,
     Message,
     ModelCall,
@@ -87,7 +88,7 @@ async def test_when_the_attempts_are_used_up_the_original_error_comes_out():
     """Behaviour 21: the very exception of the last attempt is the error of the turn."""
     errors = [TimeoutError("first"), TimeoutError("second")]
     model = ScriptedModel(*errors)
-    agent = Agent(model)
+    agent = Agent(model, errors=ErrorPolicy.never())
     retrying(agent, 2, TimeoutError)
 
     result = await agent.run("go")

@@ -291,7 +291,7 @@ async def test_a_stream_that_ends_without_the_whole_reply_is_an_error_that_names
         async def stream(self, request: Any) -> AsyncIterator[Any]:
             yield "Hel"
 
-    events, result = await told(Agent(Mute()))
+    events, result = await told(Agent(Mute(), errors=ErrorPolicy.never()))
     assert isinstance(result.outcome, Failed)
     assert "'mute' ended without the whole reply" in result.outcome.error.message
     assert texts(events) == ["Hel", "<retracted>"]
@@ -470,8 +470,8 @@ async def test_one_instance_serves_one_part_of_one_attempt():
         def __init__(self) -> None:
             made.append(self)
 
-    broken = breaks("lost", error=ModelError("gone"))
-    agent = Agent(ScriptedModel(broken, says("a", thinking="b")), errors=ErrorPolicy.retrying(1))
+    broken = breaks("lost")
+    agent = Agent(ScriptedModel(broken, says("a", thinking="b")), errors=ErrorPolicy.retrying(1, delay=0))
     agent.transform(channels=("text", "thinking"))(Counting)
     events, result = await told(agent)
     assert texts(events) == ["LOST", "<retracted>", "A"]
@@ -546,7 +546,7 @@ async def test_signed_reasoning_that_is_not_changed_keeps_its_signature():
 async def test_a_retried_attempt_is_retracted_before_the_new_text_error_policy():
     """Behaviour 83d: a broken stream that the error policy retries."""
     script = [breaks(chunks=["It is ", "f"], error=ModelError("gone", retryable=True)), says("It is 12.")]
-    agent = Agent(ScriptedModel(*script), errors=ErrorPolicy.retrying(1))
+    agent = Agent(ScriptedModel(*script), errors=ErrorPolicy.retrying(1, delay=0))
     seen = RecordingObserver(Retracted)
     events, result = await told(agent.with_capability(seen))
     assert texts(events) == ["It is ", "f", "<retracted>", "It is 12."]
@@ -832,7 +832,7 @@ async def test_the_words_of_a_reply_that_does_not_stand_are_never_told(holder, a
 
 async def test_a_rewrite_that_fails_after_others_have_spoken_lets_nothing_out_when_the_step_is_repeated():
     script = [says(SECRET), says("jam")]
-    agent = Agent(ScriptedModel(*script), errors=ErrorPolicy(otherwise="retry", retries=2))
+    agent = Agent(ScriptedModel(*script), errors=ErrorPolicy(otherwise="retry", retries=2, delay=0))
     agent.rewrite(ModelReplying)(lambda event: event.reply.text + "!")
 
     @agent.rewrite(ModelReplying)
@@ -1066,7 +1066,7 @@ def drawn(script: list[Any], hooks: Iterable[tuple[str, bool]], retries: int, li
         ScriptedModel(*script, *[says("the end")] * 9),
         models=[ScriptedModel(*[says("other")] * 9, name="other")],
         tools=[add],
-        errors=ErrorPolicy.retrying(retries),
+        errors=ErrorPolicy.retrying(retries, delay=0),
         criteria=[StepLimit(limit)],
     )
     for name, live in hooks:

@@ -17,7 +17,7 @@ from windlass import (
     ToolCalling,
 )
 from windlass.capabilities import Messages, Summarize, Tokens
-from windlass.errors import CompactionError, ConfigError, ContextOverflow
+from windlass.errors import CompactionError, ConfigError, ContextOverflow, Overloaded
 from windlass.records import Compacted, SideReplied
 from windlass.testing import ScriptedModel, calls, says
 
@@ -139,8 +139,8 @@ async def test_a_manual_compaction_that_failed_can_be_asked_for_again():
 
 
 async def test_a_policy_that_retries_asks_for_the_summary_again():
-    chat = Chat(summaries=[ModelError("busy"), "They talked."])
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2), errors=ErrorPolicy.retrying())
+    chat = Chat(summaries=[Overloaded("busy"), "They talked."])
+    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2), errors=ErrorPolicy.retrying(delay=0))
     assert all(result.outcome == Completed() for result in await talk(agent, 6))
     assert len(chat.asked) == 2
 

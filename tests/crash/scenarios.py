@@ -40,7 +40,7 @@ from windlass import (
     tool,
 )
 from windlass.capabilities import ClearResults, Offload, Summarize, Tokens
-from windlass.errors import ContextOverflow
+from windlass.errors import ContextOverflow, ServerError
 from windlass.records import Asked
 from windlass.testing import FunctionModel, Scenario, World, calls, says
 
@@ -345,12 +345,12 @@ def retries(world: World) -> Agent:
         return "worked"
 
     script = [
-        (ModelError("once"), ModelError("twice"), calls("flaky")),
+        (ServerError("once"), ServerError("twice"), calls("flaky")),
         (says("poor"), calls("send", n=1)),
-        (ModelError("policy"), says("done")),
+        (ServerError("policy"), says("done")),
     ]
     agent = Agent(
-        world.model(*script), tools=[*workshop(world), flaky], store=world.store, errors=ErrorPolicy.retrying()
+        world.model(*script), tools=[*workshop(world), flaky], store=world.store, errors=ErrorPolicy.retrying(delay=0)
     )
 
     @agent.wrap(ModelCall)

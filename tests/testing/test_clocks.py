@@ -11,12 +11,11 @@ from windlass import (
     Agent,
     Ask,
     Deadline,
-    ErrorPolicy,
-    ModelError,
     StopReason,
     ToolCalling,
     tool,
 )
+from windlass.errors import Overloaded
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
 
@@ -146,8 +145,8 @@ async def test_a_question_expires_on_it():
 
 async def test_a_retry_waits_on_it():
     clock = FakeClock()
-    model = ScriptedModel(ModelError("busy"), says("done", delay=2), clock=clock)
-    agent = Agent(model, errors=ErrorPolicy.retrying(1, delay=30), clock=clock)
+    model = ScriptedModel(Overloaded("busy", retry_after=30), says("done", delay=2), clock=clock)
+    agent = Agent(model, clock=clock)
     turn = asyncio.create_task(agent.run("go"))
     await clock.advance(29)
     assert len(model.requests) == 1

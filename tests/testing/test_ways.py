@@ -66,14 +66,14 @@ def eventful() -> Agent:
     agent = Agent(
         ScriptedModel(
             calls([("add", {"a": 1, "b": 2}), ("add", {"a": 1000, "b": 2})], _text="Let me see."),
-            breaks("I thi", chunks=["I ", "thi"], error=ModelError("gone")),
+            breaks("I thi", chunks=["I ", "thi"], error=ModelError("gone", retryable=True)),
             calls("wipe", path="/"),
             says("A secret."),
             says("Done.", thinking="Hm.", chunks=["Do", "ne."]),
             says("Really done."),
         ),
         tools=[add, wipe],
-        errors=ErrorPolicy.retrying(1),
+        errors=ErrorPolicy.retrying(1, delay=0),
     )
     agent.slot(NOTES)
     agent.inject(TurnStarting, name="advice")(lambda event: "Use small numbers.")

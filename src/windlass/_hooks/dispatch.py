@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Retry, Says, Vote
+from windlass.decisions import Again, Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Says, Vote
 from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError
 from windlass.messages import ToolCall, as_parts, frozen
 from windlass.outcomes import error_value
@@ -298,7 +298,7 @@ class Passage(Struct, gc=False):
         return Deny(reason) if raised is Deny else Halt(reason)
 
     def _refused(self) -> bool:
-        going_on = (Allow, Ask, Answer, Ignore, Retry)
+        going_on = (Allow, Ask, Answer, Ignore, Again)
         return any(
             not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP)
             for _, d in self.answers

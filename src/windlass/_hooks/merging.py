@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from windlass.decisions import (
     ANSWER_KINDS,
+    Again,
     Answer,
     AnyDecision,
     Ask,
@@ -14,7 +15,6 @@ from windlass.decisions import (
     Finish,
     Halt,
     Regenerate,
-    Retry,
     Rewind,
     Veto,
     Vote,
@@ -67,8 +67,10 @@ def _merge(event: type[Event[Any, Any, Any]], alike: list[tuple[str, Any]]) -> A
         case Rewind():
             rewinds = [d for d in decisions if isinstance(d, Rewind)]
             return Rewind(min(d.to for d in rewinds), _joined((d.note for d in rewinds), "\n"))
-        case Retry():
-            return Retry(max(d.delay for d in decisions if isinstance(d, Retry)))
+        case Again():
+            return Again(
+                max((d.after for d in decisions if isinstance(d, Again) and d.after is not None), default=None)
+            )
         case same:
             return same
 

@@ -123,16 +123,19 @@ class ModelCaller:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def ask(self, request: ModelRequest, step: int, round_: int) -> ModelReply | None:
+    async def ask(self, request: ModelRequest, step: int, round_: int, tried: int = 0) -> ModelReply | None:
         """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
+
+        `tried` is the number of the latest attempt, if the call failed before and is made again.
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
         self.round = round_
         if not self.wrapped:
+            self.number = tried + 1
             return as_reply(await self.attempt(request, step))
         self.judged, self.step = request, step
-        self.number = self._attempted = 0
+        self.number = self._attempted = tried
         self.reply = self.error = None
         if self.said:
             self.said = []
@@ -143,6 +146,7 @@ class ModelCaller:
             if type(given) is not ModelReply:
                 given = onion.checked(given)
         except Exception:
+            self._write_reply()
             if not self._halted():
                 raise
             return None
@@ -220,6 +224,11 @@ class ModelCaller:
             self.segment.record(ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error))
             self.reply = self.error = None
             self.segment.standing = None
+
+    def _write_reply(self) -> None:
+        """A wrap raised although the last attempt gave a reply: that is recorded, as it is paid for."""
+        if self.reply is not None:
+            self._write_attempt()
 
     async def _judge(self, request: ModelRequest) -> ModelReply | None:
         """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass.criteria import RetryLimit
-from windlass.decisions import Halt, Ignore, Retry
+from windlass.decisions import Again, Fail, Halt, Ignore
 from windlass.errors import HookError, SessionError
 from windlass.events import Erring
 from windlass.outcomes import Failed, Stopped, StopReason, error_value
-from windlass.policies import Action, Category, category_of
+from windlass.policies import Action, Category, ErrorPolicy, category_of
 from windlass.records import ErrorHandled
 from windlass.states import Fold, step_id
 
@@ -24,14 +26,14 @@ _RETRY_LIMIT = "RetryLimit"
 class Handling(Struct, frozen=True):
     """What is to be done about an error, who said so, and the Halt if a hook gave one."""
 
-    action: Action
+    action: Literal["retry", "ignore", "fail", "halt"]
     by: str = "policy"
-    delay: float = 0.0
+    delay: float | None = None
     halt: Halt | None = None
 
 
 class DefaultErrorHandler:
-    """Turns an error into retry (the step is entered again), ignore, or halt."""
+    """Turns an error into retry (the step is entered again), ignore, or the end of the turn."""
 
     __slots__ = ("segment",)
 
@@ -49,6 +51,8 @@ class DefaultErrorHandler:
         else:
             answer = await handling_of(segment, error, category_of(error))
         if answer.action == "retry":
+            if segment.voice is not None:
+                segment.voice.take_back_attempt()
             await segment.commit()
             if answer.delay:
                 await segment.clock.sleep(answer.delay)
@@ -69,42 +73,63 @@ class DefaultErrorHandler:
 
 async def handling_of(segment: Segment, error: Exception, category: Category, retryable: bool = True) -> Handling:
     """Hooks are asked, then the policy; its bounds hold whatever anybody says. The answer is recorded."""
-    policy, fold = segment.program.policy, segment.fold
-    answer = Handling(policy.action(category), "policy", policy.delay)
+    policy, fold, failed = segment.program.policy, segment.fold, segment.failed_call
+    assert fold.turn is not None
+    of_model = failed is not None and failed.error is error
+    made = fold.turn.errors_in_a_row + 1
+    if of_model:
+        made = 1 if fold.open is None else fold.open.failures + 1
+        action = policy.action_for_model(error, category)
+    else:
+        action = policy.action("tool") if category == "tool" else _elsewhere(policy, category)
+    answer = Handling(action)
     if segment.hooks.erring is not None and not isinstance(error, HookError):
-        answer = await _ask(segment, segment.hooks.erring, error, category, answer)
-    if answer.action == "retry" and (bound := _bound(segment, retryable)) is not None:
-        answer = Handling("ignore" if category == "tool" else "halt", bound)
+        answer = await _ask(segment, segment.hooks.erring, error, category, made, answer)
+    if answer.action == "retry":
+        wait = policy.backoff(error, made) if answer.delay is None else answer.delay
+        bound = f"the cap of {policy.cap:g} s" if wait is None else _bound(segment, made, retryable)
+        answer = Handling("retry", answer.by, wait)
+        if bound is not None:
+            answer = Handling("ignore" if category == "tool" else "halt", bound)
     if category != "tool" or answer.by != "policy" or answer.action != "ignore":
-        segment.record(ErrorHandled(error_value(error), category, answer.action, answer.by, fold.steps + 1))
+        attempt = failed.attempt if failed is not None and of_model and answer.action == "retry" else 0
+        segment.record(ErrorHandled(error_value(error), category, answer.action, answer.by, fold.steps + 1, attempt))
     return answer
 
 
-def _bound(segment: Segment, retryable: bool) -> str | None:
+def _elsewhere(policy: ErrorPolicy, category: Category) -> Action:
+    """What holds for an error outside model and tool calls: it is only retried if the policy says so explicitly."""
+    return "halt" if category in ("hook", "store") else policy.actions.get(category, policy.otherwise)
+
+
+def _bound(segment: Segment, made: int, retryable: bool) -> str | None:
     """What stands against another retry, if anything does."""
     policy, turn = segment.program.policy, segment.fold.turn
     assert turn is not None
     if not retryable:
         return "the call is unsafe"
-    if turn.errors_in_a_row >= policy.retries or turn.retries >= policy.total:
+    if made > policy.retries or turn.retries >= policy.total:
         return "bounds of the policy"
     limits = [limit for limit in segment.program.limits if isinstance(limit, RetryLimit)]
     return _RETRY_LIMIT if any(turn.retries >= limit.retries for limit in limits) else None
 
 
-async def _ask(segment: Segment, point: Point, error: Exception, category: Category, otherwise: Handling) -> Handling:
+async def _ask(
+    segment: Segment, point: Point, error: Exception, category: Category, made: int, otherwise: Handling
+) -> Handling:
     fold = segment.fold
-    attempt = fold.turn.errors_in_a_row + 1 if fold.turn is not None else 1
     about = step_id(fold.session, fold.steps + 1) + "/error"
-    passage = Passage(point, Erring(error, category, attempt, segment.turn), segment, about)
+    passage = Passage(point, Erring(error, category, made, segment.turn), segment, about)
     await passage.rewrite()
     verdict = await passage.judge()
     by = ", ".join(sorted(name for name, _ in passage.answers))
     match verdict:
-        case Retry(delay=delay):
-            return Handling("retry", by, delay)
+        case Again(after=after):
+            return Handling("retry", by, after)
         case Ignore():
             return Handling("ignore", by)
+        case Fail():
+            return Handling("fail", by)
         case Halt() as halt:
             return Handling("halt", by, halt=halt)
         case _:

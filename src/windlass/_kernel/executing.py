@@ -517,7 +517,7 @@ class Executor:
             segment.hooks.erring or segment.program.policy.action("tool") != "ignore"
         ):
             answer = await handling_of(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
-            if answer.action == "halt":
+            if answer.action in ("fail", "halt"):
                 segment.settled = (error, answer)
                 raise error
             if answer.action == "retry":

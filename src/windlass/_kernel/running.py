@@ -22,7 +22,7 @@ from windlass.states import Fold, StepFold, step_id
 from .calling import ModelCaller
 from .compacting import compact, relieve
 from .inbox import take_inbox
-from .segment import Segment, handled, request_digest
+from .segment import FailedCall, Segment, handled, request_digest
 from .stages import WAITING, begun, decide, inject
 
 
@@ -63,32 +63,35 @@ class Runner:
                         await segment.executor.execute(fold)
                     break
                 continue
-            round_ = 1 if step is None else step.round
-            if round_ > 1 and program.limits and self._exceeded(fold):
+            round_, tried = (1, 0) if step is None else (step.round, step.tried)
+            request = self._failed_request(step) if tried and step is not None else None
+            if (round_ > 1 or tried) and program.limits and self._exceeded(fold):
                 break
-            if not self.alone:
+            if not self.alone and request is None:
                 await compact(segment)
             reply: ModelReply | None = None
-            assembled = assemble(fold, program, segment.unrecorded)
-            request: ModelRequest | None = assembled
-            if (point := self.calling) is not None:
-                first = await first_answer(point, assembled, segment)
-                if first is not SILENT:
-                    request, reply = await self._judge_request(point, assembled, first)
+            if request is None:
+                request = assembled = assemble(fold, program, segment.unrecorded)
+                if (point := self.calling) is not None:
+                    first = await first_answer(point, assembled, segment)
+                    if first is not SILENT:
+                        request, reply = await self._judge_request(point, assembled, first)
             if self.limited and request is not None and fold.going:
                 segment.stopped_before("model")
             if request is not None and fold.going:
                 try:
                     if caller is not None:
-                        reply = await caller.ask(request, number, round_)
+                        reply = await caller.ask(request, number, round_, tried)
                     else:
                         model = program.model if request.model is program.model_name else segment.model(request)
                         given = await model.reply(request)
                         reply = given if type(given) is ModelReply else as_reply(given)
-                except ContextOverflow as error:
-                    if not await relieve(segment, error):
-                        raise
-                    continue
+                except Exception as error:
+                    if isinstance(error, ContextOverflow) and await relieve(segment, error):
+                        continue
+                    attempt = tried + 1 if caller is None else max(caller.number, tried + 1)
+                    segment.failed_call = FailedCall(error, request, number, round_, attempt)
+                    raise
             if reply is not None:
                 if segment.voice is not None:
                     segment.voice.hold()
@@ -101,6 +104,12 @@ class Runner:
             if segment.listens:
                 await segment.told()
         return fold.open or StepFold(number)
+
+    def _failed_request(self, step: StepFold) -> ModelRequest | None:
+        """The request of a model call that failed in this process and is made again: it was judged."""
+        failed, self.segment.failed_call = self.segment.failed_call, None
+        same = failed is not None and (failed.step, failed.round) == (step.number, step.round)
+        return failed.request if failed is not None and same else None
 
     def _exceeded(self, fold: Fold) -> bool:
         """Limits hold before a retry or a regeneration too: it may be one too many."""
@@ -166,6 +175,8 @@ class Runner:
         record, now = segment.record, segment.now
         ours = _with_ids(reply, f"{segment.fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
+        if asked and segment.fold.open is not None:
+            attempt += segment.fold.open.tried
         if asked and caller is not None:
             attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
             if caller.wrapped:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage, Recorder
@@ -70,9 +71,20 @@ from .composites import (
 from .handover import ConsumerWait, Handover
 from .limiting import exceeded, levels
 from .program import Program
+from .retrying import with_retries
 from .speaking import Voice, without_words
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+class FailedCall(Struct, frozen=True):
+    """A model call of the turn that failed: the request as it was judged, and the number of the latest attempt."""
+
+    error: Exception
+    request: ModelRequest
+    step: int
+    round: int
+    attempt: int
 
 
 class Rare:
@@ -81,6 +93,7 @@ class Rare:
     failure: BaseException | None = None
     recorded: tuple[HookDecided, ...] = ()
     settled: tuple[Exception, Any] | None = None
+    failed_call: FailedCall | None = None
     taken: str | None = None
     known: set[str] | None = None
     parent: Segment | None = None
@@ -676,7 +689,7 @@ class Segment(Rare):
         if self.limited("model") and (stopped := self.stopped_before("model")) is not None:
             raise HookError(f"{by!r} may not ask a model: {stopped.detail}", hook=by)
         self.program.budget.of(asked).check(request)
-        reply = as_reply(await asked.reply(request))
+        reply = as_reply(await with_retries(lambda: asked.reply(request), self.program.policy, self.clock))
         self.record(SideReplied(key, fingerprint, reply, by))
         await self.commit()
         return reply

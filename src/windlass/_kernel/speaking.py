@@ -104,6 +104,10 @@ class Voice:
         self.speech = Speech(self._transforms)
         self.speaking = True
 
+    def take_back_attempt(self) -> None:
+        """The attempt failed and the model is asked again: what was shown of it does not count."""
+        self._retract("the model is asked again")
+
     def feed(self, kind: type[AnyDelta], text: str, part: int, name: str = "") -> None:
         """A piece of the reply has come. Text and reasoning are over when another part begins."""
         saying = self._latest

@@ -116,7 +116,7 @@ class _Replay:
                     yield self._call(step, round_, attempt, reply, changed)
                 case Rewritten(event="ModelCalling"):
                     self.rewritten.append(record)
-                case Resumed() | ErrorHandled():  # the request is made anew
+                case Resumed() | ErrorHandled(attempt=0):  # the request is made anew
                     self.rewritten = []
                 case _:
                     pass

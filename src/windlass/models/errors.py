@@ -29,7 +29,6 @@ _BY_STATUS: dict[int, Kind] = {
     504: errors.ModelTimeout,
     529: errors.Overloaded,
 }
-_PASSING = (errors.RateLimited, errors.Overloaded, errors.ServerError, errors.ConnectionFailed, errors.ModelTimeout)
 _REQUEST_IDS = (
     "x-goog-request-id", "request-id", "x-request-id", "x-amzn-requestid", "apim-request-id", "x-generation-id",
     "mistral-correlation-id", "x-ds-trace-id", "cf-ray",
@@ -66,11 +65,11 @@ def of_connection(error: Exception) -> errors.ModelError | None:
         return errors.BadReply("the answer is nested too deeply", retryable=True)
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
-        return errors.ModelTimeout("the model did not answer in time", retryable=True)
+        return errors.ModelTimeout("the model did not answer in time")
     if names & {"APIConnectionError", "HTTPError", "StreamError", "TransportError", "ClientError", "OSError"}:
-        return errors.ConnectionFailed(f"the connection failed: {_reason(error)}", retryable=True)
+        return errors.ConnectionFailed(f"the connection failed: {_reason(error)}")
     if isinstance(error, JSONDecodeError | UnicodeError):
-        return errors.ConnectionFailed(f"the answer broke off: {error}", retryable=True)
+        return errors.ConnectionFailed(f"the answer broke off: {error}")
     return None
 
 
@@ -90,11 +89,6 @@ def _reason(error: Exception) -> str:
 def of_status(status: int) -> Kind:
     """The kind of error that a status stands for; one that is none stands for an error inside an answer."""
     return _BY_STATUS.get(status) or (errors.BadRequest if 400 <= status < 500 else errors.ServerError)
-
-
-def passing(kind: Kind) -> bool:
-    """Whether to try again may help."""
-    return issubclass(kind, _PASSING) and kind is not errors.QuotaExceeded
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
@@ -133,7 +127,6 @@ __all__ = [
     "Kind",
     "of_connection",
     "of_status",
-    "passing",
     "request_id",
     "retry_after",
     "seconds",

@@ -19,6 +19,7 @@ except ImportError as error:
 
 from windlass.decisions import (
     ANSWER_KINDS,
+    Again,
     Answer,
     AnyDecision,
     AnyResolution,
@@ -27,7 +28,6 @@ from windlass.decisions import (
     Finish,
     Halt,
     Regenerate,
-    Retry,
     Rewind,
     Veto,
     Vote,
@@ -95,6 +95,7 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=8),
     type(None): st.none(),
     Ask: asks(),
+    Again: st.builds(Again, st.none() | st.floats(0, 1e6)),
     Usage: st.builds(
         Usage,
         input=st.integers(0, 10**6),
@@ -258,7 +259,7 @@ def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStra
         Regenerate: st.builds(Regenerate, few),
         Veto: st.builds(Veto, few),
         Rewind: st.builds(Rewind, st.integers(1, 3), few),
-        Retry: st.builds(Retry, st.sampled_from([0.0, 1.0, 2.0])),
+        Again: st.builds(Again, st.sampled_from([None, 0.0, 1.0, 2.0])),
     }
     legal = [st.just(rank) if isinstance(rank, Vote) else made.get(rank, st.builds(rank)) for rank in event.ranks]
     return st.one_of(*legal, st.none())

@@ -20,7 +20,7 @@ from windlass.errors import (
     RateLimited,
     ServerError,
 )
-from windlass.models.errors import Kind, of_connection, of_status, passing, request_id, retry_after
+from windlass.models.errors import Kind, of_connection, of_status, request_id, retry_after
 
 KINDS: dict[str, Kind] = {
     "api_error": ServerError,
@@ -77,7 +77,6 @@ def told_error(
     kind = CODES.get(str(code)) or _kind(str(said.get("type") or ""), status, message)
     return kind(
         message,
-        retryable=passing(kind),
         retry_after=retry_after(headers),
         status=status,
         request_id=request_id(headers) or told.get("request_id"),

@@ -26,7 +26,7 @@ from windlass.errors import (
     RateLimited,
     ServerError,
 )
-from windlass.models.errors import Kind, of_connection, of_status, passing, request_id, retry_after
+from windlass.models.errors import Kind, of_connection, of_status, request_id, retry_after
 
 KINDS: dict[str, Kind] = {
     "AccessDenied": AuthFailed,
@@ -84,7 +84,7 @@ def translated(error: Exception) -> ModelError | None:
         remedy = "set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         return AuthFailed(f"no credentials for bedrock: {remedy}, or pass api_key=… or session=…")
     if isinstance(error, HTTPClientError | NotConnected):
-        return ConnectionFailed(f"the credentials could not be fetched: {error}", retryable=True)
+        return ConnectionFailed(f"the credentials could not be fetched: {error}")
     if isinstance(error, BotoCoreError | ClientError):
         return AuthFailed(f"the credentials could not be fetched: {error}")
     if isinstance(error, msgspec.DecodeError):
@@ -103,7 +103,6 @@ def told_error(kind: str, body: Any, status: int = 200, headers: Mapping[str, st
     found = _kind(str(named), status, message)
     return found(
         message,
-        retryable=passing(found),
         retry_after=retry_after(headers),
         status=status,
         request_id=request_id(headers),

@@ -18,7 +18,7 @@ from windlass.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from windlass.models.errors import Kind, of_connection, of_status, passing, request_id, retry_after, seconds
+from windlass.models.errors import Kind, of_connection, of_status, request_id, retry_after, seconds
 
 # Inside a stream the number may be missing, or one of gRPC's.
 BY_NAME = {
@@ -55,7 +55,7 @@ def translated(error: Exception) -> ModelError | None:
 def translated_in_stream(error: Exception) -> ModelError | None:
     """The same inside a stream, where half a JSON is one that broke off."""
     if isinstance(error, UnknownApiResponseError):
-        return ConnectionFailed("the answer of Gemini broke off", retryable=True)
+        return ConnectionFailed("the answer of Gemini broke off")
     return translated(error)
 
 
@@ -67,7 +67,7 @@ def said_error(said: Any, status: int | None = None, headers: Mapping[str, str] 
     details = told.get("details") or ()
     kind = _kind(status, text, details)
     after, id = _retry_after(details, headers), request_id(headers)
-    return kind(text, retryable=passing(kind), retry_after=after, status=status, request_id=id)
+    return kind(text, retry_after=after, status=status, request_id=id)
 
 
 def _status(told: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from windlass.errors import (
     RateLimited,
     ServerError,
 )
-from windlass.models.errors import Kind, of_connection, of_status, passing, request_id, retry_after
+from windlass.models.errors import Kind, of_connection, of_status, request_id, retry_after
 
 _BY_CODE: dict[str, Kind] = {
     "insufficient_quota": QuotaExceeded,
@@ -98,7 +98,7 @@ def said(body: object, message: str = "", **facts: Any) -> ModelError:
     status = facts.pop("status", None) or _status(told)
     names = (str(code), str(kind))
     error = _kind(status, names, text.lower())
-    retryable = passing(error) or (error is BadRequest and "tool_use_failed" in names)
+    retryable = True if error is BadRequest and "tool_use_failed" in names else None
     if error is RateLimited and facts.get("retry_after") is None:
         facts["retry_after"] = _wait(text.lower())
     return error(text, retryable=retryable, status=status, **facts)
