@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -63,7 +62,6 @@ from windlass.errors import (
     BadReply,
     CompiledError,
     ConfigError,
-    HookError,
     NotSuspended,
     OutputError,
     RegistrationError,
@@ -433,9 +431,11 @@ async def test_a_rewrite_of_a_call_that_answers_nonsense_denies_the_call():
 async def test_a_rewrite_cannot_rename_a_call_or_forge_a_signature():
     agent = adding()
     agent.rewrite(ToolCalling, name="mine")(lambda event: event.call.replace(name="length"))
-    ((status, text),) = results(await agent.run("go"))
+    ((status, text),) = results(await agent.run("go", session="s"))
     assert status == "denied"
-    assert "only the arguments may change" in text
+    assert "'mine'" in text
+    (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert "only the arguments may change" in failed.error.message
 
 
 async def test_a_rewrite_of_the_end_that_answers_nonsense_withholds_the_text():
@@ -507,8 +507,12 @@ async def test_a_wrap_of_a_step_or_turn_that_does_not_call_next_once_is_named(ef
         for _ in range(times):
             await call_next(value)
 
-    with suppress(HookError):
-        result = await agent.run("go", session="s")
+    result = await agent.run("go", session="s")
+    if effect is Turn and times == 2:  # the turn had ended by then
+        assert result.outcome == Completed()
+        (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+        assert failed.hook == "mine"
+    else:
         assert "wrap 'mine'" in error_of(result)
     assert not agent._running
 
@@ -1147,6 +1151,8 @@ def test_run_sync_works_inside_and_outside_of_a_loop():
 async def test_a_question_that_nobody_could_answer_counts_as_a_gate_that_failed():
     agent = Agent(ScriptedModel(says("no")))
     agent.gate(TurnStarting, name="asks")(lambda event: Ask("?", allow=("edit",)))
-    result = await agent.run("go")
+    result = await agent.run("go", session="s")
     assert result.stop_reason is StopReason.HALTED
-    assert "nobody can answer by edit; legal: approve, reject, respond" in result.outcome.detail
+    assert "gate 'asks' failed on TurnStarting" in result.outcome.detail
+    (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert "nobody can answer by edit; legal: approve, reject, respond" in failed.error.message

@@ -20,6 +20,7 @@ from windlass import (
     tool,
 )
 from windlass.errors import HookError, ModelError
+from windlass.records import HookFailed, ToolReturned
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 from .checks import out_of_time_once
@@ -254,8 +255,9 @@ async def test_a_call_next_that_a_wrap_of_a_turn_kept_is_refused():
     async def keep(turn, call_next):
         kept.append(call_next)
 
+    result = await agent.run("go")
     with pytest.raises(HookError, match="not at all"):
-        await agent.run("go")
+        result.raise_for_error()
     with pytest.raises(HookError, match="the call is over"):
         await kept[0]()
     assert model.requests == []
@@ -287,10 +289,11 @@ async def test_a_plain_tool_that_raises_stop_iteration_fails_and_does_not_hang()
 
     agent = Agent(ScriptedModel(calls("first"), says("done")), tools=[first])
 
-    result = await asyncio.wait_for(agent.run("go"), 50)
+    result = await asyncio.wait_for(agent.run("go", session="s"), 50)
 
     assert result.text == "done"
-    assert "Error: RuntimeError: a plain function raised StopIteration" in repr(result.messages)
+    (returned,) = [record for record in await agent.store.read("s") if isinstance(record, ToolReturned)]
+    assert returned.error.message == "a plain function raised StopIteration"
 
 
 @pytest.mark.parametrize("effect", [Turn, Step])
@@ -334,9 +337,11 @@ async def test_a_hook_in_a_thread_that_raises_stop_iteration_counts_as_failed():
     def stops(event):
         raise StopIteration
 
-    result = await asyncio.wait_for(agent.run("go"), 50)
+    result = await asyncio.wait_for(agent.run("go", session="s"), 50)
 
-    assert "gate 'stops' failed: RuntimeError: a plain function raised StopIteration" in repr(result.messages)
+    assert "gate 'stops' failed" in repr(result.messages)
+    (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert failed.error.message == "a plain function raised StopIteration"
 
 
 # ---------------------------------------------------------------- the pool
@@ -432,8 +437,9 @@ async def test_an_error_of_a_wrap_of_a_turn_carries_the_name_of_the_wrap(plain: 
     async def outermost(turn, call_next):
         return await call_next(turn)
 
+    result = await agent.run("go")
     with pytest.raises(HookError, match=r"wrap 'breaks' \(.*\) of Turn failed: ValueError: no span") as raised:
-        await agent.run("go")
+        result.raise_for_error()
 
     assert raised.value.hook == "breaks"
     assert raised.value.__cause__ is error

@@ -40,6 +40,25 @@ if TYPE_CHECKING:
     from .records import Asked
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception, also of one whose `__str__` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return f"a {type(error).__name__} whose text cannot be read"
+
+
+def name_raiser(error: BaseException, hook: str) -> None:
+    """Note which wrap, or with an empty name which effect, an exception came from; the first to say so counts."""
+    if not hasattr(error, "windlass_raised_by"):
+        error.windlass_raised_by = hook  # type: ignore[attr-defined]
+
+
+def raiser_of(error: BaseException) -> str:
+    """The name of the hook that an exception came from, or an empty text."""
+    return (error.hook if isinstance(error, HookError) else "") or getattr(error, "windlass_raised_by", "")
+
+
 class WindlassError(Exception):
     """The root of all errors raised by Windlass.
 

@@ -318,11 +318,13 @@ class TurnFailed(Fact, frozen=True, gc=True):
     error: Any
 
 
-class LateResult(Fact, frozen=True, gc=True):
-    """A tool that had been given up gave a result after all. It is a fact, never a message."""
+class LateResult(Fact, frozen=True):
+    """A tool that had been given up gave a result after all. It is told without its content, which passed no hook:
+    only its status and how many characters it has."""
 
     call: str
-    result: Any = None
+    status: str = "ok"
+    size: int = 0
 
 
 class Retracted(Fact, frozen=True):

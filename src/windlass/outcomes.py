@@ -7,7 +7,7 @@ import enum
 from typing import Any
 
 from . import errors
-from .errors import HookError, ModelError
+from .errors import HookError, ModelError, raiser_of, text_of
 from .messages import Value
 
 
@@ -64,8 +64,8 @@ def error_value(error: BaseException) -> ErrorValue:
     """The plain value of an exception."""
     return ErrorValue(
         type(error).__name__,
-        str(error) or type(error).__name__,
-        error.hook if isinstance(error, HookError) else None,
+        text_of(error) or type(error).__name__,
+        raiser_of(error) or None,
         error.retryable if isinstance(error, ModelError) else False,
         error.retry_after if isinstance(error, ModelError) else None,
         error.status if isinstance(error, ModelError) else None,

@@ -81,10 +81,12 @@ class MessageAdded(Record, frozen=True):
 
 
 class MessageHeld(Record, frozen=True):
-    """A hook or tool added a message; it enters the transcript after those of the step."""
+    """A hook or tool added a message; it enters the transcript after those of the step. `stage` is the event at which
+    a hook did, and what that was about."""
 
     message: Message
     by: str = ""
+    stage: str = ""
 
 
 class HeldReleased(Record, frozen=True):
@@ -214,12 +216,16 @@ class ToolAttempted(Record, frozen=True):
 
 
 class ToolReturned(Record, frozen=True):
-    """The result of a call, whatever it came from: the tool, a denial, an answer, a person, a cancel."""
+    """The result of a call, whatever it came from: the tool, a denial, an answer, a person, a cancel.
+
+    `error` is what the tool raised, which the model does not read.
+    """
 
     call: str
     name: str
     result: ToolResult
     at: float = 0.0
+    error: ErrorValue | None = None
 
 
 class Delegated(Record, frozen=True):
@@ -352,11 +358,12 @@ class Resumed(Record, frozen=True):
 
 
 class SlotSet(Record, frozen=True, gc=True):
-    """A slot got a value."""
+    """A slot got a value. `stage` is the event at which a hook set it, and what that was about."""
 
     slot: str
     value: Any
     by: str = ""
+    stage: str = ""
 
 
 class SideReplied(Record, frozen=True):

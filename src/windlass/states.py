@@ -152,7 +152,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     """One turn as the records tell it so far: counters, transient context, open questions, outcome.
 
     `start` is the index of its first message; `concluded` says how it will end, `outcome` how it ended, or that it
-    is suspended.
+    is suspended. `writers` are the hooks that wrote a slot or a message since the last step ended, each with the stage.
     """
 
     number: int
@@ -183,6 +183,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     outcome: r.Outcome | None = None
     text: str | None = None
     rewinds: int = 0
+    writers: tuple[tuple[str, str], ...] = ()
 
 
 class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
@@ -679,6 +680,8 @@ def _(fold: Fold, record: r.MessageAdded) -> None:
 def _(fold: Fold, record: r.MessageHeld) -> None:
     turn = _turn(fold)
     turn.held = (*turn.held, record)
+    if record.stage:
+        turn.writers = (*turn.writers, (record.stage, record.by))
 
 
 @_folds(r.HeldReleased)
@@ -751,9 +754,13 @@ def _(fold: Fold, record: r.ToolDecided) -> None:
     assert step is not None
     call = step.calls[record.call]
     call.decided = record
+    turn = fold.turn
+    assert turn is not None
+    if turn.waiting and type(record.verdict) is not Ask:  # nobody has to answer any more
+        turn.waiting = tuple([asked for asked in turn.waiting if asked.id != record.call])
     if record.json is not None:
         call.call = call.proposed.replace(json=record.json)
-        call.edited = _editor(_turn(fold), record.call)
+        call.edited = _editor(turn, record.call)
     if step.versions is not None:
         step.changed(call)
 
@@ -858,6 +865,8 @@ def _(fold: Fold, record: r.StepEnded) -> None:
     turn.active += record.active
     if turn.errors_in_a_row:
         turn.errors_in_a_row = 0
+    if turn.writers:
+        turn.writers = ()
     fold.last = step
 
 
@@ -935,6 +944,8 @@ def _(fold: Fold, record: r.Resumed) -> None:
 @_folds(r.SlotSet)
 def _(fold: Fold, record: r.SlotSet) -> None:
     fold.slots = {**fold.slots, record.slot: record.value}
+    if record.stage and (turn := fold.turn) is not None:
+        turn.writers = (*turn.writers, (record.stage, record.by))
 
 
 @_folds(r.SideReplied)

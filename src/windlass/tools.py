@@ -75,6 +75,7 @@ class _Options(Struct, frozen=True):
     read_only: bool | None = None
     destructive: bool | None = None
     open_world: bool | None = None
+    show_errors: bool = False
 
     @property
     def annotations(self) -> ToolAnnotations:
@@ -113,6 +114,7 @@ class Tool(Generic[P, R]):
         "needs_instance",
         "retry",
         "sequential",
+        "show_errors",
         "spec",
         "supplied",
         "timeout",
@@ -129,6 +131,7 @@ class Tool(Generic[P, R]):
         self.retry: RetryRule = options.retry
         self.inline: bool = options.inline
         self.sequential: bool = options.sequential
+        self.show_errors: bool = options.show_errors
         self.timeout: float | None = options.timeout
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.annotations: ToolAnnotations = options.annotations
@@ -356,6 +359,7 @@ def tool(
     read_only: bool | None = None,
     destructive: bool | None = None,
     open_world: bool | None = None,
+    show_errors: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(effect="pure", ...)`.
@@ -370,7 +374,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `compensate`: the function of that name gets the arguments of the call, and its `idempotency_key` if it asks for it,
     and undoes what may have happened.
 
-    `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints.
+    `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints. The model reads the text of
+    a `ToolError`; of any other exception only that the tool failed, unless `show_errors=True`.
     """
     if fn is not None:
         return Tool(fn, options, _names_around(fn))

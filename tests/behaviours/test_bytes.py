@@ -54,6 +54,7 @@ from windlass import (
     Veto,
     tool,
 )
+from windlass.errors import ToolError
 from windlass.records import encode
 from windlass.testing import ScriptedModel, calls, says
 
@@ -69,7 +70,7 @@ def add(a: int, b: int) -> int:
 @tool
 async def fail() -> str:
     """Fail."""
-    raise RuntimeError("the disk is full")
+    raise ToolError("the disk is full")
 
 
 def no_word(event: Any) -> None:

@@ -698,7 +698,7 @@ async def test_a_tool_in_a_thread_is_of_unknown_outcome_and_its_late_result_is_a
     release.set()
     while not seen:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    assert (seen[0].call, seen[0].result.text) == ("s/1/1", "late")
+    assert (seen[0].call, seen[0].status, seen[0].size) == ("s/1/1", "ok", 4)
     assert (await watched.agent.state(SESSION)) == state
     await watched.usable()
 
@@ -726,8 +726,8 @@ async def test_a_tool_in_a_thread_that_times_out_is_told_late_while_the_turn_goe
     seen = RecordingObserver(LateResult)
     agent = Agent(FunctionModel(reply), tools=[block]).with_capability(seen)
     events = [event async for event in agent.stream("go")]
-    assert [fact.result.text for fact in seen.of(LateResult)] == ["late"]
-    assert [event.result.text for event in events if isinstance(event, LateResult)] == ["late"]
+    assert [(fact.status, fact.size) for fact in seen.of(LateResult)] == [("ok", 4)]
+    assert [(event.status, event.size) for event in events if isinstance(event, LateResult)] == [("ok", 4)]
 
 
 # ---------------------------------------------------------------- by time

@@ -60,6 +60,7 @@ from windlass import (
 )
 from windlass.decisions import Again
 from windlass.errors import BadReply, RateLimited, ServerError
+from windlass.records import ToolReturned
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 SESSION = "s1"
@@ -546,13 +547,16 @@ async def test_an_error_limit_counts_the_errors_of_all_steps():
 async def test_a_turn_whose_model_recovered_from_a_failed_tool_is_completed():
     """Behaviour 97: a tool that failed in step 1 and a model that recovered: the outcome is Completed."""
     model = ScriptedModel(calls("fail"), calls("add", a=1, b=2), says("3"))
-    result = await Agent(model, tools=[add, fail]).run("go")
+    agent = Agent(model, tools=[add, fail])
+    result = await agent.run("go", session=SESSION)
     assert result.outcome == Completed()
     assert result.stop_reason is StopReason.COMPLETED
     assert result.error is None
     part = model.requests[1].messages[-1].parts[0]
     assert part.status == "error"
-    assert "the disk is full" in part.text
+    assert part.text == f"Error: the tool failed (call {SESSION}/1/1)"
+    returned = [record for record in await agent.store.read(SESSION) if isinstance(record, ToolReturned)]
+    assert returned[0].error.message == "the disk is full"
 
 
 @pytest.mark.parametrize("policy", [None, ErrorPolicy.strict()], ids=["told to the model", "ends the turn"])

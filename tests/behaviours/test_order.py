@@ -441,20 +441,21 @@ async def test_an_answer_that_the_event_does_not_take_fails_closed_and_says_what
         assert "'stray'" in result.outcome.detail
 
 
-async def test_the_model_reads_which_gate_answered_illegally():
-    """Behaviour 8: on a tool call an illegal answer is a denial that names the gate and what it may answer."""
+async def test_the_model_reads_which_gate_answered_illegally_and_the_log_what_was_legal():
+    """Behaviour 8: on a tool call an illegal answer is a denial that names the gate; the log has what it may answer."""
     log: Log = []
     model_replies = (calls("look", at="sea"), says("done"))
     agent = looking(log, *model_replies)
     agent.gate(ToolCalling, name="stray")(lambda event: Regenerate("again"))
 
-    result = await agent.run("go")
+    result = await agent.run("go", session="s")
 
     (part,) = result.messages[2].parts
     assert log == []
     assert part.status == "denied"
     assert "'stray'" in part.text
-    assert "Halt, Deny, Ask, Answer, Allow or None" in part.text
+    (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert "Halt, Deny, Ask, Answer, Allow or None" in failed.error.message
 
 
 async def test_an_illegal_decision_in_a_combined_answer_fails_the_turn():

@@ -68,7 +68,7 @@ from windlass import (
     tool,
 )
 from windlass.errors import ConfigError, SessionError, StaleAnswer, ToolDefinitionError, ToolError
-from windlass.records import Record, Rewritten, decode, encode
+from windlass.records import HookFailed, Record, Rewritten, decode, encode
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, HookTrace, ScriptedModel, assert_same_everywhere, calls, says
 
@@ -629,7 +629,8 @@ async def test_a_rewrite_that_widens_is_refused_by_name(changes: dict[str, Any],
     returned = await tree.result()
     assert returned.status == "denied"
     assert "'widen'" in returned.text
-    assert why in returned.text
+    (failed,) = await tree.find(HookFailed)
+    assert why in failed.error.message
     assert await tree.find(Delegated) == []
 
 
@@ -644,7 +645,8 @@ async def test_a_tool_that_a_rewrite_made_up_is_an_error_that_names_it():
     tree = Tree()
     tree.parent.rewrite(Delegating)(lambda event: event.task.replace(tools=("made_up",)))
     await tree.run()
-    assert "'made_up'" in (await tree.result()).text
+    (failed,) = await tree.find(HookFailed)
+    assert "'made_up'" in failed.error.message
     assert (await tree.result()).status == "error"
 
 
@@ -1056,7 +1058,7 @@ async def test_a_child_that_fails_is_an_error_and_its_siblings_go_on():
     assert result.outcome == Completed()
     returned = [r.result for r in sorted(await tree.find(ToolReturned), key=lambda r: r.call)]
     assert [r.status for r in returned] == ["ok", "error", "ok"]
-    assert returned[1].text == "Error: agent 'child' failed: RuntimeError: no such thing"
+    assert returned[1].text == "Error: agent 'child' failed: RuntimeError"
     await sound(tree.parent)
 
 
@@ -1108,7 +1110,7 @@ async def test_a_model_that_cancels_itself_is_the_childs_own_trouble():
     tree = Tree(child=FunctionModel(reply))
     result = await tree.run()
     assert result.outcome == Completed()
-    assert "agent 'child' was cancelled" in (await tree.result()).text
+    assert "agent 'child' failed" in (await tree.result()).text
 
 
 async def test_a_log_that_somebody_else_advances_is_an_error_of_that_child():

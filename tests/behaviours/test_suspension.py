@@ -546,8 +546,8 @@ async def test_every_other_gate_judges_the_edited_call(ran: Ran):
     assert "not bob" in returned.result.text
 
 
-async def test_the_gate_that_asked_is_not_asked_again_about_what_the_person_wrote(ran: Ran):
-    """Behaviour 109: one question, one edit, one execution."""
+async def test_the_gate_that_asked_does_not_ask_again_about_what_the_person_wrote(ran: Ran):
+    """Behaviour 109: one question, one edit, one execution; the gate may still refuse what the person wrote."""
     asked: list[str] = []
     judged: list[str] = []
     agent = Agent(one_call(), tools=ran.tools)
@@ -556,7 +556,7 @@ async def test_the_gate_that_asked_is_not_asked_again_about_what_the_person_wrot
     await agent.run("go", session=SESSION)
     result = await agent.resume(SESSION, answers={"s1/1/1": Edit({"to": "bob"})})
     assert result.outcome == Completed()
-    assert asked == ['{"to":"ann"}']
+    assert asked == ['{"to":"ann"}', '{"to":"bob"}']
     assert judged == ['{"to":"ann"}', '{"to":"bob"}']
     assert ran.calls == ["bob"]
 
@@ -1047,15 +1047,15 @@ async def test_silent_gates_beside_an_ask_do_not_change_the_question(event: Any,
     assert result.waiting_for == (alone,)
 
 
-async def test_gates_are_not_asked_again_on_resume_unless_they_say_so(ran: Ran):
-    """Behaviours 84, 104: a decided stage is closed, silent gates included; `on_resume="rerun"` opens it for one."""
+async def test_gates_are_asked_again_on_resume_unless_they_say_so(ran: Ran):
+    """Behaviours 84, 104: as long as the call has not begun; `on_resume="reuse"` keeps what one said before."""
     asked: list[str] = []
     agent = asking(ran)
-    agent.gate(ToolCalling, name="reused")(lambda event: asked.append("reused"))
-    agent.gate(ToolCalling, name="rerun", on_resume="rerun")(lambda event: asked.append("rerun"))
+    agent.gate(ToolCalling, name="reused", on_resume="reuse")(lambda event: asked.append("reused"))
+    agent.gate(ToolCalling, name="usual")(lambda event: asked.append("usual"))
     await agent.run("go", session=SESSION)
     await agent.resume(SESSION, answers={"s1/1/1": Approve()})
-    assert asked == ["reused", "rerun", "rerun"]
+    assert asked == ["reused", "usual", "usual"]
     assert ran.calls == ["ann"]
 
 

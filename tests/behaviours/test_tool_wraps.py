@@ -20,6 +20,7 @@ from windlass import (
     ToolSpec,
     tool,
 )
+from windlass.records import ToolReturned
 from windlass.testing import ScriptedModel, calls, says
 
 
@@ -85,7 +86,9 @@ async def test_a_wrap_cannot_give_a_call_another_id():
 
     assert bench.ran == []
     assert (part.call_id, part.status) == ("s/1/1", "error")
-    assert "keeps its id" in part.text
+    (returned,) = [record for record in await bench.agent.store.read("s") if isinstance(record, ToolReturned)]
+    assert "keeps its id" in returned.error.message
+    assert returned.error.hook == "rename"
 
 
 async def test_changing_the_mapping_of_arguments_changes_nothing():

@@ -67,6 +67,10 @@ class Point:
             self.quick = fns
             self.view = views.pop()
 
+    def looks_at(self, call: ToolCall) -> bool:
+        """Whether a hook that can change or withhold something looks at this call; a matcher that fails may."""
+        return any(_matches(hook, call) for hook in (*self.changing, *self.gates, *self.costly))
+
     def who(self, fn: object) -> int:
         """Which of those that can be asked in one go a function is."""
         assert self.quick is not None
@@ -105,7 +109,7 @@ class CompiledHooks:
         self.slots = {slot.name: slot for slot in slots}
         self.slots_by_type: dict[type, str] = {s.type: s.name for s in self.slots.values() if s.supplied}
         self.all = _ordered(hooks)
-        self.transforms = tuple(sorted(transforms, key=lambda t: (BANDS[t.band], -t.priority)))
+        self.transforms = tuple(sorted(transforms, key=_place))
         _name_apart(self.all)
         for hook in self.all:
             hook.bind(self.slots_by_type)
@@ -127,6 +131,13 @@ class CompiledHooks:
         return tuple(hook for point in (self.model_replying, self.turn_ending) if point for hook in point.holders)
 
 
+def _matches(hook: Hook, call: ToolCall) -> bool:
+    try:
+        return hook.matches is None or hook.matches(call)
+    except Exception:
+        return True
+
+
 def attribute(event: type[AnyEvent]) -> str:
     """`ToolCalling` → `tool_calling`."""
     return _ATTRIBUTES[event]
@@ -137,7 +148,12 @@ _ATTRIBUTES: dict[Any, str] = {event: re.sub(r"(?<!^)(?=[A-Z])", "_", event.__na
 
 def _ordered(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
     """Band, then priority (high first), then registration."""
-    return tuple(sorted(hooks, key=lambda hook: (BANDS[hook.band], -hook.priority)))
+    return tuple(sorted(hooks, key=_place))
+
+
+def _place(hook: Hook | Transform) -> tuple[int, int, int]:
+    """Where a hook stands. In the guard band those of the agents above come last, the root's last of all."""
+    return BANDS[hook.band], hook.above if hook.band == "guard" else 0, -hook.priority
 
 
 def _name_apart(hooks: Sequence[Hook]) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.decisions import Again, Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Says, Vote
-from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError
+from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError, text_of
 from windlass.messages import ToolCall, as_parts, frozen
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
@@ -43,7 +43,7 @@ class Site(Host, Protocol):
     def reserve(self) -> int: ...
     @property
     def record(self) -> Recorder: ...
-    def keep(self, writes: Writes) -> None: ...
+    def keep(self, writes: Writes, stage: str = "") -> None: ...
     def beside(self, coroutine: Any) -> None: ...
     def injected_tokens(self) -> int: ...
     def completed(self, call: ToolCall) -> ToolCall: ...
@@ -51,23 +51,39 @@ class Site(Host, Protocol):
     async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
 
 
-async def call(hook: Hook, event: Any, site: Site, *, may_write: bool = True) -> Any:
+async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write: bool = True) -> Any:
     """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
     given = event if hook.view is None else hook.view(getattr(event, event.payload))
-    if hook.plain:
-        if hook.is_async:
-            return await hook.fn(given)
-        started = perf_counter()
-        answer = hook.fn(given)
-        if perf_counter() - started > BLOCKED_AFTER:
-            _blocked(hook, perf_counter() - started, site)
-        return await answer if answer is not None and inspect.isawaitable(answer) else answer
-    writes = Writes(hook.name) if may_write else None
-    supplied = supply(hook, site, writes)
-    answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
-    if writes is not None:
-        site.keep(writes)
+    try:
+        if hook.plain:
+            if hook.is_async:
+                return await hook.fn(given)
+            started = perf_counter()
+            answer = hook.fn(given)
+            if perf_counter() - started > BLOCKED_AFTER:
+                _blocked(hook, perf_counter() - started, site)
+            return await answer if answer is not None and inspect.isawaitable(answer) else answer
+        writes = Writes(hook.name) if may_write else None
+        supplied = supply(hook, site, writes)
+        answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
+    except asyncio.CancelledError as error:
+        if cancelled():
+            raise
+        raise unasked(hook) from error
+    if writes is not None and (writes.slots or writes.messages):
+        site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
+
+
+def stage_of(event: str, about: str) -> str:
+    """What the log calls an event with what it is about."""
+    return f"{event}:{about}"
+
+
+def unasked(hook: Hook) -> HookError:
+    """The error of a hook that raised a CancelledError although nobody cancelled the turn."""
+    text = f"{hook.kind} {hook.name!r} raised CancelledError, but nobody cancelled the turn"
+    return HookError(text, hook=hook.name, event=hook.event.__name__)
 
 
 def supply(hook: Hook, site: Site, writes: Writes | None) -> dict[str, Any]:
@@ -84,12 +100,19 @@ async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
     limit = asyncio.timeout(hook.timeout)
     try:
         async with limit:
-            return await _run(hook, run, site)
+            answer = await _run(hook, run, site)
     except TimeoutError as error:
         if not limit.expired():
             raise
-        text = f"{hook.kind} {hook.name!r} took longer than {hook.timeout} s"
-        raise HookTimeout(text, hook=hook.name, event=hook.event.__name__) from error
+        raise _late(hook) from error
+    if limit.expired():  # it swallowed the cancellation: what it answers after its time does not count
+        raise _late(hook)
+    return answer
+
+
+def _late(hook: Hook) -> HookTimeout:
+    text = f"{hook.kind} {hook.name!r} took longer than {hook.timeout} s"
+    return HookTimeout(text, hook=hook.name, event=hook.event.__name__)
 
 
 async def _run(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
@@ -132,18 +155,27 @@ async def first_answer(point: Point, payload: Any, site: Site) -> Any:
         for fn in quick:
             if (answer := await fn(given)) is not None:
                 return point.who(fn), answer
+    except asyncio.CancelledError as error:
+        if cancelled():
+            raise
+        raise unasked(point.changing[point.who(fn)]) from error
     except Exception as error:
         raise failing(point.changing[point.who(fn)], point, error) from error
     return None if point.judges else SILENT
 
 
 def failing(hook: Hook, point: Point, error: Exception) -> HookError:
-    """The error of a hook that failed, in its name."""
-    if isinstance(error, HookError):
-        error.hook = error.hook or hook.name
+    """The error of a hook that failed, in its name; one that names another hook came from elsewhere."""
+    if isinstance(error, HookError) and error.hook == hook.name:
         return error
-    text = f"{hook.kind} {hook.name!r} failed on {point.name}: {type(error).__name__}: {error}"
+    text = f"{hook.kind} {hook.name!r} failed on {point.name}: {type(error).__name__}: {text_of(error)}"
     return HookError(text, hook=hook.name, event=point.name)
+
+
+def failed_hook(error: HookError) -> str:
+    """What a model may read of a hook that failed: not its error, which may quote what it was to withhold."""
+    where = f" on {error.event}" if error.event else ""
+    return f"hook {error.hook!r} failed{where}; the log has the details"
 
 
 class Passage(Struct, gc=False):
@@ -174,7 +206,7 @@ class Passage(Struct, gc=False):
             try:
                 if hook.matches is not None and not hook.matches(self.event.call):
                     continue
-                answer = await call(hook, self.event, self.site)
+                answer = await call(hook, self.event, self.site, self.about)
             except Exception as error:
                 raise failing(hook, self.point, error) from error
             if answer is not None:
@@ -256,8 +288,7 @@ class Passage(Struct, gc=False):
             for hook in self.point.costly:
                 await self._ask(hook, only)
         for hook in self.point.shadows:
-            if hook.matches is None or hook.matches(self.event.call):
-                self.site.beside(self._shadow(hook))
+            self.site.beside(self._shadow(hook))
         return strictest(self.point.event, self.answers)
 
     async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
@@ -266,17 +297,13 @@ class Passage(Struct, gc=False):
         try:
             if hook.matches is not None and not hook.matches(self.event.call):
                 return
-            answer = await call(hook, self.event, self.site)
+            answer = await call(hook, self.event, self.site, self.about)
             if hook.kind == "hook" and answer is not None:
                 answer = self._answer(hook, answer)
                 answer = answer.decision if isinstance(answer, Says) else answer
             if answer is None:
                 return
             _check_decision(hook, self.point, answer)
-        except asyncio.CancelledError as error:
-            if cancelled():
-                raise
-            answer = self._failed(hook, RuntimeError(f"it raised {type(error).__name__}"))
         except Exception as error:
             answer = self._failed(hook, error)
         if answer is not None:
@@ -288,7 +315,7 @@ class Passage(Struct, gc=False):
         if raised is None or hook.on_error == "unreviewed":
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="unreviewed"))
             return None
-        reason = f"gate {hook.name!r} failed: {type(error).__name__}: {error}"
+        reason = f"gate {hook.name!r} failed on {self.point.name}; the log has the details"
         effect = raised.name if isinstance(raised, Vote) else raised.__name__
         self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect=effect))
         if isinstance(raised, Vote):
@@ -298,21 +325,25 @@ class Passage(Struct, gc=False):
         return Deny(reason) if raised is Deny else Halt(reason)
 
     def _refused(self) -> bool:
-        going_on = (Allow, Ask, Answer, Ignore, Again)
+        going_on = (Allow, Ask, Answer, Finish, Ignore, Again)
         return any(
             not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP)
             for _, d in self.answers
         )
 
     async def _shadow(self, hook: Hook) -> None:
-        """A shadow gate: what it answers is recorded and nothing else."""
+        """A shadow gate: what it answers is recorded and nothing else. Whatever it does, the turn goes on."""
         try:
-            answer = await call(hook, self.event, self.site, may_write=False)
+            if hook.matches is not None and not hook.matches(self.event.call):
+                return
+            answer = await call(hook, self.event, self.site, self.about, may_write=False)
+            if answer is not None:
+                _check_decision(hook, self.point, answer)
         except asyncio.CancelledError:
             late = HookTimeout(f"shadow {hook.name!r} was not done when the turn was", hook=hook.name)
             self.site.record(HookFailed(hook.name, self.point.name, error_value(late), effect="shadow"))
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="shadow"))
             return
         if answer is not None:
@@ -344,7 +375,7 @@ class Passage(Struct, gc=False):
     async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any]]:
         answers = [(hook, says.inject) for hook, says, _ in self.said]
         for group in self.point.groups:
-            mine = [h for h in group if h.matches is None or h.matches(self.event.call)]
+            mine = [h for h in group if self._looks(h)]
             mine = mine if only is None else [hook for hook in mine if only(hook)]
             if len(group) == 1 or len(mine) < 2:
                 answers.extend([(hook, await self._injecting(hook, may_write=hook.group is None)) for hook in mine])
@@ -353,17 +384,25 @@ class Passage(Struct, gc=False):
                 answers.extend(zip(mine, together, strict=True))
         return answers
 
+    def _looks(self, hook: Hook) -> bool:
+        """Whether a hook looks at this event; a matcher that raises is that hook's failure."""
+        try:
+            return hook.matches is None or hook.matches(self.event.call)
+        except Exception as error:
+            self._not_injected(hook, error)
+            return False
+
     async def _injecting(self, hook: Hook, *, may_write: bool) -> Any:
         try:
-            return await call(hook, self.event, self.site, may_write=may_write)
+            return await call(hook, self.event, self.site, self.about, may_write=may_write)
         except Exception as error:
-            if hook.optional:
-                self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="skipped"))
-                return None
-            if isinstance(error, HookError) and error.hook:
-                raise
-            text = f"inject {hook.name!r} failed on {self.point.name}: {type(error).__name__}: {error}"
-            raise HookError(text, hook=hook.name, event=self.point.name) from error
+            self._not_injected(hook, error)
+            return None
+
+    def _not_injected(self, hook: Hook, error: Exception) -> None:
+        if not hook.optional:
+            raise failing(hook, self.point, error) from error
+        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="skipped"))
 
     def _injected(self, hook: Hook, answer: Any, about: str) -> Injected:
         given = answer if isinstance(answer, Injected) else Injected(answer)

@@ -68,8 +68,8 @@ class Hook:
     """
 
     __slots__ = (
-        "_hints", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn", "group",
-        "inherit", "inherited", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
+        "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
+        "group", "inherit", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
         "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "thread", "timeout", "tool", "view",
         "wait", "wants",
     )  # fmt: skip
@@ -92,10 +92,10 @@ class Hook:
         self.timeout = options.get("timeout")
         self.thread = options.get("thread", False)
         self.inherit = options.get("inherit", False) or self.band == "guard"
-        self.inherited = False
+        self.above = 0
         self.shadow = options.get("mode") == "shadow"
         self.costly = options.get("costly", False)
-        self.on_resume = options.get("on_resume", "reuse")
+        self.on_resume = options.get("on_resume")
         self.on_error = options.get("on_error")
         self.live = options.get("live", False)
         self.group = options.get("group")
@@ -145,6 +145,8 @@ class Hook:
             str(self.options["on_error"]) != "unreviewed" or self.event is not ModelReplying
         ):
             raise self._wrong("has on_error, which is 'unreviewed' and only for gates on ModelReplying")
+        if self.options.get("on_resume") == "reuse" and "name" not in self.options:
+            raise self._wrong("has on_resume='reuse', which finds its old answer by name: give it one with name=")
         if self.options.get("durable") and not issubclass(self.event, Record):
             raise self._wrong("is durable, but this fact is not written to the log")
         if self.options.get("mode", "shadow") != "shadow":
@@ -183,10 +185,15 @@ class Hook:
                 f"it may answer {legal_answers(self.event)}"
             )
 
-    def copied(self, *, inherited: bool) -> Hook:
+    @property
+    def inherited(self) -> bool:
+        """Whether it comes from an agent above; `above` says how many levels up."""
+        return self.above > 0
+
+    def copied(self, *, above: int) -> Hook:
         """The same hook for another set of hooks, in which it gets its own name and is bound anew."""
         made = copy(self)
-        made.inherited = inherited
+        made.above = above
         return made
 
     # ------------------------------------------------------------ what it wants to be given

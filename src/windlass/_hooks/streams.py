@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Literal
 
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import BadReply, HookError, RegistrationError
+from windlass.errors import BadReply, HookError, RegistrationError, text_of
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.types import Transformer
 
@@ -17,7 +18,7 @@ CHANNELS: tuple[str, ...] = ("text", "thinking", "arguments")
 class Transform:
     """A registered transformer: the class, its channels and its place in the chain."""
 
-    __slots__ = ("band", "capability", "channels", "factory", "inherit", "name", "priority")
+    __slots__ = ("above", "band", "capability", "channels", "factory", "inherit", "name", "priority")
 
     def __init__(
         self,
@@ -35,10 +36,17 @@ class Transform:
         self.band: Literal["early", "normal", "guard"] = band
         self.capability: str | None = None
         self.inherit = inherit or band == "guard"
+        self.above = 0
         if unknown := [c for c in self.channels if c not in CHANNELS]:
             raise RegistrationError(
                 f"transform {self.name!r} names unknown channels {unknown}; known: {CHANNELS}", hook=self.name
             )
+
+    def inherited(self) -> Transform:
+        """The same for an agent below, where it stands behind that one's own."""
+        made = copy(self)
+        made.above += 1
+        return made
 
 
 class Chain:
@@ -90,7 +98,7 @@ def _fed(name: str, link: Transformer, chunks: Sequence[str], flush: bool = Fals
 
 
 def _failed(name: str, error: Exception) -> HookError:
-    return HookError(f"transform {name!r} failed: {error}", hook=name)
+    return HookError(f"transform {name!r} failed: {text_of(error)}", hook=name)
 
 
 # ---------------------------------------------------------------- a reply that is being said

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from msgspec import Struct
 
 from windlass.decisions import Decision, Says
-from windlass.errors import HookError, SlotConflict, WindlassError
+from windlass.errors import HookError, SlotConflict, WindlassError, name_raiser, text_of
 from windlass.turns import Writes
 
-from .dispatch import Site, supply
+from .dispatch import Site, cancelled, supply
 from .hooks import Hook, source_of
 from .matching import Matches
 
@@ -60,6 +60,12 @@ class Onion:
     def checked(self, result: Any) -> Any:
         """What the outermost wrap returned, in its proper type."""
         return result if self._outermost is None else _checking(self._outermost, self._kind)(result)
+
+    def raised(self, error: BaseException) -> NoReturn:
+        """Raise what came out of the outermost wrap, in the name of whoever raised it."""
+        if (hook := self._outermost) is None:
+            raise error
+        _raise(hook.kind, hook.name, hook.event.__name__, error)
 
 
 def _enter(value: Any, inner: Effect) -> Awaitable[Any]:
@@ -111,20 +117,44 @@ def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
 
     The hook keeps it; that of an async hook does not hold the hook in turn, so that a dropped agent is freed at once.
     """
-    fn, matches, proper, checked = _async(hook), hook.matches, kind.type, _checking(hook, kind)
+    fn, proper, checked = _async(hook), kind.type, _checking(hook, kind)
+    matches, named = hook.matches, partial(_raise, hook.kind, hook.name, hook.event.__name__)
 
     def around(inner: Effect) -> Effect:
         async def layer(value: Any) -> Any:
-            result = await fn(value, inner)
+            try:
+                result = await fn(value, inner)
+            except (Exception, asyncio.CancelledError) as error:
+                named(error)
             return result if type(result) is proper else checked(result)
 
-        return layer if matches is None else _where(matches, layer, inner)
+        return layer if matches is None else _where(matches, named, layer, inner)
 
     return around
 
 
-def _where(matches: Matches, layer: Effect, inner: Effect) -> Effect:
-    return lambda value: layer(value) if matches(value) else inner(value)
+def _where(matches: Matches, named: Callable[[Exception], NoReturn], layer: Effect, inner: Effect) -> Effect:
+    def chosen(value: Any) -> Awaitable[Any]:
+        try:
+            mine = matches(value)
+        except Exception as error:
+            named(error)
+        return layer(value) if mine else inner(value)
+
+    return chosen
+
+
+def _raise(kind: str, name: str, event: str, error: BaseException) -> NoReturn:
+    """Raise what a wrap raised, with its name unless the error comes from inside.
+
+    A CancelledError although nobody cancelled the turn is its failure.
+    """
+    if isinstance(error, Exception):
+        name_raiser(error, name)
+    elif not cancelled():
+        text = f"{kind} {name!r} of {event} raised CancelledError, but nobody cancelled the turn"
+        raise HookError(text, hook=name, event=event) from error
+    raise error
 
 
 def _checking(hook: Hook, kind: Kind) -> Callable[[Any], Any]:
@@ -191,10 +221,17 @@ def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth
         return await inner(value)
 
     async def layer(value: Any) -> Any:
-        if hook.matches is not None and not hook.matches(value):
+        try:
+            mine = hook.matches is None or hook.matches(value)
+        except Exception as error:
+            _raise(hook.kind, hook.name, hook.event.__name__, error)
+        if not mine:
             return await inner(value)
         writes = Writes(hook.name, depth)
-        result = await fn(value, call_next, **supply(hook, site, writes))
+        try:
+            result = await fn(value, call_next, **supply(hook, site, writes))
+        except (Exception, asyncio.CancelledError) as error:
+            _raise(hook.kind, hook.name, hook.event.__name__, error)
         ledger.entries.append(writes)
         return result if type(result) is kind.type else _checking(hook, kind)(result)
 
@@ -351,7 +388,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
     results: list[Any] = []
     entered = 0
     closed = False
-    from_inside: list[Exception] = []
+    from_inside: list[BaseException] = []
 
     async def call_next(_: Any = None) -> Any:
         nonlocal entered
@@ -362,7 +399,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
             raise _not_once(hook, "twice")
         try:
             results.append(await inner(value))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             from_inside.append(error)
             raise
         return results[0]
@@ -371,8 +408,12 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
     supplied = supply(hook, site, writes)
     try:
         await _async(hook)(value, call_next, **supplied)
+    except asyncio.CancelledError as error:
+        if cancelled() or error in from_inside:
+            raise
+        _raise(hook.kind, hook.name, hook.event.__name__, error)
     except Exception as error:
-        if error in from_inside or isinstance(error, HookError):
+        if error in from_inside or (isinstance(error, HookError) and error.hook == hook.name):
             raise
         raise _failed(hook, error) from error
     finally:
@@ -385,7 +426,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
 
 def _failed(hook: Hook, error: Exception) -> HookError:
     event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} failed: {type(error).__name__}: {error}"
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} failed: {type(error).__name__}: {text_of(error)}"
     return HookError(text, hook=hook.name, event=event)
 
 

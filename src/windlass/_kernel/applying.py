@@ -12,14 +12,18 @@ from windlass.decisions import Deny, Halt, Rewind
 from windlass.events import StepEnding
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason, error_value
-from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded, ToolReturned
+from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .composites import DONE
 from .delegating import end_children
+from .returning import close
 from .segment import Segment, handled
 from .shielding import shielded
 from .stages import add_message, admit, decide, inject
+
+ENDED_BY_ERROR = "the turn ended with an error"
+"""What a model reads of a call that an error closed; what the error says may be what a hook would have withheld."""
 
 
 class Applier(Struct, frozen=True):
@@ -53,7 +57,7 @@ async def end_step(
     _settle_reply(segment, reason)
     if segment.program.delegates:
         await end_children(segment, reason)
-    close_calls(segment, reason)
+    await close_calls(segment, reason)
     step = segment.fold.open
     number = segment.fold.steps + 1
     messages = None
@@ -188,18 +192,18 @@ def _settle_reply(segment: Segment, reason: str) -> None:
         voice.stands()
 
 
-def close_calls(segment: Segment, reason: str) -> None:
+async def close_calls(segment: Segment, reason: str) -> None:
     """Give every open call a result: one that was started is of unknown outcome, the others did not run."""
     step = segment.fold.open
-    for call in step.calls.values() if step is not None else ():
+    for call in tuple(step.calls.values()) if step is not None else ():
         if call.result is None:
-            segment.record(
-                ToolReturned(call.proposed.id, call.proposed.name, closed(call, reason), segment.clock.now())
-            )
+            result = segment.unreturned.pop(call.proposed.id, None)
+            await close(segment, call, result or closed(segment, call, reason))
 
 
-def closed(call: CallFold, reason: str) -> ToolResult:
-    """The result of a call that will not be finished."""
-    if call.in_doubt:
+def closed(segment: Segment, call: CallFold, reason: str) -> ToolResult:
+    """The result of a call that will not be finished; a pure one has done nothing, whether it was started or not."""
+    tool = segment.program.tools.get(call.call.name)
+    if call.in_doubt and (tool is None or tool.effect != "pure"):
         return text_result(f"Interrupted, outcome unknown: it may or may not have happened. {reason}", "interrupted")
     return text_result(f"Cancelled: {reason}", "cancelled")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Awaitable
 from typing import Any
 
-from windlass._hooks.dispatch import Passage
+from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind
 from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import BadReply, HookError, ModelError
+from windlass.errors import BadReply, HookError, ModelError, name_raiser
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
 from windlass.outcomes import Stopped, StopReason, error_value, recorded_error
@@ -145,10 +146,11 @@ class ModelCaller:
             given = await first(request, inner)
             if type(given) is not ModelReply:
                 given = onion.checked(given)
-        except Exception:
-            self._write_reply()
-            if not self._halted():
-                raise
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, Exception):
+                self._write_reply()
+            if not isinstance(error, Exception) or not self._halted():
+                onion.raised(error)
             return None
         finally:
             self.judged = None
@@ -176,6 +178,7 @@ class ModelCaller:
         return given
 
     async def _innermost(self, request: ModelRequest) -> ModelReply:
+        self.segment.refuse_cancelled()
         self.number += 1
         self.fingerprint = ""
         if (self.number > 1 or request is not self.judged or self.segment.resumed) and (
@@ -189,9 +192,16 @@ class ModelCaller:
             given = await self.attempt(request, self.step)
             reply = given if type(given) is ModelReply else as_reply(given)
         except Exception as error:
+            name_raiser(error, "")
             self._write_attempt()
             self.error = error
             raise
+        except asyncio.CancelledError as cancel:
+            if cancelled():
+                raise
+            self._write_attempt()
+            self.error = unasked(request.model)
+            raise self.error from cancel
         if self.reply is not None or self.error is not None:  # of one that ran beside this one
             self._write_attempt()
         self.reply = reply
@@ -264,6 +274,12 @@ class ModelCaller:
         if self.transforms:
             self.said.append(served.reply)
         return served.reply
+
+
+def unasked(model: str) -> ModelError:
+    """The error of a model that raised a CancelledError although nobody cancelled the turn."""
+    text = f"model {model!r} raised CancelledError, but nobody cancelled the turn"
+    return ModelError(text, retryable=True)
 
 
 def fingerprint_of(judged: ModelRequest, request: ModelRequest) -> str:

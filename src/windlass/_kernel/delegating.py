@@ -23,8 +23,8 @@ from windlass.decisions import Allow, Ask
 from windlass.errors import ConfigError, StoreError
 from windlass.events import Delegating, ToolCalling
 from windlass.messages import Delegation, Message, ToolCall, ToolResult, text_result, user
-from windlass.outcomes import Cancelled, Completed, Failed, Stopped
-from windlass.records import Answered, Asked, Charged, Delegated, Fact, Injected, Record, Suspended
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.records import Answered, Asked, Charged, Delegated, Fact, HookFailed, Injected, Record, Suspended
 from windlass.slots import Slot
 from windlass.states import CallFold, Child, Fold, State, fold_log
 from windlass.tools import ArgumentsError, Tool
@@ -95,11 +95,11 @@ def below(
 ) -> Program:
     """An agent's program with what its parent passes on: hooks and transformers, its store and its clock."""
     _check_tools(parent, own, only)
-    passed = [hook.copied(inherited=True) for hook in parent.hooks.all if _passes_on(hook)]
+    passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
     stopping = _stopping(parent)
     slots = _slots(parent, own, [*passed, *stopping])
-    mine = [hook.copied(inherited=hook.inherited) for hook in own.hooks.all]
-    transforms = [*own.hooks.transforms, *[t for t in parent.hooks.transforms if t.inherit]]
+    mine = [hook.copied(above=hook.above) for hook in own.hooks.all]
+    transforms = [*own.hooks.transforms, *[t.inherited() for t in parent.hooks.transforms if t.inherit]]
     hooks = CompiledHooks([*mine, *passed], transforms, slots)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
@@ -353,7 +353,8 @@ async def hand_over(segment: Segment, tool: Delegate, call: ToolCall, task: str,
     except Exception as error:
         if isinstance(error, StoreError):
             segment.give_up(error)
-        return _error(tool, f"could not work: {type(error).__name__}: {error}")
+        segment.record(HookFailed(tool.name, "Delegated", error_value(error), effect="the agent could not work"))
+        return _error(tool, f"could not work: {type(error).__name__}; the log has the details")
     if child.broken is not None:
         segment.give_up(child.broken)
     if isinstance(child.state.outcome, Suspended) and child.waiting:
@@ -493,10 +494,12 @@ def _result(tool: Delegate, state: State) -> ToolResult:
     match state.outcome:
         case Completed():
             return text_result(state.text)
+        case Stopped(reason=StopReason.RETRY_LIMIT as reason):  # whose detail is the text of an error
+            return _error(tool, f"was stopped ({reason.value})")
         case Stopped(reason=reason, detail=detail):
             return _error(tool, f"was stopped ({reason.value}): {detail}")
         case Failed(error=error):
-            return _error(tool, f"failed: {error.type}: {error.message}")
+            return _error(tool, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else ""))
         case Cancelled(reason=why):
             return _error(tool, f"was cancelled: {why}" if why else "was cancelled")
         case _:

@@ -9,10 +9,11 @@ from typing import Any
 from windlass.decisions import Approve, Respond
 from windlass.errors import ToolError
 from windlass.messages import ToolCall, ToolResult, text_result
-from windlass.records import Asked, UndoCalled
+from windlass.records import Asked, HookFailed, UndoCalled
 from windlass.states import CallFold
 from windlass.tools import DoubtRule, Tool
 
+from .returning import details_of
 from .segment import Segment
 
 UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have happened. Do not assume either."
@@ -77,8 +78,8 @@ async def _undo(segment: Segment, state: CallFold) -> ToolResult:
         async with asyncio.timeout(tool.timeout):
             await _call(segment, tool, values, call.id)
     except Exception as error:
-        told = f"{UNKNOWN} Undoing it failed: {type(error).__name__}: {error}"
-        return text_result(told, "interrupted")
+        segment.record(HookFailed(call.name, "UndoCalled", details_of(segment, call, error), effect="not undone"))
+        return text_result(f"{UNKNOWN} Undoing it failed.", "interrupted")
     return text_result("Interrupted: it was started, and whatever it did has been undone.", "interrupted")
 
 

@@ -12,12 +12,12 @@ from windlass.criteria import RetryLimit
 from windlass.decisions import Again, Fail, Halt, Ignore
 from windlass.errors import HookError, SessionError
 from windlass.events import Erring
-from windlass.outcomes import Failed, Stopped, StopReason, error_value
+from windlass.outcomes import ErrorValue, Failed, Stopped, StopReason, error_value
 from windlass.policies import Action, Category, ErrorPolicy, category_of
 from windlass.records import ErrorHandled
 from windlass.states import Fold, step_id
 
-from .applying import abandon, end_step
+from .applying import ENDED_BY_ERROR, abandon, end_step
 from .segment import Segment
 
 _RETRY_LIMIT = "RetryLimit"
@@ -61,7 +61,7 @@ class DefaultErrorHandler:
             await end_step(segment, error)
             segment.failure = None
         else:
-            await abandon(segment, f"the turn ended: {error}", error)
+            await abandon(segment, ENDED_BY_ERROR, error)
             if answer.by == _RETRY_LIMIT:
                 segment.conclude(Stopped(StopReason.RETRY_LIMIT, str(error)))
             elif answer.halt is not None:
@@ -71,8 +71,17 @@ class DefaultErrorHandler:
         await segment.commit()
 
 
-async def handling_of(segment: Segment, error: Exception, category: Category, retryable: bool = True) -> Handling:
-    """Hooks are asked, then the policy; its bounds hold whatever anybody says. The answer is recorded."""
+async def handling_of(
+    segment: Segment,
+    error: Exception,
+    category: Category,
+    retryable: bool = True,
+    details: ErrorValue | None = None,
+) -> Handling:
+    """Hooks are asked, then the policy; its bounds hold whatever anybody says. The answer is recorded.
+
+    `details` is what the log may have of the error.
+    """
     policy, fold, failed = segment.program.policy, segment.fold, segment.failed_call
     assert fold.turn is not None
     of_model = failed is not None and failed.error is error
@@ -93,7 +102,8 @@ async def handling_of(segment: Segment, error: Exception, category: Category, re
             answer = Handling("ignore" if category == "tool" else "halt", bound)
     if category != "tool" or answer.by != "policy" or answer.action != "ignore":
         attempt = failed.attempt if failed is not None and of_model and answer.action == "retry" else 0
-        segment.record(ErrorHandled(error_value(error), category, answer.action, answer.by, fold.steps + 1, attempt))
+        value = details or error_value(error)
+        segment.record(ErrorHandled(value, category, answer.action, answer.by, fold.steps + 1, attempt))
     return answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,15 +11,15 @@ from typing import Any
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import Passage, cancelled
+from windlass._hooks.dispatch import Passage, cancelled, failed_hook
 from windlass._hooks.merging import strictest
 from windlass._hooks.wraps import Kind
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
-from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry
+from windlass.errors import HookError, NotDone, SlotConflict, ToolError, UnsafeRetry, name_raiser, raiser_of, text_of
 from windlass.events import LateResult, ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
-from windlass.outcomes import Completed, Stopped, StopReason, error_value, recorded_error
-from windlass.records import Answered, HookDecided, Injected, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
+from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason, error_value, recorded_error
+from windlass.records import Answered, HookDecided, HookFailed, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import ArgumentsError, Tool
 from windlass.turns import Turn, Writes
@@ -30,8 +30,9 @@ from .delegating import ChildWaits, Handing, end_children, hand_over
 from .doubting import UNKNOWN, settle, waits_for_word
 from .erring import handling_of
 from .inbox import take_inbox
+from .questions import Judged, after_answer, asked_again, asks_of, judge_again, question, settled_by
+from .returning import CLOSED, beside_result, details_of, pass_on
 from .segment import Segment
-from .stages import after_answer, asks_again, keep_out, question
 
 _ALLOW = Allow()
 _RESULT = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError)
@@ -43,7 +44,8 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "limited", "retried", "reviewed", "segment", "shown",
+        "_onion", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "retried", "reviewed",
+        "segment", "shown",
         "tools", "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
@@ -56,6 +58,7 @@ class Executor:
         self.reviewed = program.reviews_calls or segment.resumed
         self.limited = segment.limited("tool")
         self.shown: dict[str, ToolCall] = {}
+        self.judged_again: set[str] = set()
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.wrapped = program.wraps_tools
@@ -97,6 +100,7 @@ class Executor:
                 for call in ready if segment.limit_hit is not None else ():
                     await self._run(call)
                 return
+            segment.refuse_cancelled()
             if segment.waiting:
                 await segment.commit()
         else:
@@ -137,7 +141,8 @@ class Executor:
     async def _conclude(self, fold: Fold, step: StepFold) -> None:
         """What the gates said of the results means halt, wait, finish, or simply go on. All of it is in the log."""
         segment = self.segment
-        spoken = [(_position(d.about), d.verdict) for d in step.decided if d.event in ("ToolReturning", "ToolCalling")]
+        of_calls = [d for d in step.decided if d.event in ("ToolReturning", "ToolCalling")]
+        spoken = [(_position(d.about), d.verdict) for d in of_calls if not d.about.endswith(CLOSED)]
         halts = [(call, verdict) for call, verdict in spoken if isinstance(verdict, Halt)]
         finishes = [(call, verdict.value) for call, verdict in spoken if isinstance(verdict, Finish)]
         if halts:
@@ -189,19 +194,11 @@ class Executor:
     # ------------------------------------------------------------ decide
 
     async def _decide(self, state: CallFold) -> None:
-        """The verdict on one call, into the log. A call that waits is looked at again once it is answered."""
+        """The verdict on one call, into the log. One that the log has is looked at again until the call has begun."""
         segment = self.segment
-        decided = state.decided
-        if decided is not None:
-            if not state.waits:
-                if segment.resumed and state.called == 0 and not _invalid(decided) and self._may_rerun(state.call):
-                    await self._judge_again(state, decided)
-                return
-            answered = segment.answer_to(state.proposed.id)
-            if answered is not None and answered.digest == decided.digest:
-                await self._after_answer(state, decided, answered)
-            elif not segment.is_waiting(state.proposed.id):
-                self._put_again(state.call, decided)
+        if state.decided is not None:
+            if state.called == 0 and not _invalid(state.decided):
+                await self._decide_again(state, state.decided)
             return
         try:
             call = self._completed(state)
@@ -215,7 +212,8 @@ class Executor:
         try:
             changed: ToolCall = (await passage.rewrite()).call
         except HookError as error:
-            denied = Deny(str(error))
+            denied = Deny(failed_hook(error))
+            segment.record(HookFailed(error.hook, "ToolCalling", error_value(error), effect="Deny"))
             segment.record(ToolDecided(call.id, denied, call.digest, ((error.hook or "?", denied),)))
             return
         await self._judge(passage, changed, state, rewritten=changed is not call)
@@ -236,16 +234,9 @@ class Executor:
             point, event, segment, about, offered=offered, second=second, default=default, delegation=delegation
         )
 
-    def _put_again(self, call: ToolCall, decided: ToolDecided) -> None:
-        """The log has the `Ask` and not the question: whoever wrote it died in between."""
-        passage = self._passage(call, decided)
-        passage.answers = decided.answers
-        if isinstance(decided.verdict, Ask):
-            self._put(passage, decided.verdict, call, decided.delegating)
-
-    def _put(self, passage: Passage, ask: Ask, call: ToolCall, delegating: tuple[str, ...]) -> None:
+    def _put(self, passage: Passage, ask: Ask, call: ToolCall, by: Iterable[str], delegating: tuple[str, ...]) -> None:
         """The question to a person; `delegating` names the hooks that spoke at `Delegating`."""
-        asked = question(self.segment, passage, ask, call.digest, call=call)
+        asked = question(self.segment, passage, ask, call.digest, by, call=call)
         if asked.by and set(asked.by) <= set(delegating):
             asked = asked.replace(event="Delegating")
         self.segment.ask_person(asked)
@@ -257,14 +248,12 @@ class Executor:
         segment.record(ToolDecided(call.id, verdict, digest, (), _difference(state, call)))
         if type(verdict) is Ask:
             nobody = Passage(_NOBODY, ToolCalling(call, segment.turn), segment, call.id)
-            segment.ask_person(question(segment, nobody, verdict, digest, call=call))
+            segment.ask_person(question(segment, nobody, verdict, digest, (), call=call))
 
-    async def _judge(
-        self, passage: Passage, call: ToolCall, state: CallFold, *, rewritten: bool, only: Any = None
-    ) -> None:
+    async def _judge(self, passage: Passage, call: ToolCall, state: CallFold, *, rewritten: bool) -> None:
         """The verdict on a call with its final arguments. They are recorded if somebody spoke and they differ."""
         segment = self.segment
-        verdict = await passage.judge(only)
+        verdict = await passage.judge()
         if verdict is None:
             verdict = self._unmatched(call)
         names: tuple[str, ...] = ()
@@ -278,7 +267,7 @@ class Executor:
         else:
             segment.record(ToolDecided(call.id, _ALLOW))
         if type(verdict) is Ask:
-            self._put(passage, verdict, call, names)
+            self._put(passage, verdict, call, asks_of(passage.answers), names)
         elif not isinstance(verdict, Halt | Deny):
             await self._inject(passage, call)
 
@@ -291,73 +280,73 @@ class Executor:
             return Ask(f"Allow {call.name}?")
         return Deny(f"No rule allows {call.name}.")
 
-    async def _judge_again(self, state: CallFold, decided: ToolDecided) -> None:
-        """On resume: gates that say so are asked again, and the strictest of old and new holds."""
-        call = self._shown(state)
-        passage = self._passage(call, decided)
-        spoken = tuple([(name, d) for name, d in decided.answers if type(d) is not Ask])
-        passage.answers = spoken or (("default", decided.verdict),)
-        before = len(passage.answers)
-        verdict = await passage.judge(asks_again(self.segment))
-        if len(passage.answers) > before and verdict != decided.verdict:
-            names = (*decided.delegating, *_names(passage))
-            bound = decided.replace(digest=call.digest, json=_difference(state, call) or decided.json)
-            self.segment.record(bound.replace(verdict=verdict, answers=passage.answers, delegating=names))
-            if type(verdict) is Ask:
-                self._put(passage, verdict, call, names)
-
-    async def _after_answer(self, state: CallFold, decided: ToolDecided, answered: Answered) -> None:
-        """A person answered. Edited arguments go through the gates again, but for those that asked."""
-        segment = self.segment
-        call = state.call
-        judged = segment.hooks.tool_calling is not None or call.name in self.delegates
-        if isinstance(answered.answer, Edit):
-            edited = call.replace(arguments=answered.answer.arguments)
-            try:
-                edited = segment.completed(edited)
-            except ArgumentsError as error:
-                denied = Deny(f"{answered.by or 'a person'} changed the arguments to what does not fit: {error}")
-                by = answered.by or "person"
-                segment.record(decided.replace(verdict=denied, digest="", answers=((by, denied),)))
-                return
-            if not judged:
-                segment.record(ToolDecided(call.id, _ALLOW, edited.digest, (), edited.json))
-                return
-            asked = {name for name, decision in decided.answers if isinstance(decision, Ask)}
-            passage = self._passage(edited, decided)
-            passage.answers = ((answered.by or "person", _ALLOW),)
-            await self._judge(passage, edited, state, rewritten=True, only=lambda hook: hook.name not in asked)
+    async def _decide_again(self, state: CallFold, decided: ToolDecided) -> None:
+        """A call that was decided and has not begun: a person may have answered; on resume gates are asked again."""
+        segment, call = self.segment, self._shown(state)
+        answered = segment.answer_to(call.id) if state.waits else None
+        if answered is not None and answered.digest != decided.digest:
+            answered = None
+        if answered is not None and isinstance(answered.answer, Edit):
+            await self._decide_edited(state.call.replace(arguments=answered.answer.arguments), decided, answered)
             return
-        verdict = after_answer(ToolCalling, decided.answers, answered)
-        verdict = _ALLOW if verdict is None else verdict
-        if judged and self._may_rerun(call) and isinstance(verdict, Allow | Answer):
+        recorded = decided.answers or (("default", decided.verdict),)
+        held = decided.verdict
+        if answered is not None:
+            held = after_answer(ToolCalling, recorded, answered) or _ALLOW
+        settled = () if state.waits and answered is None else settled_by(recorded)
+        passage, judged = None, Judged(held)
+        if self._is_judged(call) and segment.resumed and call.id not in self.judged_again:
+            self.judged_again.add(call.id)
             passage = self._passage(call, decided)
-            passage.answers = (("person", verdict),)
-            again = await passage.judge(asks_again(segment))
-            new = {name for name, d in passage.answers if isinstance(d, Ask)} - set(answered.covers)
-            if isinstance(again, Ask) and new:
-                names = (*decided.delegating, *_names(passage))
-                segment.record(decided.replace(verdict=again, answers=passage.answers, delegating=names))
-                self._put(passage, again, call, names)
-                return
-            verdict = verdict if isinstance(again, Ask) else again
-        answers = (*decided.answers, (answered.by or "person", verdict))
-        segment.record(decided.replace(verdict=verdict, answers=answers))
-        if judged and not isinstance(verdict, Halt | Deny):
+            judged = await judge_again(segment, passage, held, settled, asked_again(segment, call.id))
+        verdict, names = judged.verdict, decided.delegating
+        if judged.new and passage is not None:
+            names = (*names, *_names(passage))
+        if judged.new or answered is not None:
+            person = () if answered is None else ((answered.by or "person", held),)
+            answers = (*decided.answers, *person, *judged.new)
+            bound = decided.replace(digest=call.digest, json=_difference(state, call) or decided.json)
+            segment.record(bound.replace(verdict=verdict, answers=answers, delegating=names))
+        if type(verdict) is Ask:
+            if judged.new or not segment.is_waiting(call.id):
+                by = judged.asking or asks_of(decided.answers)
+                self._put(passage or self._passage(call, decided), verdict, call, by, names)
+        elif answered is not None and not isinstance(verdict, Halt | Deny) and self._is_judged(call):
             await self._inject(self._passage(call, decided), call)
 
-    def _may_rerun(self, call: ToolCall) -> bool:
-        """Whether somebody is asked again on resume about what was decided before."""
-        hooks, again = self.segment.hooks, asks_again(self.segment)
-        points = (hooks.tool_calling, hooks.delegating if call.name in self.delegates else None)
-        asked = [hook for point in points if point for hook in (*point.changing, *point.gates, *point.costly)]
-        return any(again(hook) for hook in asked)
+    async def _decide_edited(self, call: ToolCall, decided: ToolDecided, answered: Answered) -> None:
+        """A person wrote other arguments: all gates look at them; those that asked may only refuse."""
+        segment = self.segment
+        try:
+            call = segment.completed(call)
+        except ArgumentsError as error:
+            denied = Deny(f"{answered.by or 'a person'} changed the arguments to what does not fit: {error}")
+            by = answered.by or "person"
+            segment.record(decided.replace(verdict=denied, digest="", answers=((by, denied),)))
+            return
+        if not self._is_judged(call):
+            segment.record(ToolDecided(call.id, _ALLOW, call.digest, (), call.json))
+            return
+        passage = self._passage(call, decided)
+        judged = await judge_again(segment, passage, _ALLOW, settled_by(decided.answers))
+        names = _names(passage)
+        answers = (*settled_by(decided.answers), (answered.by or "person", _ALLOW), *judged.new)
+        delegation = passage.delegation if isinstance(passage, Handing) else None
+        segment.record(ToolDecided(call.id, judged.verdict, call.digest, answers, call.json, delegation, names))
+        if type(judged.verdict) is Ask:
+            self._put(passage, judged.verdict, call, judged.asking, names)
+        elif not isinstance(judged.verdict, Halt | Deny):
+            await self._inject(passage, call)
+
+    def _is_judged(self, call: ToolCall) -> bool:
+        """Whether there may be a gate that looks at the call."""
+        return self.segment.hooks.tool_calling is not None or call.name in self.delegates
 
     async def _inject(self, passage: Passage, call: ToolCall) -> None:
         if not passage.injects:
             return
         for item in await passage.inject(call.id):
-            _beside_result(self.segment, item)
+            beside_result(self.segment, item)
 
     # ------------------------------------------------------------ run
 
@@ -407,8 +396,7 @@ class Executor:
         """The batch breaks off: calls that had ended keep their results and what they wrote."""
         segment = self.segment
         for state, result, writes in (self.waiting_writes or {}).values():
-            result = self._kept(writes, result)
-            segment.record(ToolReturned(state.call.id, state.call.name, result, segment.now()))
+            segment.unreturned[state.call.id] = self._kept(writes, result)
 
     async def _keep_in_order(self, batch: list[CallFold]) -> None:
         """What parallel calls wrote, in the order of the calls and not in that of their ends."""
@@ -442,6 +430,7 @@ class Executor:
             return
         call = self._shown(state) if call is None else call
         decided = state.decided
+        details: ErrorValue | None = None
         assert decided is not None, f"call {call.id} was not decided"
         if decided.verdict is not _ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided)
@@ -471,16 +460,18 @@ class Executor:
                     await self._run(state)
                     return
                 result = failed
+                if not isinstance(error, ToolError):  # whose text is the result
+                    details = details_of(segment, call, error)
         if self.written and (writes := self.written.pop(call.id, None)) is not None:
             if self.waiting_writes is not None:
                 self.waiting_writes[call.id] = (state, result, writes)
                 return
             result = self._kept(writes, result)
         if self.reviewed:
-            await self._return(state, result)
+            await self._return(state, result, details)
         else:
             record, now = segment.record, segment.now
-            record(ToolReturned(call.id, call.name, result, now()))
+            record(ToolReturned(call.id, call.name, result, now(), details))
         if self.shown:
             self.shown.pop(call.id, None)
         if state.undoing:
@@ -516,13 +507,15 @@ class Executor:
         if not isinstance(error, HookError) and (
             segment.hooks.erring or segment.program.policy.action("tool") != "ignore"
         ):
-            answer = await handling_of(segment, error, "tool", retryable=not unsafe or isinstance(error, NotDone))
+            retryable = not unsafe or isinstance(error, NotDone)
+            answer = await handling_of(segment, error, "tool", retryable, details_of(segment, call, error))
             if answer.action in ("fail", "halt"):
                 segment.settled = (error, answer)
                 raise error
             if answer.action == "retry":
                 if len(state.attempts) < state.called:
-                    segment.record(ToolAttempted(call.id, state.called or 1, "", None, error_value(error)))
+                    details = details_of(segment, call, error)
+                    segment.record(ToolAttempted(call.id, state.called or 1, "", None, details))
                 if self.wrapped:
                     self.retried[call.id] = state.called
                 if answer.delay:
@@ -530,8 +523,8 @@ class Executor:
                 return None
         timed_out = isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
         if timed_out and unsafe:
-            return text_result(f"{UNKNOWN} ({error})", "interrupted")
-        return text_result(_error_text(error), "error")
+            return text_result(UNKNOWN, "interrupted")
+        return text_result(_error_text(error, call, segment.program.tools.get(call.name)), "error")
 
     # ------------------------------------------------------------ one attempt, innermost
 
@@ -628,6 +621,8 @@ class Executor:
             result = await first(call, inner)
             if type(result) is not ToolResult:
                 result = onion.checked(result)
+        except (Exception, asyncio.CancelledError) as error:
+            onion.raised(error)
         finally:
             del self.attempts[call.id]
         if self.held_up and call.id in self.held_up:  # whatever a wrap made of that
@@ -646,6 +641,7 @@ class Executor:
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
+        self.segment.refuse_cancelled()
         attempts = self.attempts.get(call.id)
         if attempts is None:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
@@ -668,8 +664,14 @@ class Executor:
             value = await self.attempt(call, number, attempts.fingerprint)
             attempts.result = result = value if type(value) is ToolResult else as_result(value)
         except Exception as error:
+            name_raiser(error, "")
             attempts.error = attempts.known = error
             raise
+        except asyncio.CancelledError as cancel:
+            if cancelled():
+                raise
+            attempts.error = attempts.known = ToolError("the tool cancelled itself")
+            raise attempts.error from cancel
         return result
 
     def _changed_by_wrap(self, call: ToolCall, attempts: Attempts) -> ToolCall:
@@ -697,7 +699,7 @@ class Executor:
         if attempts.result is None and attempts.error is None:
             return
         attempts.written += 1
-        error = None if attempts.error is None else error_value(attempts.error)
+        error = None if attempts.error is None else details_of(self.segment, attempts.state.call, attempts.error)
         result = attempts.result if error is None else None
         self.segment.record(ToolAttempted(call_id, attempts.written, attempts.fingerprint, result, error))
         attempts.error = attempts.result = None
@@ -722,37 +724,16 @@ class Executor:
 
     # ------------------------------------------------------------ the result
 
-    async def _return(self, state: CallFold, result: ToolResult) -> None:
-        """ToolReturning, for every result, then the record."""
-        segment = self.segment
-        call = state.call
+    async def _return(self, state: CallFold, result: ToolResult, error: ErrorValue | None = None) -> None:
+        """ToolReturning, for every result, then the record. If that is broken off the result is kept for the end."""
+        segment, call = self.segment, state.call
         result = _with_durable(segment, call.id, result)
-        if (point := segment.hooks.tool_returning) is not None:
-            event = ToolReturning(self._shown(state), result, segment.turn)
-            result = await self._returning(Passage(point, event, segment, call.id), result)
-        segment.record(ToolReturned(call.id, call.name, result, segment.now()))
-
-    async def _returning(self, passage: Passage, result: ToolResult) -> ToolResult:
-        segment = self.segment
         try:
-            result = (await passage.rewrite()).result
-        except HookError as error:
-            return text_result(f"Error: the result is withheld: {error}", "error")
-        verdict = await passage.judge()
-        denied = isinstance(verdict, Deny)
-        try:
-            items = [] if denied or not passage.injects else await passage.inject(passage.about)
-        finally:  # not before: with its result, or not at all
-            if passage.answers:
-                segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
-        if denied:
-            return text_result(f"Withheld: {verdict.reason}", "denied")
-        for item in items:
-            if item.durable:
-                result = result.replace(content=(*result.content, *item.parts))
-            else:
-                _beside_result(segment, item)
-        return result
+            result = await pass_on(segment, self._shown(state), result)
+        except asyncio.CancelledError:
+            segment.unreturned[call.id] = result
+            raise
+        segment.record(ToolReturned(call.id, call.name, result, segment.now(), error))
 
 
 class Late:
@@ -767,10 +748,19 @@ class Late:
         self.given_up = False
 
     def run(self, invoke: Callable[[], Any]) -> Any:
-        value = invoke()
-        if self.given_up and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.segment.late, LateResult, self.call, as_result(value))
+        try:
+            value = invoke()
+        except Exception:
+            self._tell("error", 0)
+            raise
+        if self.given_up:
+            result = as_result(value)
+            self._tell(result.status, len(result.text))
         return value
+
+    def _tell(self, status: str, size: int) -> None:
+        if self.given_up and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.segment.late, LateResult, self.call, status, size)
 
 
 class Attempts(Struct):
@@ -837,13 +827,6 @@ def unknown_tool(name: str, segment: Segment) -> ToolResult:
     return text_result(f"Error: there is no tool {name!r}. Known tools: {known}.", "error")
 
 
-def _beside_result(segment: Segment, item: Injected) -> None:
-    if item.record or item.durable:
-        segment.record(item)
-    else:
-        keep_out(segment, item)
-
-
 def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult:
     """The result with what was injected beside it for good, when the call was judged."""
     injected = segment.fold.turn.injected if segment.fold.turn is not None else ()
@@ -853,10 +836,15 @@ def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult
     return result
 
 
-def _error_text(error: Exception) -> str:
-    if isinstance(error, ToolError):
-        return f"Error: {error}"
-    return f"Error: {type(error).__name__}: {error}"
+def _error_text(error: Exception, call: ToolCall, tool: Tool[..., Any] | None) -> str:
+    """What the model reads of an error: what the tool says to it, or only that it failed. The log has the rest."""
+    if isinstance(error, ToolError | SlotConflict):
+        return f"Error: {text_of(error)}"
+    if hook := raiser_of(error):
+        return f"Error: wrap {hook!r} failed; the log has the details"
+    if tool is not None and tool.show_errors:
+        return f"Error: {type(error).__name__}: {text_of(error)}"
+    return f"Error: the tool failed (call {call.id})"
 
 
 def _position(call_id: str) -> str:

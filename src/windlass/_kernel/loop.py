@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
+from windlass._hooks.dispatch import cancelled
 from windlass._hooks.wraps import surround
+from windlass.errors import raiser_of
+from windlass.outcomes import error_value
+from windlass.records import HookFailed
 from windlass.states import State
 
+from .calling import unasked
 from .composites import DONE, Emit, Given
 from .segment import Segment
 
@@ -30,6 +36,10 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
                         await resolving
             except Exception as error:
                 await segment.errors.handle(error, fold)
+            except asyncio.CancelledError:
+                if cancelled():
+                    raise
+                await segment.errors.handle(unasked(segment.program.model_name), fold)
             if emit is not None and fold.going:
                 await emit(fold.state)
         return await lifecycle.finish(fold)
@@ -39,6 +49,28 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
 
 def drive_wrapped(segment: Segment, emit: Emit | None = None) -> Awaitable[State]:
     """The same inside the wraps of the turn, if there are any."""
-    if wraps := segment.hooks.turn_wraps:
-        return surround(wraps, lambda _: drive(segment, emit), segment)(segment.turn)
-    return drive(segment, emit)
+    return _wrapped(segment, emit) if segment.hooks.turn_wraps else drive(segment, emit)
+
+
+async def _wrapped(segment: Segment, emit: Emit | None) -> State:
+    """A wrap that fails before the turn has begun fails the turn; what it does once that is over changes no outcome."""
+    entered = False
+    ended: State | None = None
+
+    async def inside(_: object) -> State:
+        nonlocal entered, ended
+        entered = True
+        ended = await drive(segment, emit)
+        return ended
+
+    try:
+        await surround(segment.hooks.turn_wraps, inside, segment)(segment.turn)
+    except BaseException as error:
+        if not entered:
+            return await segment.lifecycle.failed(segment.fold, error)
+        if ended is None or not isinstance(error, Exception):
+            raise
+        segment.record(HookFailed(raiser_of(error), "Turn", error_value(error), effect="the turn had ended"))
+        return await segment.settle()
+    assert ended is not None
+    return ended

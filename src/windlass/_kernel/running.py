@@ -22,6 +22,7 @@ from windlass.states import Fold, StepFold, step_id
 from .calling import ModelCaller
 from .compacting import compact, relieve
 from .inbox import take_inbox
+from .questions import words_of_a_person
 from .segment import FailedCall, Segment, handled, request_digest
 from .stages import WAITING, begun, decide, inject
 
@@ -79,6 +80,7 @@ class Runner:
             if self.limited and request is not None and fold.going:
                 segment.stopped_before("model")
             if request is not None and fold.going:
+                segment.refuse_cancelled()
                 try:
                     if caller is not None:
                         reply = await caller.ask(request, number, round_, tried)
@@ -203,7 +205,8 @@ class Runner:
                 voice.recall(step.reply, step.number, step.round)
             passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, self._about("reply"))
         message = step.reply.message
-        verdict = await decide(segment, passage, lambda: digest(repr(message)))
+        written = words_of_a_person(segment, message.text)
+        verdict = await decide(segment, passage, lambda: digest(repr(message)), written)
         if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
             voice.drop("the reply does not stand")
         if verdict is WAITING:
@@ -215,16 +218,21 @@ class Runner:
             self._reject(step, verdict, _speakers(passage, Regenerate))
         elif isinstance(verdict, Answer):
             segment.record(ReplyRejected(step.number, "answered by a person"))
-            said = transform_reply(segment.hooks.transforms, as_reply(verdict.value))
-            answered = _with_ids(said, f"{segment.fold.session}/{step.number}")
-            if voice is not None:
-                voice.hold()
-                voice.settle(answered, answered, step.number, step.round + 1, 0)
-            segment.record(ModelReplied(step.number, answered, step.round + 1, 0, False, segment.now()))
-            return True
+            await self._respond(point, str(verdict.value), step)
         else:
             return True
         return False
+
+    async def _respond(self, point: Point, words: str, step: StepFold) -> None:
+        """A person's words take the place of the reply, and are judged like one."""
+        segment, number, round_ = self.segment, step.number, step.round + 1
+        said = transform_reply(segment.hooks.transforms, as_reply(words))
+        passage = Passage(point, ModelReplying(said, segment.turn), segment, self._about("reply"))
+        answered = _with_ids((await passage.rewrite()).reply, f"{segment.fold.session}/{number}")
+        if segment.voice is not None:
+            segment.voice.hold()
+            segment.voice.settle(answered, answered, number, round_, 0)
+        segment.record(ModelReplied(number, answered, round_, 0, False, segment.now()))
 
     def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
         segment = self.segment

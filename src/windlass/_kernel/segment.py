@@ -28,6 +28,7 @@ from windlass.messages import (
     ModelReply,
     ModelRequest,
     ToolCall,
+    ToolResult,
     Usage,
     as_message,
     as_reply,
@@ -95,7 +96,7 @@ class Rare:
     settled: tuple[Exception, Any] | None = None
     failed_call: FailedCall | None = None
     taken: str | None = None
-    known: set[str] | None = None
+    known: set[tuple[str, str, str]] | None = None
     parent: Segment | None = None
     children: tuple[Segment, ...] = ()
     share: tuple[Limit, ...] = ()
@@ -112,6 +113,7 @@ class Rare:
     tried: Mapping[str, int] = {}
     relieved = 0
     onions: tuple[Onion, ...] = ()
+    _unreturned: dict[str, ToolResult] | None = None
     _carried: Carried | None = None
     _cancels = 0
     _cancelled: asyncio.Task[Any] | None = None
@@ -446,6 +448,18 @@ class Segment(Rare):
         if self.stop is not None:
             raise asyncio.CancelledError("the turn was cancelled")
 
+    @property
+    def unreturned(self) -> dict[str, ToolResult]:
+        """The results that no hook has let pass yet, by call: the turn was broken off before."""
+        if self._unreturned is None:
+            self._unreturned = {}
+        return self._unreturned
+
+    def refuse_cancelled(self) -> None:
+        """Whoever was told of a cancel and went on regardless: nothing more is begun."""
+        if self.task is not None and self.task.cancelling() > self._cancels:
+            raise asyncio.CancelledError("the turn was cancelled")
+
     def cancel(self, reason: str = "", outcome: Stopped | None = None) -> bool:
         """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run.
 
@@ -567,16 +581,16 @@ class Segment(Rare):
             raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
         return slots[name]
 
-    def keep(self, writes: Writes) -> None:
-        """What a hook or tool wrote becomes records."""
+    def keep(self, writes: Writes, stage: str = "") -> None:
+        """What a hook or tool wrote becomes records. `stage` is where a hook did."""
         for name, (slot, value) in writes.slots.items():
             if self._parallel is not None:
                 self._refuse_conflict(slot, writes.by)
             if slot.merge is not None and name in self.fold.slots:
                 value = slot.merge(slot.load(self.fold.slots), value)
-            self.record(SlotSet(name, slot.dump(value, writes.by), writes.by))
+            self.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
-            self.hold(MessageHeld(message, writes.by))
+            self.hold(MessageHeld(message, writes.by, stage))
 
     def hold(self, held: MessageHeld) -> None:
         """Keep a message for the end of the step. What comes before the turn has started waits for that."""

@@ -6,31 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from windlass._hooks.dispatch import Passage
-from windlass._hooks.hooks import Hook
-from windlass._hooks.merging import after_approval
-from windlass.decisions import (
-    Allow,
-    Answer,
-    Approve,
-    Ask,
-    Deny,
-    Edit,
-    Halt,
-    Regenerate,
-    Reject,
-    Respond,
-)
+from windlass.decisions import Allow, Ask, Deny, Halt
 from windlass.events import MessageAdding
-from windlass.messages import Message, ToolCall
+from windlass.messages import Message
 from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import Answered, Asked, HookDecided, Injected, MessageAdded, Record
+from windlass.records import HookDecided, Injected, MessageAdded, Record
 from windlass.states import Fold, step_id
-from windlass.types import AnyEvent
 
+from .questions import Settled, after_answer, asked_again, asks_of, judge_again, question, settled_by
 from .segment import Segment
-
-DO_NOT_RETRY = "A person rejected this. Do not try it again."
 
 
 class Waiting:
@@ -40,70 +25,59 @@ class Waiting:
 WAITING = Waiting()
 
 
-async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str] = str) -> Any:
+async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str] = str, settled: Settled = ()) -> Any:
     """The verdict on an event other than a tool call: None if nobody spoke, WAITING if a person must answer.
 
-    `reviewed` gives the digest of what a person would review; an answer to something else counts for nothing.
-
-    What a log holds is not asked again: only gates that say `on_resume="rerun"` are, and the strictest of old and new
-    holds.
+    `reviewed` gives the digest of what a person would review; an answer to something else counts for nothing. `settled`
+    are gates whose question was answered with what is judged here.
     """
     event, about = passage.point.event, passage.about
     recorded = _recorded(segment, event.__name__, about) if segment.resumed else None
-    if recorded is None:
-        verdict = await passage.judge()
-        if passage.answers:
-            segment.record(HookDecided(event.__name__, about, verdict, passage.answers))
+    if recorded is not None:
+        return await _decide_again(segment, passage, reviewed, recorded)
+    if settled:
+        verdict = (await judge_again(segment, passage, None, settled)).verdict
     else:
-        passage.answers = recorded.answers
-        verdict = await passage.judge(only=asks_again(segment))
+        verdict = await passage.judge()
+    if passage.answers:
+        segment.record(HookDecided(event.__name__, about, verdict, passage.answers))
     if not isinstance(verdict, Ask):
         return verdict
-    digest = reviewed()
-    answered = segment.answer_to(about)
-    askers = {name for name, decision in passage.answers if isinstance(decision, Ask)}
-    if answered is not None and answered.digest == digest and askers <= {*answered.covers}:
-        return after_answer(event, passage.answers, answered)
-    segment.ask_person(question(segment, passage, verdict, digest))
+    segment.ask_person(question(segment, passage, verdict, reviewed(), asks_of(passage.answers)))
     return WAITING
 
 
-def asks_again(segment: Segment) -> Callable[[Hook], bool]:
-    """Which gates are asked on resume about what was decided before: those that say so, and those that are new."""
-    known = segment.known
-    return lambda hook: hook.on_resume == "rerun" or (known is not None and hook.name not in known)
+async def _decide_again(segment: Segment, passage: Passage, reviewed: Callable[[], str], recorded: HookDecided) -> Any:
+    """The verdict on an event that the log has one of: gates are asked again, and the strictest of both holds."""
+    event, about = passage.point.event, passage.about
+    answered = segment.answer_to(about)
+    if answered is not None and answered.digest != reviewed():
+        answered = None
+    held = recorded.verdict if answered is None else after_answer(event, recorded.answers, answered)
+    settled = () if answered is None else settled_by(recorded.answers)
+    judged = await judge_again(segment, passage, held, settled, asked_again(segment, about))
+    if judged.new:
+        answers = (*recorded.answers, *judged.new)
+        segment.record(HookDecided(event.__name__, about, judged.verdict, answers))
+        passage.answers = answers
+    else:
+        passage.answers = recorded.answers
+    if not isinstance(judged.verdict, Ask):
+        return judged.verdict
+    by = judged.asking or asks_of(recorded.answers)
+    segment.ask_person(question(segment, passage, judged.verdict, reviewed(), by))
+    return WAITING
 
 
 def _recorded(segment: Segment, event: str, about: str) -> HookDecided | None:
     """What the log had to say of this stage when the segment was entered; it is served once."""
     for decided in reversed(segment.recorded):
         if decided.event == event and decided.about == about:
-            segment.recorded = tuple([other for other in segment.recorded if other is not decided])
+            segment.recorded = tuple(
+                [other for other in segment.recorded if (other.event, other.about) != (event, about)]
+            )
             return decided
     return None
-
-
-def question(segment: Segment, passage: Passage, ask: Ask, digest: str, *, call: ToolCall | None = None) -> Asked:
-    """The question that an `Ask` puts, bound to the digest of what is asked about."""
-    by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Ask)))
-    allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
-    expires_at = None if ask.expires is None else segment.now() + ask.expires
-    name = passage.point.event.__name__
-    return Asked(passage.about, name, ask.question, allow, digest, by, call, ask.approvers, ask.default, expires_at)
-
-
-def after_answer(event: type[AnyEvent], answers: Any, answered: Answered) -> Any:
-    """The verdict once a person has answered: the next rank if approved, what the matrix says if rejected."""
-    match answered.answer:
-        case Approve() | Edit():
-            return after_approval(event, answers)
-        case Respond(text=text):
-            return Answer(text)
-        case Reject(message=message):
-            reason = message or DO_NOT_RETRY
-            if event.rejected is Regenerate:
-                return Regenerate(reason)
-            return Halt(reason) if event.rejected is Halt else Deny(reason)
 
 
 def begun(fold: Fold) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass.approvals import checked_answers, stale
 from windlass.context.assembly import joined
@@ -36,14 +37,15 @@ from windlass.records import (
 from windlass.states import Fold, State
 from windlass.turns import Writes
 
-from .applying import abandon, keep_partial, release
+from .applying import ENDED_BY_ERROR, abandon, keep_partial, release
 from .delegating import check_edit
 from .drifting import differences
 from .inbox import fitting, from_below
+from .questions import asks_of, question, words_of_a_person
 from .segment import Segment, handled
 from .shielding import shielded
 from .speaking import Voice
-from .stages import WAITING, add_message, begun, decide, inject, may_go_on, question, take_in
+from .stages import WAITING, add_message, begun, decide, inject, may_go_on, take_in
 from .unwritten import inject_unwritten
 
 
@@ -240,6 +242,10 @@ class TurnLifecycle(Struct):
         allowed = next((answered for answered in checked if answered.id == about), None)
         verdict = await self._resuming(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
         if verdict is WAITING:
+            for record in (*taken, *checked):
+                segment.record(record)
+            if segment.fold.pending:
+                segment.suspend()
             return
         segment.record(Resumed(segment.program.digest, segment.now(), drift))
         if isinstance(verdict, Halt):
@@ -277,8 +283,8 @@ class TurnLifecycle(Struct):
         if segment.fold.pipeline == program.digest:
             return ()
         data = await program.store.pipeline(segment.fold.pipeline)
-        if data is not None:
-            segment.known = {hook["name"] for hook in msgspec.json.decode(data)["hooks"]}
+        rows = [] if data is None else msgspec.json.decode(data)["hooks"]
+        segment.known = {(row["event"], row["kind"], row["name"]) for row in rows}
         await program.keep()
         return differences(data, program.description)
 
@@ -311,8 +317,7 @@ class TurnLifecycle(Struct):
         if passage.answers:
             segment.record(HookDecided("Resuming", about, verdict, passage.answers))
         if isinstance(verdict, Ask):
-            segment.ask_person(question(segment, passage, verdict, ""))
-            segment.suspend()
+            segment.ask_person(question(segment, passage, verdict, "", asks_of(passage.answers)))
             return WAITING
         if may_go_on(verdict):
             asked = fold.open is not None and fold.open.reply is not None
@@ -432,6 +437,8 @@ class TurnLifecycle(Struct):
                 if text != before and isinstance(outcome, Completed) and (why := self._misfit(text)):
                     raise self._blame(about, why)
                 verdict = await decide(segment, passage, lambda: digest(text))
+                if isinstance(verdict, Answer):
+                    text, verdict = await self._respond(point, outcome, str(verdict.value), about)
         except Exception as error:
             verdict = Deny(str(error) or "ending hooks took too long")
             text = ""
@@ -443,8 +450,6 @@ class TurnLifecycle(Struct):
             if isinstance(outcome, Failed | Cancelled):
                 return outcome, ""
             return Stopped(StopReason.WITHHELD, verdict.reason), ""
-        if isinstance(verdict, Answer):
-            return outcome, str(verdict.value)
         marked = turn.unreviewed
         if marked and isinstance(outcome, Completed | Stopped):
             outcome = outcome.replace(unreviewed=marked)
@@ -456,6 +461,14 @@ class TurnLifecycle(Struct):
         hooks = [record.hook for record in pending if isinstance(record, Rewritten) and record.about == about]
         by = ", ".join(hooks) or "TurnEnding"
         return HookError(f"rewrite {by!r} changed the final text: {why}", hook=by, event="TurnEnding")
+
+    async def _respond(self, point: Point, outcome: Any, words: str, about: str) -> tuple[str, Any]:
+        """A person's words for the answer, and the verdict on them: hooks look at them as at any other answer."""
+        segment = self.segment
+        passage = Passage(point, TurnEnding(outcome, words, segment.turn), segment, f"{about}/response")
+        text: str = (await passage.rewrite()).text
+        verdict = await decide(segment, passage, lambda: digest(text), words_of_a_person(segment, words))
+        return (str(verdict.value), None) if isinstance(verdict, Answer) else (text, verdict)
 
     # ------------------------------------------------------------ the way out when all else fails
 
@@ -492,7 +505,8 @@ class TurnLifecycle(Struct):
                 keep_partial(segment)
             segment.request_cancel(outcome)
             segment.conclude(outcome)
-            await abandon(segment, f"the turn ended: {error}", error)
+            failed = isinstance(error, Exception)
+            await abandon(segment, ENDED_BY_ERROR if failed else f"the turn ended: {error}", error)
             await self._end(segment.fold.turn.concluded if segment.fold.turn else outcome)
             return await segment.settle()
         except StoreError:  # what cannot be stored is still told to the caller
