@@ -99,7 +99,7 @@ async def test_the_minimal_pipeline_goes_on_as_long_as_tools_are_called():
 
 
 async def test_without_any_criterion_a_turn_stops_after_its_first_step():
-    result = await agent_on(Pipeline.minimal([]), calls("add", a=1, b=2), says("3")).run("go")
+    result = await agent_on(Pipeline(criteria=()), calls("add", a=1, b=2), says("3")).run("go")
     assert result.state.steps == 1
     assert result.messages[-1].role == "tool"
 
@@ -621,7 +621,7 @@ async def test_the_applier_leaves_a_suspended_step_open():
     ],
 )
 async def test_the_evaluator_gives_the_strictest_vote(criteria, vote):
-    segment = segment_of(agent_on(Pipeline.minimal(criteria)))
+    segment = segment_of(agent_on(Pipeline(criteria=tuple(criteria))))
     evaluated = await DEFAULT.evaluator(segment).evaluate(segment.fold)
     assert evaluated.vote is vote
     assert segment.fold.turn is not None

@@ -15,6 +15,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Band, Hook
@@ -29,6 +30,21 @@ from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
+from ._options import (
+    APPROVER,
+    CRITERION,
+    TEXT,
+    Domain,
+    check_options,
+    choice,
+    each,
+    having,
+    instance,
+    listed,
+    number,
+    optional,
+    whole,
+)
 from .approvals import CHILD, ask_approver, resolve
 from .context.assembly import prompt_of
 from .criteria import name_of
@@ -116,23 +132,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         max_depth: int = 5,
         ending_timeout: float = 5.0,
         observer_patience: float = 0.5,
-        secrets: Sequence[str] = (),
+        secrets: Iterable[str] = (),
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        tools, criteria = listed(tools), listed(criteria)
+        approvers, models, secrets = listed(approvers), listed(models), listed(secrets)
+        check_options("Agent", _OPTIONS, locals())
         model = open_model(model) if isinstance(model, str) else model
         others = [open_model(other) if isinstance(other, str) else other for other in models]
-        for given in (model, *others):
-            if not hasattr(given, "reply") or not isinstance(getattr(given, "name", None), str):
-                raise ConfigError(f"model={given!r} is no model: it needs `name` and `async reply(request)`")
-        if unmatched not in ("allow", "ask", "deny"):
-            raise ConfigError(f"unmatched={unmatched!r}: must be 'allow', 'ask' or 'deny'")
-        if busy not in ("refuse", "queue", "steer"):
-            raise ConfigError(f"busy={busy!r}: must be 'refuse', 'queue' or 'steer'")
-        if window is not None and window <= 0:
-            raise ConfigError(f"window={window}: a context window has a positive number of tokens")
-        if max_depth < 0:
-            raise ConfigError(f"max_depth={max_depth}: must not be negative")
         self.name = name
         self.model = model
         self.system = system
@@ -189,6 +197,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         part = Part(label, band, self.masked)
         capability.install(part)
         self._merge(part.registered)
+        part._seal(f"after capability {label!r} was installed")
         self._capabilities.append(label)
         return self
 
@@ -225,6 +234,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return self._program
         for registrar in self._pipeline.registrars:
             self._merge(registrar.registered)
+            registrar._seal("after the first run had compiled the agent")
+        self._pipeline = replace(self._pipeline, registrars=())
         hooks = [*self.registered.hooks, *self._pipeline.observing()]
         if self._output.schema is not None:
             check = Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"})
@@ -375,10 +386,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         failures: list[HookFailed] = []
         for asked in result.waiting_for:
             put = (asked.id, asked.digest, result._times_asked(asked))
-            for number, approver in enumerate(self.registered.approvers):
-                if asked.id in answers or (*put, number) in heard:
+            for place, approver in enumerate(self.registered.approvers):
+                if asked.id in answers or (*put, place) in heard:
                     continue
-                heard.add((*put, number))
+                heard.add((*put, place))
                 try:
                     answer = await ask_approver(result.session_id, approver, asked, self._given["clock"].now)
                 except Exception as error:
@@ -973,6 +984,39 @@ def _reseed() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reseed)
+
+_MODEL = Domain(
+    "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
+    lambda given: (
+        isinstance(given, str)
+        or (hasattr(given, "reply") and isinstance(getattr(given, "name", None), str) and not isinstance(given, type))
+    ),
+)
+_OPTIONS: dict[str, Domain] = {
+    "model": _MODEL,
+    "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
+    "system": TEXT,
+    "name": TEXT,
+    "settings": optional(instance("a mapping", Mapping)),
+    "criteria": each("a list of criteria, each", CRITERION),
+    "approvers": each("a list of approvers, each", APPROVER),
+    "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
+    "models": each("a list of models, each", _MODEL),
+    "pipeline": optional(instance("a Pipeline", Pipeline)),
+    "unmatched": choice("allow", "ask", "deny"),
+    "busy": choice("refuse", "queue", "steer"),
+    "window": optional(whole(1)),
+    "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
+    "injection_reserve": whole(0),
+    "max_regenerations": whole(0),
+    "max_vetoes": whole(0),
+    "max_parallel": whole(1),
+    "max_depth": whole(0),
+    "ending_timeout": number(above=0),
+    "observer_patience": number(least=0),
+    "clock": optional(having("a clock with now, monotonic, sleep and alarm", "now", "monotonic", "sleep", "alarm")),
+}
+"""What the arguments of an agent may be. The others are checked where they are read: `output`, `store`, `secrets`."""
 
 _TEXT: Output[Any] = Output(str)
 _DEFAULT_PIPELINE = Pipeline.minimal()

@@ -14,7 +14,9 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ._options import FUNCTION, Domain, check_options, number, optional, whole
 from .decisions import Vote
+from .errors import ConfigError
 from .outcomes import StopReason
 from .states import State, TurnState
 from .types import Criterion
@@ -34,6 +36,11 @@ class Limit(Struct, frozen=True):
     reason: ClassVar[StopReason] = StopReason.FORBIDDEN
     holds_below: ClassVar[bool] = False
     holds_before: ClassVar[tuple[Effect, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for kind in type(self).__mro__:
+            if domains := _OPTIONS.get(kind):
+                check_options(type(self).__name__, domains, {name: getattr(self, name) for name in domains})
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         """Why the turn must not go on, or None."""
@@ -124,6 +131,11 @@ class Deadline(Limit, frozen=True):
     holds_below: ClassVar[bool] = True
     holds_before: ClassVar[tuple[Effect, ...]] = ("model", "tool")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.at is None and self.after is None:
+            raise ConfigError("Deadline() never passes: give `at`, a moment, or `after`, a number of seconds")
+
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         left = self.left(turn)
         return "the deadline has passed" if left is not None and left <= 0 else None
@@ -155,6 +167,17 @@ class ErrorLimit(Limit, frozen=True):
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         met = turn.errors + turn.failed_calls
         return f"{met} errors were met" if met >= self.errors else None
+
+
+_OPTIONS: dict[type, dict[str, Domain]] = {
+    StepLimit: {"steps": whole(1)},
+    TokenLimit: {"tokens": whole(0)},
+    CostLimit: {"usd": number(least=0)},
+    ActiveTimeLimit: {"seconds": number(least=0)},
+    Deadline: {"at": optional(number()), "after": optional(number(least=0)), "now": optional(FUNCTION)},
+    RetryLimit: {"retries": whole(0)},
+    ErrorLimit: {"errors": whole(1)},
+}
 
 
 def tools_ran(state: State) -> Evaluation | None:

@@ -53,6 +53,8 @@ class Ask(Decision, frozen=True):
             raise ValueError("Ask(allow=…, approvers=…) take tuples of names, not a str")
         if not self.allow:
             raise ValueError("Ask(allow=()) could never be answered")
+        if self.approvers is not None and not self.approvers:
+            raise ValueError("Ask(approvers=()) could never be answered; leave it out if anybody may answer")
         if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
             raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; known are {', '.join(ANSWER_KINDS)}")
         if self.expires is not None and self.expires < 0:

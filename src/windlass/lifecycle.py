@@ -98,13 +98,12 @@ class LifecycleHook:
 def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
     """Register what a lifecycle object overrides."""
     label = type(lifecycle).__name__
-    installers = _LIFECYCLE if isinstance(lifecycle, Lifecycle) else _OBSERVERS
-    base = Lifecycle if isinstance(lifecycle, Lifecycle) else LifecycleHook
     if not isinstance(lifecycle, Lifecycle | LifecycleHook):
         raise RegistrationError(f"with_lifecycle needs a Lifecycle or a LifecycleHook, got {label}", hook=label)
-    for name, install in installers.items():
-        if getattr(type(lifecycle), name) is not getattr(base, name):
-            install(registrar, getattr(lifecycle, name), f"{label}.{name}")
+    for base, installers in ((Lifecycle, _LIFECYCLE), (LifecycleHook, _OBSERVERS)):
+        for name, install in installers.items() if isinstance(lifecycle, base) else ():
+            if getattr(type(lifecycle), name) is not getattr(base, name):
+                install(registrar, getattr(lifecycle, name), f"{label}.{name}")
 
 
 def _before_model(event: ModelCalling, messages: Any) -> ModelRequest:

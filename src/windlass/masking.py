@@ -34,6 +34,12 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms: set[str] = set()
+        given: Any = secrets
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ConfigError(f"Agent(secrets=…): secrets must be a list of texts, not of type {type(given).__name__}")
+        secrets = list(given)
+        if wrong := [type(secret).__name__ for secret in list[Any](secrets) if not isinstance(secret, str)]:
+            raise ConfigError(f"Agent(secrets=…): each secret must be a str, not of type {wrong[0]}")
         self._secrets = sorted(set(secrets), key=len, reverse=True)
         for secret in self._secrets:
             if len(secret) < LEAST:

@@ -19,6 +19,7 @@ from ._kernel.executing import Executor
 from ._kernel.running import Runner
 from ._kernel.stopping import Resolver
 from ._kernel.turn_lifecycle import TurnLifecycle
+from ._options import CRITERION, check_each
 from .context.assembly import Prompt
 from .criteria import tools_ran
 from .errors import ConfigError
@@ -53,12 +54,14 @@ class Pipeline(Struct, frozen=True):
     observers: tuple[tuple[type[Fact], Callable[..., Any]], ...] = ()
 
     @classmethod
-    def minimal(cls, criteria: Iterable[Criterion] | None = None) -> Pipeline:
-        """The core alone, with these criteria: by default, go on as long as tools are called."""
-        return cls((tools_ran,) if criteria is None else tuple(criteria))
+    def minimal(cls, criteria: Iterable[Criterion] = ()) -> Pipeline:
+        """The core alone: go on as long as tools are called. These criteria are added; `Pipeline(criteria)` has only
+        those that it is given."""
+        return cls().with_criteria(*[criterion for criterion in criteria if criterion is not tools_ran])
 
     def with_criteria(self, *criteria: Criterion) -> Pipeline:
         """More criteria."""
+        check_each("with_criteria", CRITERION, criteria)
         return replace(self, criteria=(*self.criteria, *criteria))
 
     def with_events(self, emitter: Callable[[Fact], Any], *facts: type[Fact]) -> Pipeline:

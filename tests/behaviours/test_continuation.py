@@ -295,7 +295,7 @@ async def test_the_strictest_vote_wins_in_any_order(voters: str):
     """Behaviour 94: Forbid, then Request, then AllowStop, then Allow, whoever votes first."""
     for votes in ELECTIONS:
         model = ScriptedModel(says("one"), says("two"))
-        agent = Agent(model, pipeline=Pipeline.minimal([]))
+        agent = Agent(model, pipeline=Pipeline(criteria=()))
         for number, vote in enumerate(votes):
             if voters == "criteria" or (voters == "both" and number % 2):
                 agent.criterion(lambda state, vote=vote: vote if state.turn.steps == 1 else None)
@@ -316,7 +316,7 @@ async def test_the_strictest_vote_wins_in_any_order(voters: str):
 async def test_no_vote_at_all_means_stop():
     """Behaviour 94: if nobody votes the turn stops, even after a call."""
     model = ScriptedModel(calls("add", a=1, b=2), says("never said"))
-    agent = Agent(model, tools=[add], pipeline=Pipeline.minimal([]))
+    agent = Agent(model, tools=[add], pipeline=Pipeline(criteria=()))
     result = await agent.run("go", session=SESSION)
     assert len(model.requests) == 1
     assert result.outcome == Completed()

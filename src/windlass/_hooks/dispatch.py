@@ -45,6 +45,7 @@ class Site(Host, Protocol):
     def record(self) -> Recorder: ...
     def keep(self, writes: Writes, stage: str = "") -> None: ...
     def beside(self, coroutine: Any) -> None: ...
+    def tokens(self, parts: Any) -> int: ...
     def injected_tokens(self) -> int: ...
     def completed(self, call: ToolCall) -> ToolCall: ...
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool: ...
@@ -414,11 +415,11 @@ class Passage(Struct, gc=False):
         return replace(given, parts=parts, hook=hook.name, event=self.point.name, about=about)
 
     def _within_own_reserve(self, hook: Hook, made: Injected) -> None:
-        if hook.reserve is not None and (size := tokens(made.parts)) > hook.reserve:
+        if hook.reserve is not None and (size := self.site.tokens(made.parts)) > hook.reserve:
             raise self._too_much(hook, size, hook.reserve, f"but may add {hook.reserve}")
 
     def _within_reserve(self, hook: Hook, made: Injected, spent: int) -> int:
-        size = tokens(made.parts)
+        size = self.site.tokens(made.parts)
         left = max(self.site.reserve - spent, 0)
         if size > left:
             left_over = f"but only {left} of the reserve of {self.site.reserve} are left"
@@ -455,11 +456,6 @@ def cancelled() -> bool:
     """Whether somebody asked for the running task to be cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def tokens(parts: Any) -> int:
-    """About how many tokens some parts are: four characters each, a fixed price for what is no text."""
-    return sum(len(part.text) // 4 + 1 if hasattr(part, "text") else 800 for part in parts)
 
 
 def illegal(hook: Hook, point: Point, answer: Any) -> IllegalAnswer:

@@ -10,6 +10,7 @@ from copy import copy
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Literal
 
+from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, number, optional, shown, whole
 from windlass.decisions import Says, Vote
 from windlass.errors import RegistrationError
 from windlass.events import EVENTS, FACTS, Event, ModelReplying
@@ -50,13 +51,27 @@ class Options(typing.TypedDict, total=False):
 
 _COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
 _LEGAL: dict[str, set[str]] = {
-    "observe": {"name", "wait", "durable", "timeout", "inherit", "tool"},
+    "observe": {"name", "wait", "durable", "timeout", "inherit"},
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
     "wrap": {"name", "priority", "band", "inherit", "tool"},
     "hook": {*_COMMON, "live"},
 }
+
+
+_OPTIONS: dict[str, Domain] = {
+    "name": optional(TEXT),
+    "priority": WHOLE,
+    "band": choice(*BANDS),
+    "timeout": optional(number(above=0)),
+    "mode": choice("shadow"),
+    "on_resume": choice("reuse", "rerun"),
+    "group": optional(TEXT),
+    "reserve": optional(whole(1)),
+    **dict.fromkeys(("thread", "inherit", "costly", "live", "optional", "wait", "durable"), FLAG),
+}
+"""What the options of a hook may be; the others are checked with the event."""
 
 
 class Hook:
@@ -135,10 +150,11 @@ class Hook:
         illegal = set(self.options) - _LEGAL[self.kind]
         if illegal:
             raise self._wrong(
-                f"has options {sorted(illegal)} that a {self.kind} does not take; it takes {sorted(_LEGAL[self.kind])}"
+                f"has options {sorted(illegal)} that {self.kind} does not take; it takes {sorted(_LEGAL[self.kind])}"
             )
-        if self.options.get("band", "normal") not in BANDS:
-            raise self._wrong(f"asks for band {self.options.get('band')!r}; bands are early, normal and guard")
+        for name, value in self.options.items():
+            if name in _OPTIONS and not _OPTIONS[name].holds(value):
+                raise self._wrong(f"has {name}={shown(value)}; {name} must be {_OPTIONS[name].text}")
         if "tool" in self.options and not self._about_tools():
             raise self._wrong("has a tool matcher, but its event is not about a tool")
         if "on_error" in self.options and (
@@ -149,12 +165,6 @@ class Hook:
             raise self._wrong("has on_resume='reuse', which finds its old answer by name: give it one with name=")
         if self.options.get("durable") and not issubclass(self.event, Record):
             raise self._wrong("is durable, but this fact is not written to the log")
-        if self.options.get("mode", "shadow") != "shadow":
-            raise self._wrong(f"asks for mode {self.options.get('mode')!r}; the only mode is 'shadow'")
-        if (timeout := self.options.get("timeout")) is not None and timeout <= 0:
-            raise self._wrong(f"has timeout {timeout}; it must be positive")
-        if (reserve := self.options.get("reserve")) is not None and reserve <= 0:
-            raise self._wrong(f"has a reserve of {reserve} tokens; it must be positive")
 
     def _about_tools(self) -> bool:
         return self.event is ToolCall or getattr(self.event, "on_tools", False)
@@ -202,9 +212,8 @@ class Hook:
     def hints(self) -> dict[str, Any]:
         """The resolved annotations; empty if they cannot be resolved."""
         if self._hints is None:
-            fn = self.fn if inspect.isroutine(self.fn) else type(self.fn).__call__
             try:
-                self._hints = typing.get_type_hints(fn)
+                self._hints = typing.get_type_hints(_annotated(self.fn))
             except Exception:  # an annotation for type checkers only
                 self._hints = {}
         return self._hints
@@ -291,9 +300,16 @@ def _name_of(fn: Callable[..., Any]) -> str:
     return f"{type(owner).__name__}.{name}" if owner is not None and not inspect.ismodule(owner) else str(name)
 
 
+def _annotated(fn: Callable[..., Any]) -> Any:
+    """What has the annotations of a hook: the function behind partials, or the `__call__` of an object."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn if inspect.isroutine(fn) else type(fn).__call__
+
+
 def _declares_nothing(fn: Callable[..., Any]) -> bool:
     """Whether the result has no annotation, or None, which is nothing to resolve."""
-    written = (getattr(fn, "__annotations__", None) or {}).get("return")
+    written = (getattr(_annotated(fn), "__annotations__", None) or {}).get("return")
     return written is None or (isinstance(written, str) and written == "None")
 
 

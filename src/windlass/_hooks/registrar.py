@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
+from windlass._options import APPROVER, CRITERION, TEXT, WHOLE, check_each, check_options
 from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
@@ -108,6 +109,7 @@ class Registrar:
     """Collects hooks, tools, slots, criteria and instructions until it is compiled; later is a clear error."""
 
     _origin: str | None = None
+    _sealed = ""
 
     def __init__(self) -> None:
         self.registered = Registered()
@@ -212,6 +214,7 @@ class Registrar:
     def criterion(self, criterion: Criterion) -> Criterion:
         """Let a callable vote on whether the turn goes on."""
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
+        check_each("criterion", CRITERION, [criterion])
         self.registered.criteria.append(criterion)
         return criterion
 
@@ -225,6 +228,7 @@ class Registrar:
     def approver(self, approver: Approver) -> Approver:
         """Let a callable answer what is asked, in this process: it gets the question, and returns an answer or None."""
         self._open("approver", getattr(approver, "__name__", type(approver).__name__))
+        check_each("approver", APPROVER, [approver])
         self.registered.approvers.append(approver)
         return approver
 
@@ -234,6 +238,7 @@ class Registrar:
         What changes from turn to turn does not belong there, for it would break the prefix that vendors cache: let a
         hook inject it on `TurnStarting`, or on `SessionStarting` if it is the same for a whole session.
         """
+        check_options("instruct", {"text": TEXT, "rank": WHOLE}, {"text": text, "rank": rank})
         self._open("instructions", text[:40])
         self.registered.instructions.append((rank, TextPart(text, self._origin)))
 
@@ -263,6 +268,12 @@ class Registrar:
 
     def _open(self, kind: str, name: str) -> None:
         """Raise if nothing can be registered any more."""
+        if self._sealed:
+            raise CompiledError(f"{kind} {name!r} was registered {self._sealed}, and would have no effect")
+
+    def _seal(self, since: str) -> None:
+        """Refuse what comes later."""
+        self._sealed = since
 
     def _check_band(self, band: Band, name: str) -> None:
         """Raise if this registrar may not put anything into that band."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any, Literal
 
+from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, shown
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, RegistrationError, text_of
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
@@ -37,16 +39,55 @@ class Transform:
         self.capability: str | None = None
         self.inherit = inherit or band == "guard"
         self.above = 0
-        if unknown := [c for c in self.channels if c not in CHANNELS]:
-            raise RegistrationError(
-                f"transform {self.name!r} names unknown channels {unknown}; known: {CHANNELS}", hook=self.name
-            )
+        self._check(channels)
 
     def inherited(self) -> Transform:
         """The same for an agent below, where it stands behind that one's own."""
         made = copy(self)
         made.above += 1
         return made
+
+    def _check(self, channels: object) -> None:
+        """Refuse what cannot be a transformer, and options that mean nothing."""
+        for option, domain in _OPTIONS.items():
+            if not domain.holds(value := getattr(self, option)):
+                raise self._wrong(f"has {option}={shown(value)}; {option} must be {domain.text}")
+        if unknown := [channels] if isinstance(channels, str) else [c for c in self.channels if c not in CHANNELS]:
+            raise self._wrong(f"names unknown channels {unknown}; give a tuple of some of {', '.join(CHANNELS)}")
+        factory: Any = self.factory
+        if isinstance(factory, type) and not _is_transformer(factory):
+            raise self._wrong("is a class without the methods feed(text) and flush()")
+        if not callable(factory) or not _takes_nothing(factory):
+            raise self._wrong(
+                "cannot be made: give a class with feed(text) and flush(), or a function that makes such an object. "
+                "Both are called without arguments, once for each attempt"
+            )
+
+    def _wrong(self, what: str) -> RegistrationError:
+        return RegistrationError(f"transform {self.name!r} {what}", hook=self.name)
+
+
+_OPTIONS: dict[str, Domain] = {
+    "name": TEXT,
+    "priority": WHOLE,
+    "band": choice("early", "normal", "guard"),
+    "inherit": FLAG,
+}
+
+
+def _is_transformer(made: object) -> bool:
+    return callable(getattr(made, "feed", None)) and callable(getattr(made, "flush", None))
+
+
+def _takes_nothing(factory: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments, as far as that is known."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows its parameters
+        return True
+    return True
 
 
 class Chain:
@@ -77,9 +118,12 @@ class Chain:
 
 def _made(transform: Transform) -> Transformer:
     try:
-        return transform.factory()
+        made = transform.factory()
+        if not _is_transformer(made):
+            raise TypeError(f"it made {type(made).__name__}, which has no feed(text) and flush()")
     except Exception as error:
         raise _failed(transform.name, error) from error
+    return made
 
 
 def _fed(name: str, link: Transformer, chunks: Sequence[str], flush: bool = False) -> Sequence[str]:

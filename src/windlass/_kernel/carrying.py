@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from windlass._hooks.dispatch import tokens
 from windlass.messages import Message, Messages
 from windlass.records import Injected
 
@@ -16,10 +16,22 @@ STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 class Carried:
     """The injections that the requests of a session carry, of the turn and of each step."""
 
-    __slots__ = ("_history", "_known", "_lasting", "_of_steps", "_session", "_size", "_texts", "_turn", "_used")
+    __slots__ = (
+        "_history",
+        "_known",
+        "_lasting",
+        "_of_steps",
+        "_session",
+        "_size",
+        "_texts",
+        "_tokens",
+        "_turn",
+        "_used",
+    )
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, tokens: Callable[[Any], int]) -> None:
         self._session = session
+        self._tokens = tokens
         self._history: list[Message] | None = None
         self._known = 0
         self._lasting: set[str] = set()
@@ -50,7 +62,7 @@ class Carried:
         if item.event in STEP_EVENTS:
             self._of_steps.setdefault(item.about, []).append(item)
         else:
-            self._size += tokens(item.parts)
+            self._size += self._tokens(item.parts)
             if not item.durable:
                 self._texts.add(said(item))
 
@@ -65,7 +77,7 @@ class Carried:
 
     def size(self, step: str) -> int:
         """About how many tokens a request of this step carries."""
-        return self._size + sum([tokens(item.parts) for item in self._of_steps.get(step, ())])
+        return self._size + sum([self._tokens(item.parts) for item in self._of_steps.get(step, ())])
 
     def has(self, text: str, step: str) -> bool:
         """Whether a request of this step carries the same."""

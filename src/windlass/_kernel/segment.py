@@ -612,13 +612,17 @@ class Segment(Rare):
         """Whether several calls run at once: then two writers of one slot are a conflict."""
         self._parallel = {} if on else None
 
+    def tokens(self, parts: Any) -> int:
+        """About how many tokens some parts are, by the agent's tokenizer if it has one."""
+        return self.program.budget.counter.parts(parts)
+
     def injected_tokens(self) -> int:
         """About how many injected tokens the turn carries."""
         return self._carries().size(step_id(self.fold.session, self.fold.steps + 1))
 
     def _carries(self) -> Carried:
         if self._carried is None:
-            self._carried = Carried(self.fold.session)
+            self._carried = Carried(self.fold.session, self.program.budget.counter.parts)
         return self._carried.take(self.fold.turn, self.unrecorded)
 
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
+from windlass._hooks.hooks import Hook
 from windlass.approvals import checked_answers, stale
 from windlass.context.assembly import joined
 from windlass.decisions import Answer, Ask, Deny, Halt, Reject
@@ -103,6 +104,7 @@ class TurnLifecycle(Struct):
             setup = Setup(program.system, program.specs)
             passage = Passage(point, SessionStarting(setup, segment.turn), segment, fold.session)
             changed: Setup = (await passage.rewrite()).setup
+            self._check_tools(changed)
             verdict = await decide(segment, passage)
             added: list[TextPart] = [part for item in await passage.inject() for part in item.parts]  # type: ignore[misc]
             sections = (*self._kept_sections(changed.system), *added)
@@ -113,6 +115,26 @@ class TurnLifecycle(Struct):
         self._opened(system, tools, sections)
         await program.keep()
         return verdict if isinstance(verdict, Halt) else None
+
+    def _check_tools(self, setup: Setup) -> None:
+        """Refuse a tool that hooks have added and nobody can execute: no tool, no wrap, no gate that might answer."""
+        segment = self.segment
+        program, hooks = segment.program, segment.hooks
+        calling = hooks.tool_calling
+        answering = () if calling is None else (*calling.changing, *calling.gates, *calling.costly)
+        serving = [*hooks.tool_wraps, *answering]
+        for spec in setup.tools if setup.tools != program.specs else ():
+            if spec.name not in program.tools and not any(_may_serve(hook, spec.name) for hook in serving):
+                pending = segment.fold.pending
+                names = [
+                    record.hook for record in pending if isinstance(record, Rewritten) and "tools" in record.fields
+                ]
+                raise HookError(
+                    f"rewrite {', '.join(names)!r} added tool {spec.name!r} on SessionStarting, which nobody can "
+                    "execute: give the agent a tool of that name, or a wrap or gate that answers its calls",
+                    hook=", ".join(names),
+                    event="SessionStarting",
+                )
 
     def _opened(
         self,
@@ -519,3 +541,9 @@ class TurnLifecycle(Struct):
             segment.record(TurnEnded(outcome, "", segment.active(), segment.now()))
             segment.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
             return await segment.settle()
+
+
+def _may_serve(hook: Hook, tool: str) -> bool:
+    """Whether a hook may answer calls of a tool that does not exist: no rewrite can, nor one for another tool."""
+    elsewhere = isinstance(hook.tool, str) and hook.tool.isidentifier() and hook.tool != tool
+    return hook.kind != "rewrite" and not elsewhere

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -75,6 +75,10 @@ class Counter:
         count = _PARTS.get(type(part))
         return IMAGE if count is None else count(self, part)
 
+    def parts(self, parts: Iterable[Part]) -> int:
+        """The tokens of some parts."""
+        return sum([self.part(part) for part in parts])
+
     def message(self, message: Message) -> int:
         """The tokens of a message, counted once."""
         known = self._sizes.get(id(message))
@@ -140,11 +144,12 @@ class Budget:
     `factors` is what vendors have taught us: by how much their counts differ from ours, per model.
     """
 
-    __slots__ = ("count", "factors", "windows")
+    __slots__ = ("count", "counter", "factors", "windows")
 
     def __init__(self, windows: Mapping[str, int | None], count: Callable[[str], int] | None = None) -> None:
         self.windows = dict(windows)
         self.count = count
+        self.counter = Counter(count)
         self.factors: dict[str, float] = {}
 
     @property

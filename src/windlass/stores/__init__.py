@@ -33,7 +33,7 @@ def open_store(where: str | Store | None) -> Store:
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
-        if not hasattr(where, "append"):
+        if isinstance(where, type) or not all(hasattr(where, name) for name in ("append", "read", "put_pipeline")):
             raise ConfigError(f"store={where!r} is no store but of type {type(where).__name__}; {_KNOWN}")
         return where
     scheme, colon, rest = where.partition(":")

@@ -1,0 +1,110 @@
+"""What options may be, in tables: domains of values, and the error that names the option with another value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Domain(NamedTuple):
+    """What an option takes: in words, and as a test of a value."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+def whole(least: int) -> Domain:
+    """A whole number, this or more."""
+    return Domain(f"a whole number, {least} or more", lambda value: _is_whole(value) and value >= least)
+
+
+def number(*, least: float | None = None, above: float | None = None) -> Domain:
+    """A number within a bound. What is not a number (NaN) is outside of any bound."""
+    bound = (
+        "" if least is None and above is None else f", {least:g} or more" if least is not None else f" above {above:g}"
+    )
+
+    def holds(value: Any) -> bool:
+        if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+            return False
+        return (least is None or value >= least) and (above is None or value > above)
+
+    return Domain(f"a number{bound}", holds)
+
+
+def choice(*values: str) -> Domain:
+    """One of some texts."""
+    *most, last = [repr(value) for value in values]
+    return Domain(
+        f"{', '.join(most)} or {last}" if most else last, lambda value: isinstance(value, str) and value in values
+    )
+
+
+def instance(text: str, *types: type) -> Domain:
+    """An instance of one of some classes."""
+    return Domain(text, lambda value: isinstance(value, types))
+
+
+def having(text: str, *names: str) -> Domain:
+    """An object with some methods; a class that has them is not one."""
+    return Domain(
+        text,
+        lambda value: not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names),
+    )
+
+
+def optional(domain: Domain) -> Domain:
+    """The same, or None."""
+    return Domain(f"{domain.text}, or None", lambda value: value is None or domain.holds(value))
+
+
+def each(text: str, domain: Domain) -> Domain:
+    """A list of such values."""
+    return Domain(
+        f"{text} {domain.text}", lambda value: isinstance(value, list | tuple) and all(map(domain.holds, value))
+    )
+
+
+WHOLE = Domain("a whole number", lambda value: _is_whole(value))
+TEXT = instance("a str", str)
+FLAG = instance("True or False", bool)
+FUNCTION = Domain("a function", lambda value: callable(value) and not isinstance(value, type))
+CRITERION = Domain("a function from a state to a vote, or a limit such as StepLimit(5)", FUNCTION.holds)
+APPROVER = Domain("a function from a question to an answer or None", FUNCTION.holds)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def listed(values: Iterable[T]) -> Sequence[T]:
+    """The values as a list, so that they can be read twice; what cannot be read is left for the check to refuse."""
+    given: Any = values
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else given
+
+
+def check_each(owner: str, domain: Domain, values: Iterable[Any]) -> None:
+    """Raise `ConfigError` for the first of some values that is not of a domain."""
+    for value in values:
+        if not domain.holds(value):
+            raise ConfigError(f"{owner}({shown(value)}): this must be {domain.text}")
+
+
+def check_options(owner: str, domains: Mapping[str, Domain], given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for the first option whose value is not what it takes."""
+    for name, domain in domains.items():
+        if not domain.holds(given[name]):
+            raise ConfigError(f"{owner}({name}={shown(given[name])}): {name} must be {domain.text}")
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, whatever its `repr` does."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:79]}…"
