@@ -41,9 +41,9 @@ class OwnModel:
                         calls.append(ToolCallPart(call["name"], json.dumps(call["arguments"])))
                         yield ArgumentsDelta(calls[-1].json, len(texts + calls) - 1, name=call["name"])
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
-            raise errors.ConnectionFailed(f"the answer broke off, or is none: {error!r}", retryable=True) from error
+            raise errors.ConnectionFailed(f"the answer broke off, or is none: {error!r}") from error
         if not chunk.get("done"):
-            raise errors.ConnectionFailed("the answer broke off", retryable=True)
+            raise errors.ConnectionFailed("the answer broke off")
         finish = "tool_calls" if calls else {"stop": "stop", "length": "length"}.get(chunk["done_reason"], "other")
         usage = Usage(input=chunk.get("prompt_eval_count", 0), output=chunk.get("eval_count", 0))
         yield ModelReply(Message("assistant", (*texts, *calls)), usage, finish, chunk["model"], chunk["done_reason"])
@@ -69,7 +69,7 @@ def wire(message: Message) -> list[dict[str, Any]]:
 def failed(response: httpx2.Response, text: str) -> errors.ModelError:
     status, after = response.status_code, response.headers.get("retry-after")
     kind = ERRORS.get(status, errors.BadRequest if status < 500 else errors.ServerError)
-    return kind(text, status=status, retryable=status in (429, 500, 503), retry_after=float(after) if after else None)
+    return kind(text, status=status, retry_after=float(after) if after else None)
 
 
 # ---------------------------------------------------------------- does it keep to the contract?

@@ -293,6 +293,7 @@ def _bounds(program: Program, busy: str) -> Data:
     bounds: Data = {
         "max_regenerations": program.max_regenerations,
         "max_vetoes": program.max_vetoes,
+        "max_idle_steps": program.max_idle_steps,
         "max_parallel": program.max_parallel,
         "max_depth": getattr(program, "max_depth", None),
         "ending_timeout": program.ending_timeout,

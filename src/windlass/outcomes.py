@@ -27,6 +27,7 @@ class StopReason(enum.StrEnum):
     WITHHELD = "withheld"
     REGENERATION = "regeneration"
     VETO_CAP = "veto_cap"
+    NO_PROGRESS = "no_progress"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     REFUSAL = "refusal"

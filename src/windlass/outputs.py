@@ -44,8 +44,8 @@ class Output(Generic[T]):
             raise OutputError(f"the reply is not a valid {name}: {error}. Reply with JSON only.") from error
 
     def check(self, event: ModelReplying) -> Regenerate | None:
-        """A gate: a final reply that does not fit is asked for again."""
-        if event.reply.tool_calls:
+        """A gate: a final reply that does not fit is asked for again, but not one that was cut off: the limit stays."""
+        if event.reply.tool_calls or event.reply.finish == "length":
             return None
         try:
             self.parse(event.reply.text)

@@ -153,6 +153,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
 
     `start` is the index of its first message; `concluded` says how it will end, `outcome` how it ended, or that it
     is suspended. `writers` are the hooks that wrote a slot or a message since the last step ended, each with the stage.
+    `idle` counts how often in a row it went on after a step that called no tool.
     """
 
     number: int
@@ -184,6 +185,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     text: str | None = None
     rewinds: int = 0
     writers: tuple[tuple[str, str], ...] = ()
+    idle: int = 0
 
 
 class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
@@ -867,12 +869,19 @@ def _(fold: Fold, record: r.StepEnded) -> None:
         turn.errors_in_a_row = 0
     if turn.writers:
         turn.writers = ()
+    if turn.idle and step.calls:
+        turn.idle = 0
     fold.last = step
 
 
 @_folds(r.Evaluated)
 def _(fold: Fold, record: r.Evaluated) -> None:
-    _turn(fold).evaluated = record
+    turn = _turn(fold)
+    turn.evaluated = record
+    if record.vote is Vote.REQUEST or record.vote is Vote.ALLOW:
+        last = fold.last or turn.last
+        if last is not None and not last.calls:
+            turn.idle += 1
 
 
 @_folds(r.StopVetoed)
@@ -963,6 +972,8 @@ def _(fold: Fold, record: r.CancelRequested) -> None:
 @_folds(r.InboxTaken)
 def _(fold: Fold, record: r.InboxTaken) -> None:
     fold.inbox = (*fold.inbox, record.key)
+    if fold.turn is not None:
+        fold.turn.idle = 0
 
 
 @_folds(r.Concluded)

@@ -151,6 +151,9 @@ class _Teller:
             case Stopped(reason=StopReason.REGENERATION):
                 rejected = _last(self.records, r.ReplyRejected)
                 return list(rejected.by) if rejected is not None else []
+            case Stopped(reason=StopReason.NO_PROGRESS):
+                vote = _last(self.records, r.Evaluated)
+                return [name for name, _ in vote.reasons] if vote is not None else []
             case Stopped():
                 vote = _last(self.records, r.Evaluated)
                 return [name for name, _ in vote.reasons] if vote is not None and vote.vote is Vote.FORBID else []

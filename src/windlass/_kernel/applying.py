@@ -43,8 +43,11 @@ class Applier(Struct, frozen=True):
 
     async def _end(self, fold: Fold) -> None:
         """The same where hooks or handlers look on, or messages wait to be let in, or the turn is over."""
-        segment = self.segment
-        await end_step(segment)
+        segment, concluded = self.segment, fold.turn.concluded if fold.turn is not None else None
+        if isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
+            await end_step(segment, reason=f"{concluded.detail}.")
+        else:
+            await end_step(segment)
         if handlers := segment.program.handlers:
             await handled(segment, handlers.get("after_step", ()), fold.state)
         await segment.commit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from windlass.states import Fold, State
 from windlass.types import Criterion
 
 from .composites import Given
+from .program import Program
 from .segment import Segment
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
@@ -100,14 +101,23 @@ def _vote(name: str, criterion: Criterion, state: State) -> Any:
     return cast
 
 
-def reason_of(evaluated: Evaluated, criteria: tuple[Criterion, ...], fold: Fold) -> tuple[StopReason, str]:
+def cut_off(settings: Mapping[str, Any]) -> str:
+    """What is said of a reply, or of a call in it, that had no more room."""
+    limit = settings.get("max_tokens")
+    named = "max_tokens is not set: the model's own limit holds" if limit is None else f"max_tokens={limit}"
+    return f"was cut off at the limit of output tokens ({named})"
+
+
+def reason_of(evaluated: Evaluated, program: Program, fold: Fold) -> tuple[StopReason, str]:
     """Why a turn stops: the strongest reason of those who forbade it, or how the model finished."""
     if evaluated.vote is _FORBID:
         detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
         names = {name for name, _ in evaluated.reasons}
-        limits = [c.reason for c in criteria if isinstance(c, Limit) and name_of(c) in names]
+        limits = [c.reason for c in program.criteria if isinstance(c, Limit) and name_of(c) in names]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
     last = fold.last or (fold.turn.last if fold.turn is not None else None)
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
     reason = _FINISHED.get(finish, _COMPLETED)
+    if reason is StopReason.LENGTH:
+        return reason, f"the reply {cut_off(program.settings)}"
     return reason, "" if reason is _COMPLETED else f"the model finished because of {finish!r}"

@@ -136,6 +136,7 @@ def below(
         reserve=own.reserve,
         max_regenerations=own.max_regenerations,
         max_vetoes=own.max_vetoes,
+        max_idle_steps=own.max_idle_steps,
         max_parallel=own.max_parallel,
         mask=own.mask,
         max_depth=min(own.max_depth, parent.max_depth - 1),

@@ -57,10 +57,11 @@ class Program:
         "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
         "composites", "criteria", "delegates", "description", "digest", "durable", "ending_timeout", "ends_steps",
         "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "limits_before", "makers", "mask",
-        "max_depth", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model", "model_name", "models",
-        "monotonic", "name", "named_criteria", "now", "observed", "observers", "only_tools_count", "output_schema",
-        "patience", "policy", "read_output", "reserve", "reviews_calls", "sections", "settings", "specs", "store",
-        "system", "timed", "tools", "unmatched", "wraps_models", "wraps_tools",
+        "max_depth", "max_idle_steps", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model",
+        "model_name", "models", "monotonic", "name", "named_criteria", "now", "observed", "observers",
+        "only_tools_count", "output_schema", "patience", "policy", "read_output", "reserve", "reviews_calls",
+        "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models",
+        "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +91,7 @@ class Program:
         reserve: int,
         max_regenerations: int,
         max_vetoes: int,
+        max_idle_steps: int,
         max_parallel: int,
         mask: Mask | None,
         max_depth: int,
@@ -136,6 +138,7 @@ class Program:
         self.reserve = reserve
         self.max_regenerations = max_regenerations
         self.max_vetoes = max_vetoes
+        self.max_idle_steps = max_idle_steps
         self.max_parallel = max_parallel
         self.mask = mask
         self.max_depth = max_depth

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
@@ -12,15 +13,17 @@ from windlass._hooks.streams import transform_reply
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
-from windlass.errors import BadReply, ContextOverflow
+from windlass.errors import BadReply, ContextOverflow, ToolError
 from windlass.events import ModelCalling, ModelReplying, StepStarted, StepStarting
 from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold, step_id
+from windlass.tools import Tool
 
 from .calling import ModelCaller
 from .compacting import compact, relieve
+from .continuing import cut_off
 from .inbox import take_inbox
 from .questions import words_of_a_person
 from .segment import FailedCall, Segment, handled, request_digest
@@ -60,7 +63,8 @@ class Runner:
                         segment.passed = number
                     if segment.voice is not None:
                         segment.voice.stands()
-                    if fold.open is not None and fold.open.calls and fold.going:
+                    ready = fold.open
+                    if ready is not None and ready.calls and not self._is_cut_off(ready) and fold.going:
                         await segment.executor.execute(fold)
                     break
                 continue
@@ -112,6 +116,19 @@ class Runner:
         failed, self.segment.failed_call = self.segment.failed_call, None
         same = failed is not None and (failed.step, failed.round) == (step.number, step.round)
         return failed.request if failed is not None and same else None
+
+    def _is_cut_off(self, step: StepFold) -> bool:
+        """Whether a call in the reply was cut off at the limit of tokens: then none runs, and the turn stops."""
+        reply = step.reply
+        if reply is None or reply.finish != "length":
+            return False
+        program = self.segment.program
+        for call in reply.tool_calls:
+            if not _is_readable(call, program.tools.get(call.name)):
+                detail = f"the call of {call.name!r} {cut_off(program.settings)}"
+                self.segment.conclude(Stopped(StopReason.LENGTH, detail))
+                return True
+        return False
 
     def _exceeded(self, fold: Fold) -> bool:
         """Limits hold before a retry or a regeneration too: it may be one too many."""
@@ -241,6 +258,18 @@ class Runner:
         if len(step.rejected) >= bound:
             detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
             segment.conclude(Stopped(StopReason.REGENERATION, detail), "")
+
+
+def _is_readable(call: ToolCallPart, tool: Tool[..., Any] | None) -> bool:
+    """Whether the arguments of a call are whole; where no tool is known by its name, whether they are JSON."""
+    try:
+        if tool is None:
+            msgspec.json.decode(call.json)
+        else:
+            tool.complete(call.json)
+    except (ToolError, msgspec.MsgspecError, ValueError):
+        return False
+    return True
 
 
 def _is_heard(segment: Segment) -> bool:

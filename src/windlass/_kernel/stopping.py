@@ -32,10 +32,14 @@ class Resolver(Struct, frozen=True):
     segment: Segment
 
     def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]:
-        if evaluated.vote in _GOING_ON:
-            return DONE
         segment = self.segment
-        reason, detail = reason_of(evaluated, segment.program.criteria, fold)
+        if evaluated.vote in _GOING_ON:
+            if fold.turn is not None and fold.turn.idle > segment.program.max_idle_steps:
+                segment.conclude(
+                    Stopped(StopReason.NO_PROGRESS, _idle_detail(evaluated, segment.program.max_idle_steps))
+                )
+            return DONE
+        reason, detail = reason_of(evaluated, segment.program, fold)
         outcome = _SUCCESS if reason is _COMPLETED else Stopped(reason, detail)
         alone = segment.hooks.stopping is None and segment.parent is None and not segment.inbox and fold.going
         if alone or reason.hard:
@@ -86,3 +90,8 @@ class Resolver(Struct, frozen=True):
         segment.record(StopVetoed(reason.value, by, verdict.feedback))
         await add_message(segment, user(verdict.feedback or "Go on.", origin=", ".join(by)), ", ".join(by))
         return True
+
+
+def _idle_detail(evaluated: Evaluated, bound: int) -> str:
+    votes = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
+    return f"went on {bound} times in a row without a tool call (max_idle_steps), and again: {votes}"

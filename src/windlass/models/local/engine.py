@@ -140,7 +140,7 @@ async def _next(heard: asyncio.Queue[Chunk], timeout: float | None) -> Chunk:
     try:
         return await asyncio.wait_for(heard.get(), timeout)
     except TimeoutError as error:
-        raise ModelTimeout("the model did not answer in time", retryable=True) from error
+        raise ModelTimeout("the model did not answer in time") from error
 
 
 def _knows_tools(address: str, key: str) -> bool:
