@@ -186,7 +186,7 @@ async def test_the_order_shown_is_the_order_in_which_they_run():
 
 
 def test_all_that_was_said_of_a_hook_is_in_the_data():
-    agent = make()
+    agent = make(tools=[add])
 
     @agent.gate(ToolCalling, tool=["add", re.compile("^x"), "bash(rm *)"], priority=3, timeout=2.5, on_resume="rerun")
     async def rule(event): ...

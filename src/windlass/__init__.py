@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._hooks.matching import under
 from ._hooks.registrar import Registrar as Hooks
 from ._kernel.composites import PhaseHandler
 from .agent import Agent, Session
@@ -250,6 +251,7 @@ __all__ = [
     "fold",
     "tool",
     "tools_ran",
+    "under",
     "user",
 ]
 

@@ -27,6 +27,7 @@ from ._kernel.delegates import Delegate
 from ._kernel.delegating import below, check_edit, program_of
 from ._kernel.handover import Handover
 from ._kernel.loop import drive_wrapped as _drive
+from ._kernel.matchers import check_matchers
 from ._kernel.program import Program, SystemClock
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
@@ -274,6 +275,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         try:
             for delegate in self._program.delegates.values():
                 program_of(self._program, delegate)
+            check_matchers(self._program)
         except BaseException:
             self._program = None
             raise

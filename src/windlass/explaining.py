@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from ._hooks.compiled import CompiledHooks, Point, attribute
 from ._hooks.hooks import Hook, location_of
-from ._hooks.matching import Matcher
+from ._hooks.matching import Matcher, Under
 from ._hooks.streams import Transform
 from ._kernel.composites import PHASES, Composites
 from ._kernel.delegates import Delegate
+from ._kernel.matchers import matcher_warnings
 from ._kernel.program import Program
 from ._text import entry, items
 from .context.compaction import Compactor
@@ -108,6 +109,7 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
         "handlers": _handlers(program),
         "store": {"type": type(program.store).__name__, "durable": program.store.durable},
         "not_mediated": _not_mediated(program),
+        "warnings": matcher_warnings(program),
     }
 
 
@@ -243,6 +245,8 @@ def _matcher(matcher: Matcher) -> str:
         return matcher
     if isinstance(matcher, re.Pattern):
         return f"/{matcher.pattern}/"
+    if isinstance(matcher, Under):
+        return repr(matcher)
     if callable(matcher):
         return f"{name_of(matcher)}()"
     return " or ".join(map(_matcher, matcher))
@@ -347,6 +351,8 @@ def _lines(data: Data) -> list[str]:
         for seen in data["observers"]:
             lines += _point_lines(seen["fact"], [{"stage": "observe", "hooks": seen["hooks"]}])
     lines += ["", *_rules(data)]
+    if data["warnings"]:
+        lines += ["", "Warnings", *[entry("-", text, indent=2, column=4) for text in data["warnings"]]]
     lines += ["", "Not mediated", *[entry("-", text, indent=2, column=4) for text in data["not_mediated"]]]
     return lines
 

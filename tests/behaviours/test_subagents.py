@@ -354,7 +354,7 @@ async def test_a_hook_that_says_so_holds_below_and_others_do_not(depth: int):
     """Behaviour 96: what is marked `inherit=True` holds below like a guard; the rest does not."""
     for inherit in (True, False):
         agent, ran = nested(depth)
-        agent.gate(ToolCalling, tool="wipe", inherit=inherit)(lambda event: Deny("never"))
+        agent.gate(ToolCalling, tool=lambda call: call.name == "wipe", inherit=inherit)(lambda event: Deny("never"))
         await agent.run("go", session=S1)
         assert ran == ([] if inherit else ["wiped"])
 

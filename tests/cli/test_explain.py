@@ -19,7 +19,9 @@ from windlass.testing import ScriptedModel
 from crane import weight
 
 print("imported")
-agent = Agent(ScriptedModel(), name="first")
+def lift(tons: int) -> str: ...
+
+agent = Agent(ScriptedModel(), tools=[lift], name="first")
 
 @agent.gate(ToolCalling, tool="lift")
 def careful(event):
