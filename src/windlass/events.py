@@ -133,10 +133,17 @@ class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, in
 
 
 class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelRequest], frozen=True):
-    """A request is about to leave for a model: the last look at all that leaves."""
+    """A request is about to leave for a model: the last look at all that leaves.
+
+    `side` names the hook or tool that asks beside the turn; it is empty for the turn's own requests.
+    """
 
     request: ModelRequest
     turn: Turn[Any]
+
+    @property
+    def side(self) -> str:
+        return self.request.side
 
     payload: ClassVar[str | None] = "request"
     ranks = (Halt, Ask, Answer, Allow)

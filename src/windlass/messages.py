@@ -356,7 +356,8 @@ class ToolSpec(Value, frozen=True):
 class ModelRequest(Value, frozen=True):
     """All that leaves for a model. `output` is the JSON schema that the final text has to fit, if there is one.
 
-    `sections` are what the system text was put together from, each with its origin; what is sent is `system`.
+    `sections` are what the system text was put together from, each with its origin; what is sent is `system`. `side`
+    names the hook or tool that asks beside the turn, by `turn.ask`.
     """
 
     system: str
@@ -366,6 +367,7 @@ class ModelRequest(Value, frozen=True):
     settings: Mapping[str, Any] = {}
     output: Mapping[str, Any] | None = None
     sections: tuple[TextPart, ...] = ()
+    side: str = ""
 
     def replace(self, **changes: Any) -> Self:
         """A changed copy. Messages may be any sequence of messages; unchanged fields keep their identity."""

@@ -367,12 +367,17 @@ class SlotSet(Record, frozen=True, gc=True):
 
 
 class SideReplied(Record, frozen=True):
-    """A hook or tool asked a model by `turn.ask`; served from here on resume."""
+    """A hook or tool asked a model by `turn.ask`; served from here on resume.
+
+    `key` says who asked, at which event and about what. `paid` is false if no model was asked for this reply: a guard
+    answered, or a wrap.
+    """
 
     key: str
     fingerprint: str
     reply: ModelReply
     by: str = ""
+    paid: bool = True
 
 
 class CancelRequested(Record, frozen=True):

@@ -961,7 +961,8 @@ def _(fold: Fold, record: r.SlotSet) -> None:
 def _(fold: Fold, record: r.SideReplied) -> None:
     turn = _turn(fold)
     turn.sides = (*turn.sides, record)
-    fold.spend(record.reply.usage)
+    if record.paid:
+        fold.spend(record.reply.usage)
 
 
 @_folds(r.CancelRequested)

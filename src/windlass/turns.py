@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .errors import HookError
 from .messages import Message, Messages, ModelReply, ToolCall, Usage
@@ -23,7 +23,26 @@ class Host(Protocol):
     def scope(self) -> Any: ...
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
     def cancel(self, reason: str = "") -> bool: ...
-    async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
+
+
+class Asker(NamedTuple):
+    """Who asks a model beside the turn: at which event or effect, about what, and by what name.
+
+    `chain` has all on whose behalf it is asked, hooks and names of others, the asker last. What is not `recorded` is
+    prepared for later.
+    """
+
+    event: str
+    about: str
+    by: str
+    chain: tuple[Any, ...]
+    recorded: bool = True
+
+
+def name_in_chain(link: Any) -> str:
+    """What one in a chain of askers is called."""
+    return str(getattr(link, "name", link))
 
 
 class Writes:
@@ -41,12 +60,15 @@ class Writes:
 class Turn(Generic[ScopeT]):
     """The turn as hooks and tools see it."""
 
-    __slots__ = ("_host", "_state", "_writes")
+    __slots__ = ("_asker", "_host", "_state", "_writes")
 
-    def __init__(self, host: Host, writes: Writes | None = None, state: State | None = None) -> None:
+    def __init__(
+        self, host: Host, writes: Writes | None = None, state: State | None = None, asker: Asker | None = None
+    ) -> None:
         self._host = host
         self._writes = writes
         self._state = state
+        self._asker = asker
 
     @property
     def state(self) -> State:
@@ -131,10 +153,28 @@ class Turn(Generic[ScopeT]):
             raise HookError("an observer cannot cancel the turn; use a gate, or agent.cancel", hook="")
         self._host.cancel(reason)
 
-    async def ask(self, model: Any, messages: Message | str | Sequence[Message], **options: Any) -> ModelReply:
-        """Ask a model beside the turn: recorded, charged, judged by the guard gates, never in the answer's stream."""
-        by = self._writes.by if self._writes is not None else "turn"
-        return await self._host.ask(by, model, messages, options)
+    async def ask(
+        self,
+        model: Any,
+        messages: Message | str | Sequence[Message],
+        *,
+        system: str = "",
+        settings: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+        **common: Any,
+    ) -> ModelReply:
+        """Ask a model beside the turn: recorded, charged, never in the answer's stream, served from the log on resume.
+
+        Rewrites, gates, wraps and transformers of the guard band look at it, but for the hook that asks. `common` are
+        settings that all vendors know, such as `temperature`; any other goes into `settings`.
+        """
+        if self._state is not None:
+            raise HookError("an observer cannot ask a model; use a hook, or a gate with mode='shadow'", hook="")
+        asker = self._asker
+        if asker is None:
+            asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
+        options = {"system": system, "settings": settings, "output": output, **common}
+        return await self._host.ask(asker, model, messages, options)
 
     def _writable(self, what: str) -> Writes:
         if self._writes is None:
@@ -144,6 +184,12 @@ class Turn(Generic[ScopeT]):
                 hook="",
             )
         return self._writes
+
+
+def askers(turn: Turn[Any]) -> tuple[Any, ...]:
+    """On whose behalf a side call is made, by the turn that its guards see, the asker last."""
+    asker = turn._asker
+    return () if asker is None else asker.chain
 
 
 def _text(text: str) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOver
 from windlass.messages import ToolCall, as_parts, frozen
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
-from windlass.turns import Host, Turn, Writes
+from windlass.turns import Asker, Host, Turn, Writes, askers
 
 from .compiled import Point
 from .hooks import Hook, itself, legal_answers
@@ -65,7 +65,10 @@ async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write
                 _blocked(hook, perf_counter() - started, site)
             return await answer if answer is not None and inspect.isawaitable(answer) else answer
         writes = Writes(hook.name) if may_write else None
-        supplied = supply(hook, site, writes)
+        chain = askers(event.turn)
+        supplied = supply(hook, site, writes, about, chain)
+        if hook.guards_models and hook.view is None:
+            given = replace(event, turn=Turn(site, asker=asker_of(hook, about, chain)))
         answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
     except asyncio.CancelledError as error:
         if cancelled():
@@ -87,12 +90,19 @@ def unasked(hook: Hook) -> HookError:
     return HookError(text, hook=hook.name, event=hook.event.__name__)
 
 
-def supply(hook: Hook, site: Site, writes: Writes | None) -> dict[str, Any]:
-    """The parameters a hook asked for by name (`turn`) or by type (slots)."""
+def supply(hook: Hook, site: Site, writes: Writes | None, about: str, chain: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """The parameters a hook asked for by name (`turn`) or by type (slots); `chain` has the askers of a side call."""
     return {
-        name: Turn(site, writes) if source == "turn" else site.slot(source).load(site.state.slots)
+        name: Turn(site, writes, None, asker_of(hook, about, chain))
+        if source == "turn"
+        else site.slot(source).load(site.state.slots)
         for name, source in hook.wants
     }
+
+
+def asker_of(hook: Hook, about: str, chain: tuple[Any, ...]) -> Asker:
+    """A hook as one that may ask models."""
+    return Asker(hook.event.__name__, about, hook.name, (*chain, hook))
 
 
 async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, number, optional, shown, whole
 from windlass.decisions import Says, Vote
 from windlass.errors import RegistrationError
-from windlass.events import EVENTS, FACTS, Event, ModelReplying
+from windlass.events import EVENTS, FACTS, Event, ModelCalling, ModelReplying
 from windlass.messages import ModelCall, ToolCall
 from windlass.records import Record
 from windlass.states import Step
@@ -47,6 +47,7 @@ class Options(typing.TypedDict, total=False):
     reserve: int
     wait: bool
     durable: bool
+    side_calls: bool
 
 
 _COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
@@ -55,7 +56,7 @@ _LEGAL: dict[str, set[str]] = {
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
-    "wrap": {"name", "priority", "band", "inherit", "tool"},
+    "wrap": {"name", "priority", "band", "inherit", "tool", "side_calls"},
     "hook": {*_COMMON, "live"},
 }
 
@@ -69,7 +70,7 @@ _OPTIONS: dict[str, Domain] = {
     "on_resume": choice("reuse", "rerun"),
     "group": optional(TEXT),
     "reserve": optional(whole(1)),
-    **dict.fromkeys(("thread", "inherit", "costly", "live", "optional", "wait", "durable"), FLAG),
+    **dict.fromkeys(("thread", "inherit", "costly", "live", "optional", "wait", "durable", "side_calls"), FLAG),
 }
 """What the options of a hook may be; the others are checked with the event."""
 
@@ -84,9 +85,9 @@ class Hook:
 
     __slots__ = (
         "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
-        "group", "inherit", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume", "optional",
-        "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "thread", "timeout", "tool", "view",
-        "wait", "wants",
+        "group", "guards_models", "inherit", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume",
+        "optional", "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "side_calls", "thread",
+        "timeout", "tool", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +119,8 @@ class Hook:
         self.reserve = options.get("reserve")
         self.wait = options.get("wait", False)
         self.durable = options.get("durable", False)
+        self.side_calls = options.get("side_calls", False)
+        self.guards_models = False
         self.is_async = is_async(fn)
         self.parameters = self._check_parameters()
         self._hints: dict[str, Any] | None = None
@@ -165,6 +168,8 @@ class Hook:
             raise self._wrong("has on_resume='reuse', which finds its old answer by name: give it one with name=")
         if self.options.get("durable") and not issubclass(self.event, Record):
             raise self._wrong("is durable, but this fact is not written to the log")
+        if "side_calls" in self.options and self.event is not ModelCall:
+            raise self._wrong("has side_calls, which is for wraps of ModelCall")
 
     def _about_tools(self) -> bool:
         return self.event is ToolCall or getattr(self.event, "on_tools", False)
@@ -233,7 +238,8 @@ class Hook:
                 )
         self.around = None
         self.wants = tuple(wants)
-        self.plain = not wants and self.timeout is None and not self.thread
+        self.guards_models = self.band == "guard" and self.event is ModelCalling  # it may meet its own side calls
+        self.plain = not wants and self.timeout is None and not self.thread and not self.guards_models
         self.quick = self.plain and self.is_async and self.matches is None
 
     # ------------------------------------------------------------ how it is shown

@@ -202,7 +202,7 @@ class Observers:
                 if isinstance(record, hook.event):
                     record = record.replace(path=session) if hook.inherited else record
                     try:
-                        await tell(hook, record, Turn(teller))
+                        await tell(hook, record, Turn(teller, state=teller.state))
                     except Exception as error:
                         _failed(_Item(hook, record, Turn(teller), teller.backlog), error, "will be told again")
                         return

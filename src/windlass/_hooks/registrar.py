@@ -50,6 +50,12 @@ class _Options(TypedDict, total=False):
     inherit: bool
 
 
+class ModelWrapOptions(_Options, total=False):
+    """Of a wrap of model calls: with `side_calls` it surrounds those that hooks and tools make by `turn.ask` too."""
+
+    side_calls: bool
+
+
 class _Timed(_Options, total=False):
     timeout: float
     thread: bool
@@ -141,14 +147,16 @@ class Registrar:
         return self._verb("gate", event, options)
 
     @overload
-    def wrap(self, effect: type[ModelCall], **options: Unpack[_Options]) -> Callable[[ModelWrap], ModelWrap]: ...
+    def wrap(
+        self, effect: type[ModelCall], **options: Unpack[ModelWrapOptions]
+    ) -> Callable[[ModelWrap], ModelWrap]: ...
     @overload
     def wrap(self, effect: type[ToolCall], **options: Unpack[_Options]) -> Callable[[ToolWrap], ToolWrap]: ...
     @overload
     def wrap(self, effect: type[Step], **options: Unpack[_Options]) -> Callable[[StepWrap], StepWrap]: ...
     @overload
     def wrap(self, effect: type[Turn[Any]], **options: Unpack[_Options]) -> Callable[[TurnWrap], TurnWrap]: ...
-    def wrap(self, effect: type, **options: Unpack[_Options]) -> Callable[[Any], Any]:
+    def wrap(self, effect: type, **options: Unpack[ModelWrapOptions]) -> Callable[[Any], Any]:
         """Surround an effect: `call_next` may be called any number of times (of a step or turn: exactly once)."""
         return self._verb("wrap", effect, options)
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from windlass.decisions import Decision, Says
 from windlass.errors import HookError, SlotConflict, WindlassError, name_raiser, text_of
+from windlass.states import Step
 from windlass.turns import Writes
 
 from .dispatch import Site, cancelled, supply
@@ -24,6 +25,7 @@ from .matching import Matches
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
 Guarded: TypeAlias = Callable[[Any, Any], Any]
+Place: TypeAlias = Callable[[Any], tuple[str, tuple[Any, ...]]]
 
 LEFT_BEHIND_AFTER = 60.0
 """Seconds for which a plain wrap that was cancelled waits for what is inside it to end."""
@@ -72,13 +74,14 @@ def _enter(value: Any, inner: Effect) -> Awaitable[Any]:
     return inner(value)
 
 
-def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Onion:
+def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place) -> Onion:
     """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name.
 
-    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen.
+    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen. `place`
+    says of a value what it is about, and on whose behalf it is asked for if it is a side call.
     """
     if any(hook.wants for hook in wraps):
-        return Onion(kind, _writing(wraps, effect, site, kind, guarded))
+        return Onion(kind, _writing(wraps, effect, site, kind, guarded, place))
     layer = effect
     *within, (outermost, last) = _inside_out(wraps)
     for hook, outside in within:
@@ -189,14 +192,14 @@ class _Ledger:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
 
 
-def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded) -> Effect:
+def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place) -> Effect:
     inside_out = _inside_out(wraps)
 
     async def run(value: Any) -> Any:
         ledger = _Ledger()
         layer = effect
         for at, (hook, outside) in enumerate(inside_out):
-            layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind)
+            layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind, place)
             if outside:
                 layer = _boundary(layer, guarded)
         try:
@@ -211,7 +214,9 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guar
     return run
 
 
-def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind) -> Effect:
+def _writing_layer(
+    hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind, place: Place
+) -> Effect:
     fn = _async(hook)
 
     async def call_next(value: Any) -> Any:
@@ -229,7 +234,7 @@ def _writing_layer(hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth
             return await inner(value)
         writes = Writes(hook.name, depth)
         try:
-            result = await fn(value, call_next, **supply(hook, site, writes))
+            result = await fn(value, call_next, **supply(hook, site, writes, *place(value)))
         except (Exception, asyncio.CancelledError) as error:
             _raise(hook.kind, hook.name, hook.event.__name__, error)
         ledger.entries.append(writes)
@@ -405,7 +410,7 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
         return results[0]
 
     writes = Writes(hook.name)
-    supplied = supply(hook, site, writes)
+    supplied = supply(hook, site, writes, str(site.state.steps + 1) if hook.event is Step else "")
     try:
         await _async(hook)(value, call_next, **supplied)
     except asyncio.CancelledError as error:

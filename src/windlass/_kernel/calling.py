@@ -20,6 +20,7 @@ from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
 from .segment import Segment
+from .side_calls import stable_text
 from .speaking import Voice
 
 _REPLY = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply)
@@ -59,7 +60,9 @@ class ModelCaller:
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
             self.limited = segment.limited("model")
-            self._onion = segment.wrapped(segment.hooks.model_wraps, self._innermost, _REPLY, self._guarded)
+            self._onion = segment.wrapped(
+                segment.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place
+            )
 
     def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
         """One request to one model: what it replies, as the transformers leave it."""
@@ -163,6 +166,10 @@ class ModelCaller:
             return transform_reply(self.transforms, given)
         reply: ModelReply = given
         return reply
+
+    def _place(self, _: ModelRequest) -> tuple[str, tuple[Any, ...]]:
+        """What the wraps work on: the step, and the round if there was more than one."""
+        return f"{self.step}" if self.round == 1 else f"{self.step}.{self.round}", ()
 
     def _halted(self) -> bool:
         """Whether the gates halted the turn over a changed request: then it is concluded."""
@@ -286,7 +293,7 @@ def fingerprint_of(judged: ModelRequest, request: ModelRequest) -> str:
     """What tells a changed request from the judged one: only the fields that a wrap changed."""
     fields = ("system", "model", "tools", "settings", "output")
     changed = [field for field in fields if getattr(request, field) is not getattr(judged, field)]
-    texts = [f"{field}={getattr(request, field)!r}" for field in changed]
+    texts = [f"{field}={stable_text(getattr(request, field))}" for field in changed]
     if request.messages is not judged.messages:
-        texts.append(f"messages={list(request.messages)!r}")
+        texts.append(f"messages={stable_text(list(request.messages))}")
     return digest(*texts) if texts else ""

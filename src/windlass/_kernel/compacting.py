@@ -8,13 +8,14 @@ from windlass._hooks.dispatch import Passage
 from windlass.context.assembly import instructions
 from windlass.context.compaction import Compactor, Window, parted, safe_range
 from windlass.decisions import Deny
-from windlass.errors import CompactionError, ContextOverflow
+from windlass.errors import CompactionError, ConfigError, ContextOverflow
 from windlass.events import Compacting, Compaction
 from windlass.messages import Message
 from windlass.outcomes import error_value
 from windlass.policies import category_of
-from windlass.records import Compacted, ErrorHandled
+from windlass.records import Compacted, ErrorHandled, HookFailed
 from windlass.states import over, step_id
+from windlass.turns import Asker, Turn
 
 from .segment import Segment
 from .stages import decide
@@ -38,7 +39,13 @@ async def compact(segment: Segment) -> None:
         if plan is None:
             continue
         about = f"{step_id(segment.fold.session, segment.fold.steps + 1)}/compact"
-        made = await carry_out(segment, compactor, plan, window, about)
+        try:
+            made = await carry_out(segment, compactor, plan, window, about)
+        except ConfigError:
+            raise
+        except Exception as error:  # the request may fit all the same: if it does not, `relieve` asks once more
+            made = None
+            segment.record(HookFailed(compactor.name, "Compacting", error_value(error), effect="not compacted"))
         segment.tried = {**segment.tried, compactor.name: window.tokens if made is None else 0}
         window = window_of(segment)
 
@@ -64,9 +71,15 @@ async def relieve(segment: Segment, error: ContextOverflow) -> bool:
     enough = window_of(segment).tokens * RELIEF
     about, reason = f"{step_id(segment.fold.session, number)}/overflow", "the request was too large for the model"
     done = False
+    failed: Exception | None = None
     for compactor in segment.program.compactors:
         if not done or window_of(segment).tokens > enough:
-            done = await _forced(segment, compactor, reason, about) is not None or done
+            try:
+                done = await _forced(segment, compactor, reason, about) is not None or done
+            except Exception as raised:
+                failed = failed or raised
+    if failed is not None and not done:
+        raise failed from error
     if done:
         by = "compaction"
         segment.record(ErrorHandled(error_value(error), category_of(error), "retry", by, number))
@@ -82,6 +95,18 @@ async def _forced(
         return None
     plan = plan.replace(instructions=instructions or plan.instructions, reason=reason)
     return await carry_out(segment, compactor, plan, window, about)
+
+
+def prepare(segment: Segment) -> None:
+    """The turn has ended: strategies may write ahead what will soon be due."""
+    about = f"{segment.fold.session}/t{segment.fold.turns}/ahead"
+    for compactor in segment.program.compactors:
+        if (prepares := getattr(compactor, "prepare", None)) is not None:
+            asker = Asker("Compacting", about, compactor.name, (compactor.name,), recorded=False)
+            try:
+                prepares(Turn(segment, asker=asker))
+            except Exception as error:
+                segment.record(HookFailed(compactor.name, "TurnEnded", error_value(error), effect="not prepared"))
 
 
 def window_of(segment: Segment) -> Window:
@@ -114,7 +139,7 @@ async def carry_out(
     if found is None:
         return None
     plan = plan.replace(range=found)
-    given = await compactor.replace(plan, window, segment.turn_of(compactor.name))
+    given = await compactor.replace(plan, window, segment.turn_of(compactor.name, "Compacting", about))
     made = compacted(compactor.name, plan, window, given)
     if made is None:
         return None

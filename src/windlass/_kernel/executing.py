@@ -22,7 +22,7 @@ from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason, error_
 from windlass.records import Answered, HookDecided, HookFailed, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import ArgumentsError, Tool
-from windlass.turns import Turn, Writes
+from windlass.turns import Asker, Turn, Writes
 
 from .composites import Given
 from .delegates import Delegate
@@ -66,7 +66,7 @@ class Executor:
             self.attempts: dict[str, Attempts] = {}
             self.retried: dict[str, int] = {}
             self.held_up: set[str] = set()
-            self._onion = segment.wrapped(segment.hooks.tool_wraps, self._innermost, _RESULT, self._guarded)
+            self._onion = segment.wrapped(segment.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place)
 
     def execute(self, fold: Fold) -> Awaitable[None]:
         """All calls are decided, then those that may run do."""
@@ -603,7 +603,8 @@ class Executor:
         supplied: dict[str, Any] = {}
         for name, source in tool.supplied:
             if source == "turn":
-                supplied[name] = Turn(segment, writes)
+                asker = Asker("ToolCall", call.id, tool.name, (f"tool {tool.name}",))
+                supplied[name] = Turn(segment, writes, None, asker)
             elif source == "key":
                 supplied[name] = call.id
             else:
@@ -787,6 +788,11 @@ class Attempts(Struct):
                     raise self.known
                 return attempt.result
         return None
+
+
+def _place(call: ToolCall) -> tuple[str, tuple[Any, ...]]:
+    """What the wraps of a call work on."""
+    return call.id, ()
 
 
 def _names(passage: Passage) -> tuple[str, ...]:

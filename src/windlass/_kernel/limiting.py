@@ -23,7 +23,7 @@ def exceeded(segment: Segment, effect: Effect) -> Stopped | None:
     for level in levels(segment):
         limits = _limits(level, effect, below=level is not segment)
         state = level.state if limits else None
-        if state is None or state.turn is None:
+        if state is None or state.turn is None or state.over:
             continue
         turn = replace(state.turn, usage=spent(level), active=state.turn.active + level.working())
         for name, limit in limits:

@@ -26,7 +26,8 @@ from .compacting import compact, relieve
 from .continuing import cut_off
 from .inbox import take_inbox
 from .questions import words_of_a_person
-from .segment import FailedCall, Segment, handled, request_digest
+from .segment import FailedCall, Segment, handled
+from .side_calls import request_digest
 from .stages import WAITING, begun, decide, inject
 
 

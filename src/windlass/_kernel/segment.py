@@ -10,30 +10,24 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass._hooks.dispatch import Passage, Recorder
+from windlass._hooks.dispatch import Recorder
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
-from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, compose, surround
+from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose, surround
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
 from windlass.criteria import Effect as LimitedEffect
 from windlass.criteria import Limit, name_of
-from windlass.decisions import Answer, AnyResolution, Ask, Halt
+from windlass.decisions import AnyResolution
 from windlass.deltas import StreamEvent
-from windlass.errors import ConfigError, HookError, SlotConflict, StoreError, WindlassError
-from windlass.events import ModelCalling
+from windlass.errors import ConfigError, SlotConflict, StoreError, WindlassError
 from windlass.messages import (
     Message,
-    Messages,
     ModelReply,
     ModelRequest,
     ToolCall,
     ToolResult,
     Usage,
-    as_message,
-    as_reply,
-    checked_messages,
-    digest,
 )
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.protocols import Clock, Model
@@ -54,9 +48,9 @@ from windlass.records import (
     encode,
 )
 from windlass.slots import Slot
-from windlass.states import Fold, State, Step, StepFold, step_id
+from windlass.states import Fold, State, Step, StepFold, over, step_id
 from windlass.tools import Tool
-from windlass.turns import Turn, Writes
+from windlass.turns import Asker, Turn, Writes
 
 from .carrying import Carried, is_for_child, said
 from .composites import (
@@ -72,7 +66,7 @@ from .composites import (
 from .handover import ConsumerWait, Handover
 from .limiting import exceeded, levels
 from .program import Program
-from .retrying import with_retries
+from .side_calls import ask
 from .speaking import Voice, without_words
 
 _NOTHING: Mapping[str, Any] = {}
@@ -165,7 +159,7 @@ class Segment(Rare):
         self.began = self._ended = self.inbox = False
         self.stepping = self.passed = 0
         self.unrecorded: tuple[Injected, ...] = ()
-        self.early: tuple[MessageHeld, ...] = ()
+        self.early: tuple[MessageHeld | SideReplied, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.stop: Stopped | Cancelled | None = None
         self.hooks = program.hooks
@@ -208,9 +202,9 @@ class Segment(Rare):
             onion.release()
         del self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
 
-    def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded) -> Onion:
+    def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded, place: Place) -> Onion:
         """An effect of this turn inside its wraps."""
-        onion = compose(wraps, effect, self, kind, guarded)
+        onion = compose(wraps, effect, self, kind, guarded, place)
         self.onions += (onion,)
         return onion
 
@@ -593,12 +587,16 @@ class Segment(Rare):
             self.hold(MessageHeld(message, writes.by, stage))
 
     def hold(self, held: MessageHeld) -> None:
-        """Keep a message for the end of the step. What comes before the turn has started waits for that."""
+        """Keep a message for the end of the step."""
+        self.record_in_turn(held)
+
+    def record_in_turn(self, record: MessageHeld | SideReplied) -> None:
+        """Record what belongs to the turn. What comes before it has started waits for that."""
         turn = self.fold.turn
-        if turn is None or (turn.outcome is not None and not isinstance(turn.outcome, Suspended)):
-            self.early = (*self.early, held)
+        if turn is None or (not self.began and self.message is not None and over(self.fold)):
+            self.early = (*self.early, record)
         else:
-            self.record(held)
+            self.record(record)
 
     def _refuse_conflict(self, slot: Slot[Any], by: str) -> None:
         assert self._parallel is not None
@@ -670,9 +668,9 @@ class Segment(Rare):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def turn_of(self, by: str) -> Turn[Any]:
+    def turn_of(self, by: str, event: str, about: str) -> Turn[Any]:
         """The turn for somebody who asks models in his own name."""
-        return Turn(self, Writes(by))
+        return Turn(self, Writes(by), None, Asker(event, about, by, (by,)))
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
         return await self.program.in_thread(fn)
@@ -688,49 +686,26 @@ class Segment(Rare):
             text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
             raise ConfigError(text) from None
 
-    async def ask(self, by: str, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
-        """A side call: recorded, charged, judged by the guard gates, served from the log on resume."""
-        asked: Any = self.program.models.get(model) if isinstance(model, str) else model
-        if not hasattr(asked, "reply"):
-            raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
-        request = _side_request(asked, messages, options)
-        fingerprint = request_digest(request)
-        counted = f"{by}#{self.fold.steps + 1}"
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+        """A side call."""
+        return await ask(self, asker, model, messages, options)
+
+    @property
+    def side_calls(self) -> dict[str, int]:
+        """How often each side call was made in this process."""
         if self._side_calls is None:
             self._side_calls = {}
-        number = self._side_calls[counted] = self._side_calls.get(counted, 0) + 1
-        key = f"{by}#{self.fold.steps + 1}.{number}"
-        if (served := self._served(key, fingerprint)) is not None:
-            return served
-        if (answer := await self._guarded(request, by)) is not None:
-            return answer
-        if self.limited("model") and (stopped := self.stopped_before("model")) is not None:
-            raise HookError(f"{by!r} may not ask a model: {stopped.detail}", hook=by)
-        self.program.budget.of(asked).check(request)
-        reply = as_reply(await with_retries(lambda: asked.reply(request), self.program.policy, self.clock))
-        self.record(SideReplied(key, fingerprint, reply, by))
-        await self.commit()
-        return reply
+        return self._side_calls
 
-    def _served(self, key: str, fingerprint: str) -> ModelReply | None:
-        for side in self.fold.turn.sides if self.fold.turn is not None and self.resumed else ():
-            if side.key == key and side.fingerprint == fingerprint:
-                return side.reply
-        return None
+    @property
+    def ended(self) -> bool:
+        """Whether the turn has come to its end here: from then on nothing cancels it."""
+        return self._ended
 
-    async def _guarded(self, request: ModelRequest, by: str) -> ModelReply | None:
-        point = self.hooks.model_calling
-        if point is None:
-            return None
-        verdict = await Passage(point, ModelCalling(request, Turn(self)), self, f"side:{by}").judge(
-            only=lambda hook: hook.band == "guard"
-        )
-        if isinstance(verdict, Answer):
-            return as_reply(verdict.value)
-        if isinstance(verdict, Halt | Ask):
-            reason = verdict.reason if isinstance(verdict, Halt) else f"nobody can be asked here: {verdict.question}"
-            raise HookError(f"a guard refused the side call of {by!r}: {reason}", hook=by)
-        return None
+    @property
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """What runs beside the turn."""
+        return self._tasks or set()
 
 
 class Surrounded:
@@ -749,20 +724,6 @@ class Surrounded:
 
         await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
         return steps[0]
-
-
-def _side_request(model: Model, messages: Any, options: dict[str, Any]) -> ModelRequest:
-    given: Sequence[Any] = [as_message(messages)] if isinstance(messages, str | Message) else messages
-    system = options.pop("system", "")
-    output = options.pop("output", None)
-    return ModelRequest(system, Messages(checked_messages(given)), (), model.name, options, output)
-
-
-def request_digest(request: ModelRequest) -> str:
-    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it is needed."""
-    return digest(
-        request.system, repr(list(request.messages)), repr(request.tools), request.model, repr(request.settings)
-    )
 
 
 async def handled(segment: Segment, handlers: Sequence[PhaseHandler], state: State) -> None:

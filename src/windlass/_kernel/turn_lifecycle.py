@@ -39,6 +39,7 @@ from windlass.states import Fold, State
 from windlass.turns import Writes
 
 from .applying import ENDED_BY_ERROR, abandon, keep_partial, release
+from .compacting import prepare
 from .delegating import check_edit
 from .drifting import differences
 from .inbox import fitting, from_below
@@ -442,6 +443,8 @@ class TurnLifecycle(Struct):
         record(TurnEnded(outcome, text, segment.active(), now))
         if segment.ephemeral and not final:
             record(SessionEnded(now))
+        elif segment.program.compactors:
+            prepare(segment)
 
     async def _ending(self, outcome: Any) -> tuple[Any, str | None] | None:
         """TurnEnding: the outcome and the text, if a hook changed it. None if a person has to be asked first."""

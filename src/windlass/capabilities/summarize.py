@@ -14,7 +14,7 @@ from windlass.errors import CompactionError, ConfigError, ContextOverflow
 from windlass.events import Compaction
 from windlass.messages import Message, ModelReply, ModelRequest, TextPart, ToolCallPart, ToolResultPart, as_reply, user
 from windlass.protocols import Model
-from windlass.records import SessionEnded, TurnEnded
+from windlass.records import SessionEnded
 from windlass.turns import Turn
 
 from .cutting import Keep, as_keep, check_target, check_text, oldest, settled
@@ -79,7 +79,7 @@ class Summarize:
     `model` is a model, or the name of one of the agent's; without one the agent's own is asked. The last messages that
     `keep` names stay, and beyond these as many as fit into `target`, a part of what the trigger names. The summary
     before is part of what is summarised. `instructions` are added to what the model is told. If the summary fails or is
-    empty nothing changes and the turn fails.
+    empty nothing changes: the turn goes on if its request fits all the same, and fails otherwise.
 
     With `between_turns` a summary that will soon be due is written when a turn has ended, beside whatever comes next;
     it is shown, recorded and paid for at the next compaction. If the process ends before that it is lost.
@@ -117,9 +117,7 @@ class Summarize:
         """Register it."""
         registrar.compactor(self)
         if self.between_turns:
-            look = self._look
-            registrar.observe(TurnEnded, name=f"{self.name}.turn_ended")(look)
-            registrar.observe(SessionEnded, name=f"{self.name}.session_ended")(look)
+            registrar.observe(SessionEnded, name=f"{self.name}.session_ended")(self._session_ended)
 
     # ------------------------------------------------------------ when, and what
 
@@ -192,7 +190,8 @@ class Summarize:
         summary = ""
         for piece in pieces:
             before = f"<summary>\n{summary}\n</summary>\n" if summary else ""
-            reply = await _ask(turn, model, f"{prompt}\n\n{before}<conversation>\n{piece}\n</conversation>")
+            text = f"{prompt}\n\n{before}<conversation>\n{piece}\n</conversation>"
+            reply = await turn.ask(model, text, system=SYSTEM)
             summary = reply.text.strip()
             if not summary or reply.finish not in ("stop", "tool_calls"):
                 how = f"it finished because of {reply.finish!r}" if summary else "it is empty"
@@ -201,20 +200,21 @@ class Summarize:
 
     # ------------------------------------------------------------ between turns
 
-    async def _look(self, fact: TurnEnded | SessionEnded, turn: Turn[Any]) -> None:
+    async def _session_ended(self, fact: SessionEnded, turn: Turn[Any]) -> None:
+        if not fact.path:
+            self._seen.pop(turn.session_id, None)
+            self._forget(turn.session_id)
+
+    def prepare(self, turn: Turn[Any]) -> None:
         """A turn has ended: if a summary will soon be due, have it written. It is not waited for."""
-        if fact.path:
-            return
         session = turn.session_id
         seen = self._seen.pop(session, None)
-        if isinstance(fact, SessionEnded):
-            self._forget(session)
-        elif seen is None or self._prepared(window := _later(seen, turn)) is not None:
+        if seen is None or self._prepared(window := _later(seen, turn)) is not None:
             return
-        elif (plan := self._soon(window)) is not None:
+        if (plan := self._soon(window)) is not None:
             ahead = _Ahead(plan, window, self._model(window))
-            quiet = _Quiet(ahead)
-            work = ahead.work(lambda: self._summary(plan, window, turn, quiet))
+            keeping = _Keeping(ahead)
+            work = ahead.work(lambda: self._summary(plan, window, turn, keeping))
             ahead.task = asyncio.get_running_loop().create_task(work)
             _put(self._ahead, session, ahead)
 
@@ -279,16 +279,8 @@ class _Ahead:
             loop.call_soon_threadsafe(self.task.cancel)
 
 
-class _Kept(Exception):
-    """A reply that is not recorded yet."""
-
-    def __init__(self, reply: ModelReply) -> None:
-        super().__init__()
-        self.reply = reply
-
-
-class _Quiet:
-    """Asks the real model and keeps the reply: `turn.ask` lets the guards judge the request, and records nothing."""
+class _Keeping:
+    """Asks the real model and keeps the reply."""
 
     def __init__(self, ahead: _Ahead) -> None:
         self.ahead = ahead
@@ -298,10 +290,10 @@ class _Quiet:
     async def reply(self, request: ModelRequest) -> ModelReply:
         reply = as_reply(await self.ahead.real.reply(request))
         self.ahead.replies.append((request, reply))
-        raise _Kept(reply)
+        return reply
 
 
-class _Replaying(_Quiet):
+class _Replaying(_Keeping):
     """Gives what was kept, once; asks the real model for anything else."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -309,13 +301,6 @@ class _Replaying(_Quiet):
             if known == request:
                 return reply
         return as_reply(await self.ahead.real.reply(request))
-
-
-async def _ask(turn: Turn[Any], model: Model, text: str) -> ModelReply:
-    try:
-        return await turn.ask(model, text, system=SYSTEM)
-    except _Kept as kept:
-        return kept.reply
 
 
 def _later(seen: Window, turn: Turn[Any]) -> Window:

@@ -76,8 +76,10 @@ class Compactor(Protocol):
 
     Messages that stay are given as they are, the very same objects. The message that opened the turn always stays. One
     strategy serves all sessions of its agent, many at once; `plan` is asked before every request, so it should be quick
-    to say no. One with a method `explained(window)` is asked by `agent.explain()` what there is to say of it, as plain
-    data; `window` is the context window of the agent's model, if it is known.
+    to say no. One with a method `prepare(turn)` is called when a turn of a session has ended, to have something written
+    that will soon be due: the guards look at what `turn.ask` sends there, nothing of it is recorded or charged, so ask
+    again by the same request in `replace`. One with a method `explained(window)` is asked by `agent.explain()` what
+    there is to say of it, as plain data; `window` is the context window of the agent's model, if it is known.
     """
 
     @property

@@ -1,0 +1,300 @@
+"""Side calls: a hook or tool asks a model beside the turn. The guards look at it; on resume the log answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import Passage, Site
+from windlass._hooks.streams import transform_reply
+from windlass._hooks.wraps import Kind, compose
+from windlass.decisions import Answer, Ask, Halt
+from windlass.errors import BadReply, ConfigError, HookError
+from windlass.events import ModelCalling
+from windlass.messages import (
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    as_message,
+    as_reply,
+    checked_messages,
+    digest,
+    json_with_surrogates,
+)
+from windlass.models.settings import COMMON
+from windlass.outcomes import error_value
+from windlass.protocols import Model
+from windlass.records import HookDecided, HookFailed, Record, SideReplied
+from windlass.states import over
+from windlass.turns import Asker, Turn, name_in_chain
+
+from .retrying import with_retries
+
+if TYPE_CHECKING:
+    from .segment import Segment
+
+DEEPEST = 3
+"""How many side calls may be inside each other."""
+
+_REPLY = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply)
+
+
+async def ask(segment: Segment, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+    """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""
+    _refuse_late(segment, asker)
+    if len(asker.chain) > DEEPEST:
+        names = " → ".join([name_in_chain(link) for link in asker.chain])
+        raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
+    asked: Any = segment.program.models.get(model) if isinstance(model, str) else model
+    if not hasattr(asked, "reply"):
+        raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
+    request = _request(asked, asker, messages, options)
+    fingerprint = request_digest(request)
+    key = _key(segment, asker, fingerprint)
+    if segment.resumed and asker.recorded and segment.fold.turn is not None:
+        for side in segment.fold.turn.sides:
+            if (side.key, side.fingerprint) == (key, fingerprint):
+                return side.reply
+    return await SideCall(segment, asker, asked, request, key, fingerprint).make()
+
+
+def _refuse_late(segment: Segment, asker: Asker) -> None:
+    """Nobody asks once the turn is over, but shadow gates that it left at work."""
+    late = asker.recorded and segment.ended and over(segment.fold)
+    if late and asyncio.current_task() not in segment.tasks:
+        raise _refused(asker, f"{asker.by!r} cannot ask a model: the turn is over")
+
+
+def _refused(asker: Asker, text: str) -> HookError:
+    """The error of a side call that is not made, in the name of the hook that asked, if it was one."""
+    return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
+
+
+def _key(segment: Segment, asker: Asker, fingerprint: str) -> str:
+    """Who asks, about what, and the how manieth of equal questions it is: the order of others changes nothing."""
+    place = f"{asker.event}:{asker.about}:{asker.by}"
+    counted = f"{place}:{fingerprint}"
+    segment.side_calls[counted] = number = segment.side_calls.get(counted, 0) + 1
+    return f"{place}#{number}"
+
+
+def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any]) -> ModelRequest:
+    """The request as the asker made it."""
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise ConfigError(
+            f"turn.ask does not take {', '.join(map(repr, unknown))}; it takes {', '.join(_OPTIONS)}. Settings that "
+            "only one vendor knows go into settings={…}"
+        )
+    given: Sequence[Any] = [as_message(messages)] if isinstance(messages, str | Message) else messages
+    system, output, settings = options.pop("system", ""), options.pop("output", None), options.pop("settings", None)
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError(f"turn.ask: settings={settings!r} must be a mapping of names to values")
+    merged = {**(settings or {}), **options}
+    return ModelRequest(system, Messages(checked_messages(given)), (), model.name, merged, output, side=asker.by)
+
+
+_OPTIONS = ("system", "settings", "output", *COMMON, "extra")
+
+
+class SideCall:
+    """One side call: through the guards' rewrites and gates, inside their wraps, past their transformers.
+
+    A hook that made it, itself or through others, is none of them.
+    """
+
+    __slots__ = (
+        "about", "asker", "attempts", "fingerprint", "judged", "key", "model", "point", "refusal", "request", "said",
+        "segment", "site", "standing", "transforms",
+    )  # fmt: skip
+
+    def __init__(
+        self, segment: Segment, asker: Asker, model: Model, request: ModelRequest, key: str, fingerprint: str
+    ) -> None:
+        self.segment = segment
+        self.asker = asker
+        self.model = model
+        self.request = self.judged = request
+        self.key = key
+        self.about = f"side:{key}"
+        self.fingerprint = fingerprint
+        self.site: Site = segment if asker.recorded else cast(Site, Unrecorded(segment))
+        guards = [h for h in segment.hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)]
+        self.point = Point(ModelCalling, guards) if guards else None
+        self.transforms = tuple([t for t in segment.hooks.transforms if t.band == "guard"])
+        self.attempts = 0
+        self.standing: ModelReply | None = None
+        self.said: ModelReply | None = None
+        self.refusal: HookError | None = None
+
+    def _meets(self, hook: object) -> bool:
+        return not any(hook is link for link in self.asker.chain)
+
+    async def make(self) -> ModelReply:
+        """The reply that the asker gets, and the log."""
+        reply = None
+        if self.point is not None:
+            passage = self._passage(self.point, self.request, self.about)
+            self.judged = await self._rewritten(passage)
+            reply = await self._judge(passage)
+        answered = reply is not None
+        if reply is None:
+            reply = await self._in_wraps()
+        if self.transforms and (self.said is None or reply.message is not self.said.message):
+            reply = transform_reply(self.transforms, reply)
+        paid = not answered and reply is self.standing
+        if not paid:
+            self._write_attempt()
+        self._write(SideReplied(self.key, self.fingerprint, reply, self.asker.by, paid))
+        if self.asker.recorded:
+            await self.segment.commit()
+        return reply
+
+    # ------------------------------------------------------------ the guards
+
+    def _passage(self, point: Point, request: ModelRequest, about: str) -> Passage:
+        turn: Turn[Any] = Turn(self.site, asker=self.asker)
+        return Passage(point, ModelCalling(request, turn), self.site, about)
+
+    async def _rewritten(self, passage: Passage) -> ModelRequest:
+        """The request as the guards let it leave."""
+        try:
+            request: ModelRequest = (await passage.rewrite()).request
+        except HookError as error:
+            self._write(HookFailed(error.hook or "?", "ModelCalling", error_value(error), effect="side call refused"))
+            raise
+        return request if request.side else request.replace(side=self.asker.by)
+
+    async def _judge(self, passage: Passage) -> ModelReply | None:
+        """The guards' answer instead of the model's, if they give one. A refusal is raised; here an `Ask` is one."""
+        verdict = await passage.judge()
+        if passage.answers:
+            self._write(HookDecided("ModelCalling", passage.about, verdict, passage.answers))
+        if isinstance(verdict, Answer):
+            return as_reply(verdict.value)
+        if isinstance(verdict, Halt | Ask):
+            reason = verdict.reason if isinstance(verdict, Halt) else f"nobody can be asked here: {verdict.question}"
+            self.refusal = _refused(self.asker, f"a guard refused the side call of {self.asker.by!r}: {reason}")
+            raise self.refusal
+        return None
+
+    # ------------------------------------------------------------ the wraps, and the model
+
+    async def _in_wraps(self) -> ModelReply:
+        """What leaves the outermost wrap. A refusal stands whatever a wrap makes of it."""
+        wraps = [h for h in self.segment.hooks.model_wraps if (h.band == "guard" or h.side_calls) and self._meets(h)]
+        if not wraps:
+            return await self._attempt(self.judged)
+        onion = compose(
+            wraps, self._attempt, self.site, _REPLY, self._guarded, lambda _: (self.about, self.asker.chain)
+        )
+        try:
+            given = await onion.first(self.judged, onion.inner)
+            reply: ModelReply = given if type(given) is ModelReply else onion.checked(given)
+        except Exception:
+            self._write_attempt()
+            if self.refusal is None:
+                raise
+        if self.refusal is not None:
+            raise self.refusal
+        return reply
+
+    def _guarded(self, request: ModelRequest, given: ModelReply) -> ModelReply:
+        """What leaves the guard band counts as what the model said, if it was asked."""
+        if self.standing is not None:
+            self.standing = given
+        return given
+
+    async def _attempt(self, request: ModelRequest) -> ModelReply:
+        """One attempt: what the guards have not judged goes to them first, then the limits are checked."""
+        segment = self.segment
+        if type(request) is not ModelRequest:
+            raise TypeError(f"call_next needs a ModelRequest, got {type(request).__name__}")
+        self._write_attempt()
+        self.attempts += 1
+        if request is not self.judged and self.point is not None:
+            answer = await self._judge(self._passage(self.point, request, f"{self.about}/attempt.{self.attempts}"))
+            if answer is not None:
+                return answer
+        model = self.model if request.model == self.model.name else segment.model(request)
+        segment.program.budget.of(model).check(request)
+        reply = transform_reply(self.transforms, as_reply(await self._replied(model, request)))
+        self.standing = self.said = reply
+        return reply
+
+    def _replied(self, model: Model, request: ModelRequest) -> Awaitable[Any]:
+        """What the model replies. The default retries hold; hooks on `Erring` are not asked."""
+
+        async def reply() -> Any:
+            segment, asker = self.segment, self.asker
+            if segment.limited("model") and (stopped := segment.stopped_before("model")) is not None:
+                self.refusal = _refused(asker, f"{asker.by!r} may not ask a model: {stopped.detail}")
+                raise self.refusal
+            return await model.reply(request)
+
+        return with_retries(reply, self.segment.program.policy, self.segment.clock)
+
+    # ------------------------------------------------------------ the log
+
+    def _write_attempt(self) -> None:
+        """An attempt that a wrap did not let stand was paid for: it is recorded, and never served."""
+        if self.standing is not None:
+            key, reply = f"{self.key}/attempt.{self.attempts}", self.standing
+            self.standing = None
+            self._write(SideReplied(key, self.fingerprint, reply, self.asker.by))
+
+    def _write(self, record: Record) -> None:
+        if not self.asker.recorded:
+            return
+        if isinstance(record, SideReplied):
+            self.segment.record_in_turn(record)
+        else:
+            self.site.record(record)
+
+
+class Unrecorded:
+    """A segment whose turn is over, for a side call that somebody prepares: the guards look at it, nothing is kept."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+        """A guard that looks at what is prepared may ask, too."""
+        return await ask(self._segment, asker._replace(recorded=False), model, messages, options)
+
+    def record(self, record: Record) -> None:
+        """Forget it."""
+
+    def keep(self, *writes: Any) -> None:
+        """Forget them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._segment, name)
+
+
+# ---------------------------------------------------------------- fingerprints
+
+
+def request_digest(request: ModelRequest) -> str:
+    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it is needed."""
+    values = (request.tools, request.settings, request.output)
+    return digest(request.system, request.model, stable_text(list(request.messages)), *map(stable_text, values))
+
+
+def stable_text(value: object) -> str:
+    """A value as text that is the same in every process: an object that has no JSON form counts by its type."""
+    try:
+        return _encoder.encode(value).decode()
+    except UnicodeEncodeError:
+        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_type_name))
+
+
+def _type_name(value: object) -> str:
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_type_name, order="sorted")
