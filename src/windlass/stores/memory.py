@@ -119,8 +119,18 @@ class MemoryStore:
     async def cursor(self, session: str, reader: str) -> int:
         return self._cursors.get(session, {}).get(reader, 0)
 
-    async def advance(self, session: str, reader: str, seq: int) -> None:
-        self._cursors.setdefault(session, {})[reader] = seq
+    async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        with self._lock:
+            cursors = self._cursors.setdefault(session, {})
+            if expected is not None and cursors.get(reader, 0) != expected:
+                return False
+            cursors[reader] = seq
+            return True
+
+    async def behind(self, reader: str) -> Sequence[SessionInfo]:
+        with self._lock:
+            cursors = {session: known.get(reader, 0) for session, known in self._cursors.items()}
+            return [info_of(name, log)[0] for name, log in self._logs.items() if len(log) > cursors.get(name, 0)]
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         self._pipelines.setdefault(digest, data)

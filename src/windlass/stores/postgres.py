@@ -297,12 +297,27 @@ class PostgresStore:
         rows = await self._read("SELECT seq FROM cursors WHERE session = %s AND reader = %s", session, reader)
         return int(rows[0][0]) if rows else 0
 
-    async def advance(self, session: str, reader: str, seq: int) -> None:
-        query = (
-            "INSERT INTO cursors VALUES (%s, %s, %s) "
-            "ON CONFLICT (session, reader) DO UPDATE SET seq = excluded.seq"
-        )  # fmt: skip
-        await self._write(lambda db: db.execute(query, (session, reader, seq)).rowcount)
+    async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        if expected:
+            query = "UPDATE cursors SET seq = %s WHERE session = %s AND reader = %s AND seq = %s"
+            values: tuple[Any, ...] = (seq, session, reader, expected)
+        else:
+            query = (
+                "INSERT INTO cursors VALUES (%s, %s, %s) ON CONFLICT (session, reader) DO UPDATE "
+                "SET seq = excluded.seq WHERE %s::bigint IS NULL OR cursors.seq = 0"
+            )
+            values = (session, reader, seq, expected)
+        return await self._write(lambda db: db.execute(query, values).rowcount > 0)
+
+    async def behind(self, reader: str) -> Sequence[SessionInfo]:
+        rows = await self._read(
+            "SELECT id, status, agent, title, started, updated, records, "
+            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "LEFT JOIN cursors ON cursors.session = id AND reader = %s "
+            "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
+            reader,
+        )
+        return [SessionInfo(*row) for row in rows]
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:

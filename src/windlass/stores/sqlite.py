@@ -350,10 +350,27 @@ class SQLiteStore:
         rows = await self._read("SELECT seq FROM cursors WHERE session = ? AND reader = ?", session, reader)
         return int(rows[0][0]) if rows else 0
 
-    async def advance(self, session: str, reader: str, seq: int) -> None:
-        await self._write(
-            lambda db: db.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (session, reader, seq)).rowcount
+    async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        if expected:
+            query = "UPDATE cursors SET seq = ? WHERE session = ? AND reader = ? AND seq = ?"
+            values: tuple[Any, ...] = (seq, session, reader, expected)
+        else:
+            query = (
+                "INSERT INTO cursors VALUES (?, ?, ?) ON CONFLICT (session, reader) DO UPDATE SET seq = excluded.seq "
+                "WHERE ? IS NULL OR seq = 0"
+            )
+            values = (session, reader, seq, expected)
+        return await self._write(lambda db: db.execute(query, values).rowcount > 0)
+
+    async def behind(self, reader: str) -> Sequence[SessionInfo]:
+        rows = await self._read(
+            "SELECT id, status, agent, title, started, updated, records, "
+            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "LEFT JOIN cursors ON cursors.session = id AND reader = ? "
+            "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
+            reader,
         )
+        return [SessionInfo(*row) for row in rows]
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:

@@ -495,6 +495,40 @@ async def _every_reader_of_every_session_has_its_own_cursor(bench: StoreBench) -
 
 
 @check()
+async def _a_cursor_is_moved_only_from_where_it_is_expected(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    same(await store.advance(session, "audit", 3, 1), False, "an advance from 1 of a cursor that nobody set")
+    same(await store.cursor(session, "audit"), 0, "the cursor after that")
+    same(await store.advance(session, "audit", 3, 0), True, "an advance from 0 of a cursor that nobody set")
+    same(await other.advance(session, "audit", 4, 0), False, "an advance from 0 of a cursor that is at 3")
+    same(await other.advance(session, "audit", 5, 3), True, "an advance from where the cursor is")
+    same(await store.advance(session, "audit", 6, 3), False, "an advance from where the cursor was before")
+    same(await store.cursor(session, "audit"), 5, "the cursor in the end")
+    same(await store.advance(session, "audit", 2), True, "an advance from anywhere")
+    same(await other.cursor(session, "audit"), 2, "the cursor after that")
+
+
+@check()
+async def _a_store_names_the_sessions_that_a_reader_has_not_read_to_the_end(bench: StoreBench) -> None:
+    store = await bench.open()
+    reader, sessions = bench.id("reader"), [bench.id() for _ in range(4)]
+    for session in sessions:
+        await store.append(session, [OPENED], 0)
+
+    async def found() -> list[str]:
+        return [info.session for info in await store.behind(reader) if info.session in sessions]
+
+    same(await found(), sessions, "the sessions of which it has read nothing")
+    await store.advance(sessions[0], reader, 1)
+    await store.erase(sessions[1])
+    same(await found(), sessions[2:], "the sessions without the one it has read and the one that was erased")
+    await store.append(sessions[0], [ENDED], 1)
+    same(await found(), [sessions[0], *sessions[2:]], "the sessions with the one that went on")
+    (info,) = [info for info in await store.behind(reader) if info.session == sessions[0]]
+    same((info.status, info.records), ("ended", 2), "what it says of that one")
+
+
+@check()
 async def _a_pipeline_is_kept_under_its_hash(bench: StoreBench) -> None:
     store, other, digest = await bench.open(), await bench.open(), bench.id("digest")
     same(await store.pipeline(digest), None, "one that nobody put")

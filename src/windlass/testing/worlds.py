@@ -216,8 +216,8 @@ class CrashingStore:
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         await self._write("pipeline", self._store.put_pipeline(digest, data))
 
-    async def advance(self, session: str, reader: str, seq: int) -> None:
-        await self._write(f"cursor of {reader}", self._store.advance(session, reader, seq))
+    async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        return bool(await self._write(f"cursor of {reader}", self._store.advance(session, reader, seq, expected)))
 
     async def _write(self, what: str, work: Any) -> Any:
         self.writes.append(what)
