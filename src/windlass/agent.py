@@ -21,6 +21,7 @@ from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
+from ._kernel.catching_up import catch_up
 from ._kernel.compacting import compact_now
 from ._kernel.composites import Emit
 from ._kernel.delegates import Delegate
@@ -95,7 +96,6 @@ else:
     ScopeT = TypeVar("ScopeT")
     OutputT = TypeVar("OutputT")
 
-
 log = logging.getLogger("windlass")
 
 
@@ -151,6 +151,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._toolset = toolset(tools)
         self._output: Output[OutputT] = _TEXT if output is None else Output(output)
         self._store = open_store(store)
+        self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._capabilities: list[str] = []
         self.registered.criteria.extend(criteria)
@@ -579,6 +580,46 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         masked = None if mask is None else mask.plain
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=fits)
+
+    async def catch_up(self) -> int:
+        """Tell durable observers all that nobody has told them, in every session of this agent: how many facts.
+
+        Durable observers read on by themselves in sessions that run here. This tells them what other processes have
+        left, because they ended or crashed: call it when a process starts, or from time to time. If several processes
+        call it at the same moment, a fact may be told more than once.
+        """
+        return await catch_up(self.compile())
+
+    async def aclose(self, *, patience: float = 30.0) -> None:
+        """Wait until observers have been told everything, then close the store if it was given as an address.
+
+        Call it, or use `async with agent`, when the turns are over. Durable observers also catch up in all sessions in
+        which no turn is under way. After `patience` seconds it goes on without those who hang.
+        """
+        try:
+            if self._program is not None:
+                await self._drain(self._program, patience)
+        finally:
+            if self._owns_store:
+                await self._store.close()
+
+    async def _drain(self, program: Program, patience: float) -> None:
+        async def catch_up_at_rest() -> None:
+            try:
+                await catch_up(program, at_rest=True)
+            except StoreError as error:  # they are told when there is a store again
+                log.warning("the durable observers of agent %r could not catch up: %s", self.name, error)
+
+        program.observers.start(catch_up_at_rest())
+        if not await program.observers.drain(patience):
+            log.warning("agent %r was closed before its observers had been told everything", self.name)
+            await program.observers.give_up()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
 
     async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
         """A new session with the first `at` records of another one; all of them if it is not given. Its id.

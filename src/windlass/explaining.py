@@ -162,7 +162,7 @@ def _stages(found: Iterable[tuple[str, Iterable[Data]]]) -> list[Data]:
 
 
 def _observers(hooks: CompiledHooks) -> list[Data]:
-    heard = [(fact, hooks.listeners[fact]) for fact in FACTS if fact in hooks.listeners]
+    heard = [(fact, hooks.observers[fact]) for fact in FACTS if fact in hooks.observers]
     return [{"fact": fact.__name__, "hooks": [_hook(hook) for hook in listed]} for fact, listed in heard]
 
 
@@ -218,14 +218,16 @@ def _runs(hook: Hook) -> str:
     """`async`, `inline` on the event loop, or in a `thread`."""
     if hook.is_async:
         return "async"
-    in_thread = {"wrap": True, "observe": not (hook.wait or hook.durable)}.get(hook.kind, hook.thread)
+    in_thread = {"wrap": True, "observe": hook.thread or not hook.wait}.get(hook.kind, hook.thread)
     return "thread" if in_thread else "inline"
 
 
 def fail_mode(hook: Hook) -> str:
     """What it means that the hook raises or times out. What a gate then counts as, its event says."""
     if hook.kind == "observe":
-        return "it is told again later" if hook.durable else "logged; the turn does not notice"
+        if hook.durable:
+            return f"it is told again, {hook.tries} times in all; then the fact is skipped, and that is recorded"
+        return "logged; the turn does not notice"
     if hook.kind == "inject":
         return "skipped, and recorded" if hook.optional else "the turn fails"
     if hook.kind == "wrap":

@@ -30,7 +30,7 @@ class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     """Something that happened. Observers listen to facts; they cannot change anything any more.
 
     `path` and `seq` are set on what is told, never on what is written: the session of the sub-agent in which it
-    happened, seen from above, and its number in a stream.
+    happened, seen from above, and its number: in the log for a durable observer, counted from 1, else in a stream.
     """
 
     path: str = ""
@@ -130,12 +130,16 @@ class HookDecided(Record, frozen=True):
 
 
 class HookFailed(Record, frozen=True):
-    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant."""
+    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant.
+
+    `fact` is the number, in the log, of a fact that a durable observer was told in vain and that is now skipped.
+    """
 
     hook: str
     event: str
     error: ErrorValue
     effect: str = ""
+    fact: int = 0
 
 
 class ModelAttempted(Record, frozen=True):

@@ -21,6 +21,8 @@ class Host(Protocol):
     def state(self) -> State: ...
     @property
     def scope(self) -> Any: ...
+    @property
+    def closed(self) -> bool: ...
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
     def cancel(self, reason: str = "") -> bool: ...
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
@@ -46,12 +48,16 @@ def name_in_chain(link: Any) -> str:
 
 
 class Writes:
-    """What a hook wants to keep; it becomes records when the hook returns, and nothing if it raises."""
+    """What a hook wants to keep; it becomes records when the hook returns, and nothing if it raises.
 
-    __slots__ = ("by", "depth", "messages", "slots")
+    `kept` says that it has: what is written then would be lost.
+    """
+
+    __slots__ = ("by", "depth", "kept", "messages", "slots")
 
     def __init__(self, by: str, depth: int = 0) -> None:
         self.by = by
+        self.kept = False
         self.depth = depth
         self.slots: dict[str, tuple[Slot[Any], Any]] = {}
         self.messages: list[Message] = []
@@ -118,11 +124,19 @@ class Turn(Generic[ScopeT]):
         return turn.steps if turn is not None else 0
 
     def call(self, call_id: str) -> ToolCall:
-        """The call of the current step with this id."""
-        for candidate in self.state.open.calls if self.state.open is not None else ():
+        """The call with this id, with the arguments that hooks and people have left it: of the current or latest step.
+
+        An observer of `ToolCalled` or `ToolReturned` gets the call of its fact by `turn.call(fact.call)`.
+        """
+        state = self.state
+        for candidate in state.open.calls if state.open is not None else ():
             if candidate.proposed.id == call_id:
                 return candidate.call
-        raise LookupError(f"no open call {call_id!r}")
+        last = state.turn.last if state.turn is not None else None
+        for call in last.calls if last is not None else ():
+            if call.id == call_id:
+                return call
+        raise LookupError(f"call {call_id!r} is not one of the current or the latest step")
 
     def get(self, slot: Slot[T] | type[T]) -> T:
         """The value of a slot, by the slot or by its type. A hook sees what it has just set."""
@@ -151,7 +165,8 @@ class Turn(Generic[ScopeT]):
         """End the turn now: what runs is cancelled, open calls are closed, the ending hooks run. From any thread."""
         if self._state is not None:
             raise HookError("an observer cannot cancel the turn; use a gate, or agent.cancel", hook="")
-        self._host.cancel(reason)
+        if not self._host.cancel(reason) and self._host.closed:
+            raise _over("cancel it")
 
     async def ask(
         self,
@@ -170,6 +185,8 @@ class Turn(Generic[ScopeT]):
         """
         if self._state is not None:
             raise HookError("an observer cannot ask a model; use a hook, or a gate with mode='shadow'", hook="")
+        if self._host.closed:
+            raise _over("ask a model in it")
         asker = self._asker
         if asker is None:
             asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
@@ -183,6 +200,14 @@ class Turn(Generic[ScopeT]):
                 "`turn`; observers and members of a parallel group cannot write at all",
                 hook="",
             )
+        if self._host.closed:
+            raise _over(what)
+        if self._writes.kept:
+            raise HookError(
+                f"cannot {what} here: {self._writes.by!r} has returned, and what it wrote is recorded. Write earlier, "
+                "or await what it has started",
+                hook=self._writes.by,
+            )
         return self._writes
 
 
@@ -190,6 +215,10 @@ def askers(turn: Turn[Any]) -> tuple[Any, ...]:
     """On whose behalf a side call is made, by the turn that its guards see, the asker last."""
     asker = turn._asker
     return () if asker is None else asker.chain
+
+
+def _over(what: str) -> HookError:
+    return HookError(f"cannot {what}: the turn is over, and this object belongs to it alone", hook="")
 
 
 def _text(text: str) -> tuple[Any, ...]:

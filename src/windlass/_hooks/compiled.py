@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from windlass.errors import ConfigError
 from windlass.events import EVENTS
 from windlass.messages import ModelCall, ToolCall
 from windlass.slots import Slot
@@ -78,12 +79,16 @@ class Point:
 
 
 class CompiledHooks:
-    """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made."""
+    """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made.
+
+    `listeners` has, for every fact that somebody looks at, the observers that are told as it happens; `durable` those
+    that read the log, and `observers` all of them.
+    """
 
     __slots__ = (
         "all", "compacting", "continuing", "delegating", "durable", "erring", "listeners", "message_adding",
-        "model_calling", "model_replying", "model_wraps", "resuming", "session_starting", "slots", "slots_by_type",
-        "step_ending", "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling",
+        "model_calling", "model_replying", "model_wraps", "observers", "resuming", "session_starting", "slots",
+        "slots_by_type", "step_ending", "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling",
         "tool_returning", "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
     )  # fmt: skip
 
@@ -123,7 +128,16 @@ class CompiledHooks:
         self.step_wraps = tuple(placed.get(Step, ()))
         self.turn_wraps = tuple(placed.get(Turn, ()))
         self.durable = tuple([hook for hook in self.all if hook.durable])
-        self.listeners = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
+        self.observers = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
+        self.listeners = {kind: tuple([h for h in hooks if not h.durable]) for kind, hooks in self.observers.items()}
+
+    def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
+        """A declared slot, by itself, its type or its name."""
+        name = key if isinstance(key, str) else key.name if isinstance(key, Slot) else self.slots_by_type.get(key)
+        if name is None or name not in self.slots:
+            known = ", ".join(self.slots) or "none"
+            raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
+        return self.slots[name]
 
     @property
     def holders(self) -> tuple[Hook, ...]:

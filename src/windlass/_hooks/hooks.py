@@ -48,11 +48,12 @@ class Options(typing.TypedDict, total=False):
     wait: bool
     durable: bool
     side_calls: bool
+    tries: int
 
 
 _COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
 _LEGAL: dict[str, set[str]] = {
-    "observe": {"name", "wait", "durable", "timeout", "inherit"},
+    "observe": {"name", "wait", "durable", "timeout", "thread", "tries", "inherit"},
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
@@ -70,6 +71,7 @@ _OPTIONS: dict[str, Domain] = {
     "on_resume": choice("reuse", "rerun"),
     "group": optional(TEXT),
     "reserve": optional(whole(1)),
+    "tries": whole(1),
     **dict.fromkeys(("thread", "inherit", "costly", "live", "optional", "wait", "durable", "side_calls"), FLAG),
 }
 """What the options of a hook may be; the others are checked with the event."""
@@ -87,7 +89,7 @@ class Hook:
         "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
         "group", "guards_models", "inherit", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume",
         "optional", "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "side_calls", "thread",
-        "timeout", "tool", "view", "wait", "wants",
+        "timeout", "tool", "tries", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +123,7 @@ class Hook:
         self.durable = options.get("durable", False)
         self.side_calls = options.get("side_calls", False)
         self.guards_models = False
+        self.tries = options.get("tries", 3)
         self.is_async = is_async(fn)
         self.parameters = self._check_parameters()
         self._hints: dict[str, Any] | None = None
@@ -132,7 +135,8 @@ class Hook:
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         self.quick = False
-        if self.timeout is not None and not self.is_async and not self.thread and kind != "observe":
+        inline = not self.is_async and not self.thread and (kind != "observe" or self.wait)
+        if self.timeout is not None and inline:
             raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
 
     # ------------------------------------------------------------ what is checked at registration
@@ -170,6 +174,10 @@ class Hook:
             raise self._wrong("is durable, but this fact is not written to the log")
         if "side_calls" in self.options and self.event is not ModelCall:
             raise self._wrong("has side_calls, which is for wraps of ModelCall")
+        if self.options.get("durable") and self.options.get("wait"):
+            raise self._wrong("is durable and awaited; a durable observer is told behind the turn: drop one of the two")
+        if "tries" in self.options and not self.options.get("durable"):
+            raise self._wrong("has tries, which is for durable observers: add durable=True")
 
     def _about_tools(self) -> bool:
         return self.event is ToolCall or getattr(self.event, "on_tools", False)
@@ -199,6 +207,11 @@ class Hook:
                 f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; "
                 f"it may answer {legal_answers(self.event)}"
             )
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether an observer that somebody waits for runs in a thread."""
+        return not self.is_async and (self.thread or self.durable)
 
     @property
     def inherited(self) -> bool:

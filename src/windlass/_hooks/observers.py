@@ -7,19 +7,21 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Protocol
 
-from windlass.errors import HookError
+from windlass.errors import HookError, HookTimeout
 from windlass.outcomes import error_value
-from windlass.protocols import Store
 from windlass.records import Fact, HookFailed
 from windlass.states import State
 from windlass.turns import Host, Turn
 
+from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
+from .readers import Readers
+from .threads import THREADS, Crew, outcome_of, stray
 
 log = logging.getLogger("windlass")
 
@@ -39,12 +41,13 @@ class Backlog:
     `awaited` are those who must be told before the next point.
     """
 
-    __slots__ = ("_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes")
+    __slots__ = ("_closed", "_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._idle: asyncio.Event | None = None
+        self._closed = False
         self.awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         self.count = 0
         self.failures: deque[HookFailed] = deque()
@@ -66,17 +69,33 @@ class Backlog:
         if self._idle is not None and self.count == 0:
             self._idle.set()
 
-    async def drained(self, patience: float) -> None:
-        """Wait until all is dealt with, but no longer than `patience`."""
+    async def drained(self, patience: float) -> bool:
+        """Wait until all is dealt with, but no longer than `patience`: whether it is."""
         with self._lock:
             if not self.count:
-                return
+                return True
             self._idle = asyncio.Event()
         try:
             async with asyncio.timeout(patience):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("observers still had %d facts to deal with when the turn was over", self.count)
+            return False
+        return True
+
+    def report(self, failure: HookFailed) -> bool:
+        """Have a failure recorded by the segment; False if its turn is over."""
+        with self._lock:
+            if not self._closed:
+                self.failures.append(failure)
+            return not self._closed
+
+    def close(self) -> list[HookFailed]:
+        """The turn is over and records nothing more, but for these last failures."""
+        with self._lock:
+            self._closed = True
+            left = list(self.failures)
+            self.failures.clear()
+            return left
 
 
 class NoBacklog(Backlog):
@@ -92,19 +111,22 @@ class NoBacklog(Backlog):
 
 
 class _Item:
+    """A fact for an observer. Without an observer it marks a place in a lane: all that was before it is dealt with."""
+
     __slots__ = ("backlog", "fact", "hook", "turn")
 
-    def __init__(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog) -> None:
+    def __init__(self, hook: Hook | None, fact: Any, turn: Any, backlog: Backlog) -> None:
         self.hook = hook
-        self.fact = fact
-        self.turn = turn
+        self.fact: Fact = fact
+        self.turn: Turn[Any] = turn
         self.backlog = backlog
 
 
 class _Lane:
     """The queue of one function, whatever facts it looks at. It has a worker only while there is something in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Observers) -> None:
+        self.observers = observers
         self.queue: deque[_Item] = deque()
         self.busy = False
         self.dropped = 0
@@ -113,11 +135,11 @@ class _Lane:
     def put(self, item: _Item) -> bool:
         """Queue an item; True if the lane needs a worker."""
         with self.lock:
-            if len(self.queue) >= QUEUE_LIMIT:
+            if item.hook is not None and len(self.queue) >= QUEUE_LIMIT:
                 self.dropped += 1
                 if self.dropped == 1:
                     text = f"observer {item.hook.name!r} is too slow: facts are dropped"
-                    _failed(item, HookError(text, hook=item.hook.name), "overflow")
+                    note_failure(item.hook, item.fact, item.backlog, HookError(text, hook=item.hook.name), "overflow")
                 return False
             item.backlog.add()
             self.queue.append(item)
@@ -137,20 +159,41 @@ class _Lane:
         """Deal with all that waits, in a thread."""
         while (item := self.take()) is not None:
             try:
-                item.hook.fn(item.fact, **_supply(item.hook, item.turn))
-            except Exception as error:
-                _failed(item, error, "failed")
+                if item.hook is not None and (error := self._told(item.hook, item)) is not None:
+                    note_failure(item.hook, item.fact, item.backlog, error)
             finally:
                 item.backlog.done()
 
+    def _told(self, hook: Hook, item: _Item) -> Exception | None:
+        call = _call(hook, item.fact, item.turn)
+        if hook.timeout is None:
+            answer, error = outcome_of(call)
+        else:
+            future = self.observers.crew(hook).submit(call)
+            try:
+                answer, error = future.result(hook.timeout)
+            except TimeoutError:
+                future.cancel()
+                return _late(hook)
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            return HookError("it returned something to await but is not async; write it as `async def`", hook=hook.name)
+        return error
+
     async def work_async(self) -> None:
         """Deal with all that waits, in a task."""
-        while (item := self.take()) is not None:
-            try:
-                await tell(item.hook, item.fact, item.turn)
-            except Exception as error:
-                _failed(item, error, "failed")
-            finally:
+        try:
+            while (item := self.take()) is not None:
+                try:
+                    assert item.hook is not None
+                    error = await self.observers.outcome(item.hook, item.fact, item.turn, item.backlog)
+                    if error is not None:
+                        note_failure(item.hook, item.fact, item.backlog, error)
+                finally:
+                    item.backlog.done()
+        finally:  # the loop ends, and what was not told by now is not told
+            while (item := self.take()) is not None:
                 item.backlog.done()
 
 
@@ -159,8 +202,9 @@ class Observers:
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        self._crews: dict[int, Crew] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.readers = Readers(self)
 
     def tell(
         self, hooks: Iterable[Hook], fact: Fact, teller: Teller, state: State
@@ -169,8 +213,6 @@ class Observers:
         awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
         turn: Turn[Any] = Turn(teller, state=state)
         for hook in hooks:
-            if hook.durable:
-                continue
             if hook.wait:
                 awaited.append((hook, fact, turn))
             else:
@@ -181,58 +223,118 @@ class Observers:
         lanes = item.backlog.lanes if hook.is_async else self._lanes
         lane = lanes.get(id(hook.fn))
         if lane is None:
-            lane = lanes[id(hook.fn)] = _Lane()
+            lane = lanes[id(hook.fn)] = _Lane(self)
         if not lane.put(item):
             return
         if hook.is_async:
-            task = asyncio.get_running_loop().create_task(lane.work_async())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.start(lane.work_async())
         else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(8, thread_name_prefix="windlass-observer")
-            self._pool.submit(lane.work)
+            THREADS.start(lane.work)
 
-    async def catch_up(self, hooks: Iterable[Hook], session: str, store: Store, teller: Teller) -> None:
-        """Let durable observers read the log behind their cursors: at least once, also what an earlier process left."""
-        for hook in hooks:
-            seq = await store.cursor(session, hook.name)
-            for record in await store.read(session, seq):
-                seq += 1
-                if isinstance(record, hook.event):
-                    record = record.replace(path=session) if hook.inherited else record
-                    try:
-                        await tell(hook, record, Turn(teller, state=teller.state))
-                    except Exception as error:
-                        _failed(_Item(hook, record, Turn(teller), teller.backlog), error, "will be told again")
-                        return
-                await store.advance(session, hook.name, seq)
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something in a task of its own, which is remembered until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def crew(self, hook: Hook) -> Crew:
+        """The threads of an observer."""
+        return self._crews.setdefault(id(hook.fn), Crew())
+
+    async def wait_for(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog) -> None:
+        """Tell an observer that is awaited before the next point."""
+        error = await self.outcome(hook, fact, turn, backlog)
+        if error is not None:
+            note_failure(hook, fact, backlog, error)
+
+    async def outcome(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog | None) -> BaseException | None:
+        """Tell one observer of one fact and wait for it: what it failed with, if it did.
+
+        Only what was meant for the caller is raised: that somebody cancels its task, or interrupts the process.
+        """
+        telling = self._outcome(hook, fact, turn, backlog)
+        if hook.timeout is None:
+            return await telling
+        task = self.start(telling)
+        try:
+            done, _ = await asyncio.wait([task], timeout=hook.timeout)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if done:
+            return stray(asyncio.CancelledError()) if task.cancelled() else task.result()
+        task.cancel()
+        return _late(hook)
+
+    async def _outcome(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog | None) -> BaseException | None:
+        try:
+            call = _call(hook, fact, turn)
+            if hook.in_thread:
+                answer, error = await asyncio.wrap_future(self.crew(hook).submit(call))
+                if error is not None:
+                    return error  # type: ignore[no-any-return]
+            else:
+                started = perf_counter()
+                answer = call()
+                if not hook.is_async and backlog is not None and perf_counter() - started > BLOCKED_AFTER:
+                    note_failure(hook, fact, backlog, _blocked(hook, perf_counter() - started), "blocked the loop")
+            if inspect.isawaitable(answer):
+                await answer
+        except asyncio.CancelledError as error:
+            if cancelled():
+                raise
+            return stray(error)
+        except SystemExit as error:
+            return stray(error)
+        except Exception as error:
+            return error
+        return None
+
+    async def drain(self, patience: float) -> bool:
+        """Wait until everybody has been told everything, but no longer than `patience`: whether they have."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + patience
+        while tasks := self._tasks_here():
+            _, late = await asyncio.wait(tasks, timeout=max(until - clock(), 0.0))
+            if late:
+                return False
+        backlog = Backlog()
+        for lane in list(self._lanes.values()):
+            if lane.put(_Item(None, None, None, backlog)):
+                THREADS.start(lane.work)
+        return await backlog.drained(max(until - clock(), 0.0))
+
+    async def give_up(self) -> None:
+        """End what is still at work on this loop."""
+        tasks = self._tasks_here()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)  # one that does not let itself be cancelled is left
+
+    def _tasks_here(self) -> list[asyncio.Task[Any]]:
+        loop = asyncio.get_running_loop()
+        return [task for task in list(self._tasks) if task.get_loop() is loop]
 
 
-async def tell(hook: Hook, fact: Fact, turn: Turn[Any]) -> None:
-    """Tell one observer of one fact and wait for it."""
-    supplied = _supply(hook, turn)
-    if hook.timeout is None:
-        answer = hook.fn(fact, **supplied)
-        if inspect.isawaitable(answer):
-            await answer
-        return
-    async with asyncio.timeout(hook.timeout):
-        answer = hook.fn(fact, **supplied)
-        if inspect.isawaitable(answer):
-            await answer
+def note_failure(hook: Hook, fact: Fact, backlog: Backlog, error: BaseException, effect: str = "failed") -> None:
+    """Log that an observer failed, and have it recorded. Of a failure to look at failures nothing is recorded."""
+    value = error_value(error)
+    log.warning("observer %r failed on %s: %s: %s", hook.name, type(fact).__name__, value.type, value.message)
+    if not isinstance(fact, HookFailed):
+        backlog.report(HookFailed(hook.name, type(fact).__name__, value, effect))
 
 
-def note_failure(hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog, error: Exception) -> None:
-    """Log, count and report that an observer failed."""
-    _failed(_Item(hook, fact, turn, backlog), error, "failed")
+def _call(hook: Hook, fact: Fact, turn: Turn[Any]) -> Callable[[], Any]:
+    return lambda: hook.fn(fact, **{n: turn if src == "turn" else turn.get(src) for n, src in hook.wants})  # type: ignore[arg-type]
 
 
-def _supply(hook: Hook, turn: Turn[Any]) -> dict[str, Any]:
-    return {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
+def _late(hook: Hook) -> HookTimeout:
+    text = f"observer {hook.name!r} took longer than {hook.timeout} s"
+    return HookTimeout(text, hook=hook.name, event=hook.event.__name__)
 
 
-def _failed(item: _Item, error: Exception, effect: str) -> None:
-    log.warning("observer %r failed on %s: %s", item.hook.name, type(item.fact).__name__, error)
-    if not isinstance(item.fact, HookFailed):
-        item.backlog.failures.append(HookFailed(item.hook.name, type(item.fact).__name__, error_value(error), effect))
+def _blocked(hook: Hook, seconds: float) -> HookError:
+    text = f"observer {hook.name!r} blocked the event loop for {seconds * 1000:.0f} ms"
+    return HookError(f"{text}; make it async or add thread=True", hook=hook.name)

@@ -62,12 +62,18 @@ class _Timed(_Options, total=False):
 
 
 class ObserveOptions(TypedDict, total=False):
-    """Of an observer: awaited before the next point (`wait`), or reading the log behind a cursor (`durable`)."""
+    """Of an observer: awaited before the next point (`wait`), or reading the log behind a cursor (`durable`).
+
+    A plain function that is awaited runs on the event loop unless it says `thread=True`; others run in a thread anyway.
+    A durable observer that fails is told again, `tries` times in all; then the fact is skipped.
+    """
 
     name: str
     wait: bool
     durable: bool
+    tries: int
     timeout: float
+    thread: bool
     inherit: bool
 
 
@@ -125,7 +131,11 @@ class Registrar:
     def observe(
         self, fact: type[FactT], **options: Unpack[ObserveOptions]
     ) -> Callable[[ObserveHook[FactT]], ObserveHook[FactT]]:
-        """Look at a fact. Runs off the hot path; whatever it does, the turn does not notice."""
+        """Look at a fact. Runs beside the turn, which does not notice whatever it does, and cannot change anything.
+
+        With `wait=True` the turn waits for it. With `durable=True` it is told what the log holds: at least once, in the
+        order of the log, also what another process wrote; `turn.session_id` and `fact.seq` tell facts apart.
+        """
         return self._verb("observe", fact, options)
 
     def inject(

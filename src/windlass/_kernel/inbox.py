@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from windlass._hooks.readers import SKIPPED
 from windlass.approvals import answer_of, check_answer
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
 from windlass.protocols import Store
-from windlass.records import Answered, CancelRequested, InboxTaken, MessageHeld
+from windlass.records import Answered, CancelRequested, HookFailed, InboxTaken, MessageHeld
 from windlass.states import Fold, fold_log
 
 from .segment import Segment
@@ -34,6 +35,8 @@ async def take_inbox(segment: Segment) -> bool:
             segment.record(taken)
         if kind == "answer" and (answered := fitting(segment, data)) is not None:
             segment.record(answered)
+        if kind == SKIPPED and (failed := _failed(data)) is not None:
+            segment.record(failed)
         if kind == "cancel" and (reason := _cancelled(segment, data)) is not None:
             segment.record(CancelRequested(reason))
             segment.conclude(Cancelled(reason))
@@ -82,6 +85,14 @@ def _cancelled(segment: Segment, data: Any) -> str | None:
     if not isinstance(data, dict):
         return str(data)
     return str(data.get("reason", "")) if data.get("turn") == segment.fold.turns else None
+
+
+def _failed(data: Any) -> HookFailed | None:
+    """What a durable observer was told in vain while no turn was at work."""
+    try:
+        return msgspec.convert(data, HookFailed)
+    except msgspec.ValidationError:
+        return None
 
 
 def _steering(data: Any) -> Message | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Recorder
 from windlass._hooks.hooks import Hook
-from windlass._hooks.observers import Backlog, NoBacklog, note_failure, tell
+from windlass._hooks.observers import Backlog, NoBacklog
+from windlass._hooks.readers import Source
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose, surround
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
@@ -69,6 +71,8 @@ from .program import Program
 from .side_calls import ask
 from .speaking import Voice, without_words
 
+log = logging.getLogger("windlass")
+
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -113,7 +117,8 @@ class Rare:
     _cancelled: asyncio.Task[Any] | None = None
     _timers: tuple[asyncio.Task[None], ...] = ()
     _parallel: dict[str, str] | None = None
-    _reading = False
+    _followed = -1
+    closed = False
     _tasks: set[asyncio.Task[Any]] | None = None
     _side_calls: dict[str, int] | None = None
     _turn: Turn[Any] | None = None
@@ -196,6 +201,7 @@ class Segment(Rare):
 
     def release(self) -> None:
         """The turn was taken to its end: let go of those who know the segment, or only the collector could free it."""
+        self.closed = True
         if self._turn is not None:
             self._turn = None
         for onion in self.onions:
@@ -297,8 +303,10 @@ class Segment(Rare):
             await self._write()
         if self.listens:
             await self.told()
-            if self.hooks.durable:
-                self.beside(self._catch_up())
+            if self.hooks.durable and self._followed != self.fold.stored:
+                self._followed = self.fold.stored
+                source = Source(self.program.store, self.clock, self.hooks, self.mask)
+                self.program.observers.readers.follow(self.fold.session, source, self.backlog)
             while self.backlog.failures:
                 self.record(self.backlog.failures.popleft())
 
@@ -351,27 +359,11 @@ class Segment(Rare):
             fold.acknowledge(len(kept))
         self._in_doubt = False
 
-    async def _catch_up(self) -> None:
-        """Durable observers read on, one reader at a time, until they have read all there is."""
-        if self._reading:
-            return
-        self._reading = True
-        try:
-            seen = -1
-            while seen < self.fold.stored:
-                seen = self.fold.stored
-                await self.program.observers.catch_up(self.hooks.durable, self.fold.session, self.program.store, self)
-        finally:
-            self._reading = False
-
     async def told(self) -> None:
         """Observers that must be awaited before the next point are, and so is a slow consumer of the stream."""
         while self.backlog.awaited:
             hook, fact, turn = self.backlog.awaited.pop(0)
-            try:
-                await tell(hook, fact, turn)
-            except Exception as error:
-                note_failure(hook, fact, turn, self.backlog, error)
+            await self.program.observers.wait_for(hook, fact, turn, self.backlog)
         if self.voice is not None and self.voice.handover.full:
             await self.wait_for_consumer(self.voice.handover.room())
 
@@ -568,12 +560,7 @@ class Segment(Rare):
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         """A declared slot, by itself, its type or its name."""
-        slots = self.hooks.slots
-        name = key if isinstance(key, str) else key.name if isinstance(key, Slot) else self.hooks.slots_by_type.get(key)
-        if name is None or name not in slots:
-            known = ", ".join(slots) or "none"
-            raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
-        return slots[name]
+        return self.hooks.slot(key)
 
     def keep(self, writes: Writes, stage: str = "") -> None:
         """What a hook or tool wrote becomes records. `stage` is where a hook did."""
@@ -585,6 +572,7 @@ class Segment(Rare):
             self.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
             self.hold(MessageHeld(message, writes.by, stage))
+        writes.kept = True
 
     def hold(self, held: MessageHeld) -> None:
         """Keep a message for the end of the step."""
@@ -655,11 +643,23 @@ class Segment(Rare):
             await self.commit()
         if self.listens:
             await self._wait_for_tasks()
-            await self.backlog.drained(self.program.patience)
-            await self.commit()
-            if self.fold.pending:
-                await self.commit()
+            await self._settle_observers()
         return self.fold.state
+
+    async def _settle_observers(self) -> None:
+        """Wait for the observers and record what they failed at, which some of them may want to know in turn."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.program.patience
+        drained = True
+        while drained and (self.backlog.count or self.backlog.failures or self.fold.pending):
+            drained = await self.backlog.drained(max(until - clock(), 0.0))
+            await self.commit()
+        if not drained:
+            log.warning("observers still had %d facts to deal with when the turn was over", self.backlog.count)
+        for failure in self.backlog.close():
+            self.record(failure)
+        if self.fold.pending:
+            await self.commit()
 
     async def _wait_for_tasks(self) -> None:
         if self._tasks:

@@ -28,6 +28,7 @@ def resume(agent: Agent[Any, Any], session: str) -> None:
         try:
             return await agent.resume(session)
         finally:
+            await agent.aclose()
             await agent.store.close()
 
     result = told(lambda: asyncio.run(work()))
