@@ -52,7 +52,7 @@ from windlass import (
     tool,
 )
 from windlass.decisions import Again
-from windlass.errors import ServerError
+from windlass.errors import HookError, ServerError
 from windlass.messages import assistant
 from windlass.records import Record, Suspended
 from windlass.stores import MemoryStore
@@ -589,7 +589,8 @@ async def test_a_turn_object_that_outlives_its_turn_cancels_nothing():
         kept.append(turn)
 
     await watched.agent.run("go", session=SESSION)
-    kept[0].cancel("too late")
+    with pytest.raises(HookError, match="the turn is over"):
+        kept[0].cancel("too late")
     await watched.usable()
 
 

@@ -237,7 +237,7 @@ async def test_the_time_out_of_a_durable_observer_is_enforced(is_async: bool):
         if told[-1] == 1:
             await asyncio.sleep(20)
 
-    agent.observe(ToolReturned, durable=True, name="slow", timeout=0.01, tries=2)(later if is_async else plain)
+    agent.observe(ToolReturned, durable=True, name="slow", timeout=0.3, tries=2)(later if is_async else plain)
     try:
         await agent.run("go", session=SESSION)
     finally:

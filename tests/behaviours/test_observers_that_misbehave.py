@@ -147,7 +147,7 @@ async def test_the_time_out_of_a_plain_observer_is_enforced(options: Any):
     agent = adder(1, 2, observer_patience=20)
     told: list[str] = []
 
-    @agent.observe(ToolReturned, timeout=0.01, **options)
+    @agent.observe(ToolReturned, timeout=0.2, **options)
     def stuck(fact: Any) -> None:
         told.append(fact.call)
         release.wait(20)
