@@ -74,8 +74,10 @@ async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write
         if cancelled():
             raise
         raise unasked(hook) from error
-    if writes is not None and (writes.slots or writes.messages):
-        site.keep(writes, stage_of(hook.event.__name__, about))
+    if writes is not None:
+        writes.kept = True
+        if writes.slots or writes.messages:
+            site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
 
 

@@ -285,10 +285,10 @@ class Observers:
             if cancelled():
                 raise
             return stray(error)
-        except SystemExit as error:
-            return stray(error)
-        except Exception as error:
-            return error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return error if isinstance(error, Exception) else stray(error)
         return None
 
     async def drain(self, patience: float) -> bool:
