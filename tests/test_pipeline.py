@@ -294,7 +294,7 @@ async def test_a_handler_cannot_bring_a_state_from_elsewhere():
     agent = agent_on(Pipeline.minimal().with_handler("after_step", Inventive()), says("ok"))
     result = await agent.run("go", session="s")
     assert isinstance(result.outcome, Failed)
-    assert "does not come from the one it was given" in result.outcome.error.message
+    assert "did not make by recording" in result.outcome.error.message
     await check_log(agent, "s", result.state)
 
 

@@ -47,7 +47,7 @@ from ._options import (
     optional,
     whole,
 )
-from .approvals import CHILD, ask_approver, resolve
+from .approvals import CHILD, ask_approver, child_refused, resolve
 from .context.assembly import prompt_of
 from .criteria import name_of
 from .decisions import AnyResolution
@@ -630,6 +630,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         from .transfer import fork_session
 
+        if "/" in session:
+            await self._refuse_child(session)
         name = to or new_id()
         await fork_session(self._store, session, name, at, self._given["clock"].now())
         return name
@@ -650,6 +652,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             log = await self._log(session)
             if log.turn is None:
                 raise _unknown(session)
+            _refuse_parented(log)
             segment = running.segment = Segment(program, log)
             segment.resumed, segment.recorded = False, ()  # what was decided and asked before is not this
             done = await compact_now(segment, instructions)
@@ -711,6 +714,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if "/" in session:
                 await self._refuse_child(session)
             log = await self._log(session)
+            _refuse_parented(log)
             if message is None:
                 _check_resumable(log.state)
             running.segment = segment = Segment(program, log, message, answers, scope, slots, False, handover)
@@ -824,11 +828,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         named = CHILD.fullmatch(session)
         above = await self._store.read(named[1]) if named is not None else ()
         if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
-            raise SessionError(
-                f"session {session!r} is that of a sub-agent, which works only inside the call of session {named[1]!r} "
-                f"that has started it: resume {named[1]!r}",
-                session=session,
-            )
+            raise child_refused(session, named[1])
 
     async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
         """What a message to a busy session means: refused, queued, or steering the turn that runs."""
@@ -969,6 +969,12 @@ _WHILE_BUSY = {
 
 def _unknown(session: str) -> SessionUnknown:
     return SessionUnknown(f"there is no session {session!r}", session=session)
+
+
+def _refuse_parented(log: Fold) -> None:
+    """Raise if a log is that of a sub-agent, wherever it was copied to: the guards of its parent hold only there."""
+    if log.opened is not None and log.opened.parent:
+        raise child_refused(log.session, log.opened.parent)
 
 
 def _check_resumable(state: State) -> None:

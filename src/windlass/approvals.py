@@ -14,7 +14,7 @@ import msgspec
 
 from ._text import printable
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
-from .errors import SessionUnknown, StaleAnswer, ToolError
+from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
 from .messages import ToolCall
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record
@@ -96,6 +96,15 @@ def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
 
 CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
 """The session of a sub-agent: that of its parent, and the step and the position of the call."""
+
+
+def child_refused(session: str, parent: str) -> SessionError:
+    """The error of a sub-agent's session that is run, resumed or forked by itself, outside of its parent's guards."""
+    return SessionError(
+        f"session {session!r} is that of a sub-agent, which works only inside the call of session {parent!r} that has "
+        f"started it: resume {parent!r}, or fork that one",
+        session=session,
+    )
 
 
 def _key(records: Sequence[Record], asked: Asked) -> str:

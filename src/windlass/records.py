@@ -43,7 +43,8 @@ class Record(Fact, frozen=True):
 
 class SessionOpened(Record, frozen=True):
     """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them, and
-    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`."""
+    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`.
+    `parent` is the session of the agent above, if it is a sub-agent's."""
 
     how: Literal["new", "resumed", "forked"] = "new"
     agent: str = ""
@@ -53,6 +54,7 @@ class SessionOpened(Record, frozen=True):
     at: float = 0.0
     origin: str = ""
     sections: tuple[TextPart, ...] | None = None
+    parent: str = ""
 
 
 class SessionEnded(Record, frozen=True):
@@ -62,12 +64,16 @@ class SessionEnded(Record, frozen=True):
 
 
 class TurnStarted(Record, frozen=True):
-    """A user message opened a turn. It enters the transcript by a `MessageAdded`, once the gates have let it."""
+    """A user message opened a turn. It enters the transcript by a `MessageAdded`, once the gates have let it.
+
+    `withheld` is set if hooks did not let the message in: how many characters it had. Then `message` says only that.
+    """
 
     turn: int
     message: Message
     ref: str
     at: float = 0.0
+    withheld: int = 0
 
 
 class MessageAdded(Record, frozen=True):

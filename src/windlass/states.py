@@ -33,6 +33,7 @@ _NO_MESSAGES = Messages()
 _NO_ITEMS: list[Message] = []
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
+_NO_RESULT = (TextPart("Interrupted, outcome unknown: the step ended before this call had a result."),)
 
 
 class Child(Value, frozen=True):
@@ -394,8 +395,10 @@ class StepFold(Struct):
             return (self.reply.message,)
         parts: list[ToolResultPart] = []
         for call in self.calls.values():
-            if (result := call.result) is not None:
-                proposed = call.proposed
+            proposed = call.proposed
+            if (result := call.result) is None:  # whoever ended the step has left it open
+                parts.append(ToolResultPart(proposed.id, proposed.name, _NO_RESULT, "interrupted"))
+            else:
                 content = result.content if call.edited is None else (_edit_note(call, call.edited), *result.content)
                 parts.append(ToolResultPart(proposed.id, proposed.name, content, result.status))
         return (self.reply.message, Message("tool", tuple(parts)))
@@ -647,7 +650,10 @@ def _open(fold: Fold) -> StepFold:
 
 @_folds(r.SessionOpened)
 def _(fold: Fold, record: r.SessionOpened) -> None:
-    fold.opened = record if fold.opened is None else fold.opened
+    if fold.opened is None:
+        fold.opened = record
+    elif record.parent:
+        fold.opened = fold.opened.replace(parent=record.parent)
     fold.pipeline = record.pipeline
     fold.ended = False
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable
 
 from msgspec import Struct
 
-from windlass._hooks.dispatch import Passage
+from windlass._hooks.dispatch import Passage, failed_hook
 from windlass.decisions import Deny, Halt, Rewind
+from windlass.errors import HookError
 from windlass.events import StepEnding
 from windlass.messages import Message, Messages, TextPart, ToolCallPart, ToolResult, ToolResultPart, text_result, user
 from windlass.outcomes import Stopped, StopReason, error_value
@@ -18,9 +19,9 @@ from windlass.states import CallFold, Fold, Step, StepFold, step_id
 from .composites import DONE
 from .delegating import end_children
 from .returning import close
-from .segment import Segment, handled
+from .segment import Segment
 from .shielding import shielded
-from .stages import add_message, admit, decide, inject
+from .stages import add_message, admit, decide, handled, inject
 
 ENDED_BY_ERROR = "the turn ended with an error"
 """What a model reads of a call that an error closed; what the error says may be what a hook would have withheld."""
@@ -44,12 +45,10 @@ class Applier(Struct, frozen=True):
     async def _end(self, fold: Fold) -> None:
         """The same where hooks or handlers look on, or messages wait to be let in, or the turn is over."""
         segment, concluded = self.segment, fold.turn.concluded if fold.turn is not None else None
+        reason = "The step ended before this call had a result."
         if isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
-            await end_step(segment, reason=f"{concluded.detail}.")
-        else:
-            await end_step(segment)
-        if handlers := segment.program.handlers:
-            await handled(segment, handlers.get("after_step", ()), fold.state)
+            reason = f"{concluded.detail}."
+        await end_step(segment, reason=reason)
         await segment.commit()
 
 
@@ -64,9 +63,10 @@ async def end_step(
     step = segment.fold.open
     number = segment.fold.steps + 1
     messages = None
+    failures: list[HookError] = []
     if step is not None and segment.hooks.message_adding is not None:
         given = step.messages()
-        messages = await _admitted(segment, given, step_id(segment.fold.session, number))
+        messages = await _admitted(segment, given, step_id(segment.fold.session, number), failures)
         if segment.voice is not None and messages is not None and (said := _spoken(messages)) != _spoken(given):
             segment.voice.admit(number, said)
     segment.record(StepEnded(number, messages, segment.active()))
@@ -74,22 +74,41 @@ async def end_step(
     if (point := segment.hooks.step_ending) is not None:
         ending = _ending(segment, Step(number, None) if step is None else step.step(), error)
         await (shielded(ending) if point.waits else ending)
+    if handlers := segment.program.handlers:
+        await handled(segment, handlers.get("after_step", ()))
+    if failures:
+        raise failures[0]
 
 
 async def release(segment: Segment) -> None:
     """Let in the messages that hooks and tools have added."""
     held = segment.fold.turn.held if segment.fold.turn is not None else ()
+    failures: list[HookError] = []
     for item in held:
-        await add_message(segment, item.message, item.by)
+        try:
+            await add_message(segment, item.message, item.by)
+        except HookError as error:  # it stays out, and nobody is asked about it again while the turn closes
+            failures.append(error)
     if held:
         segment.record(HeldReleased(len(held)))
+    if failures:
+        raise failures[0]
 
 
-async def _admitted(segment: Segment, messages: tuple[Message, ...], about: str) -> tuple[Message, ...] | None:
-    """The step's messages as the guard lets them in; None if it left them as they are."""
+async def _admitted(
+    segment: Segment, messages: tuple[Message, ...], about: str, failures: list[HookError]
+) -> tuple[Message, ...] | None:
+    """The step's messages as the guard lets them in; None if it left them as they are.
+
+    One on which a hook fails stays out: nobody is asked about it again while the turn closes.
+    """
     admitted: list[Message] = []
     for message in messages:
-        verdict = await admit(segment, message, f"{about}/{message.role}")
+        try:
+            verdict = await admit(segment, message, f"{about}/{message.role}")
+        except HookError as error:
+            failures.append(error)
+            verdict = Deny(failed_hook(error))
         if isinstance(verdict, Deny | Halt):
             withheld = _withheld(message, verdict.reason)
             admitted += [withheld] if withheld is not None else []

@@ -155,6 +155,7 @@ class Program:
         hooks, handlers = self.hooks, self.handlers
         self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
         self.ends_steps = bool(handlers) or hooks.message_adding is not None or hooks.step_ending is not None
+        self.ends_steps = self.ends_steps or not all(_is_ours(maker) for maker in self.makers)
         self.judges_calls = hooks.tool_calling is not None or self.unmatched != "allow" or bool(self.delegates)
         self.reviews_calls = self.judges_calls or hooks.tool_returning is not None
         self.judges_openings = bool(hooks.session_starting or hooks.turn_starting or hooks.message_adding)
@@ -196,6 +197,11 @@ class Program:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=name)
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+
+def _is_ours(maker: object) -> bool:
+    """Whether a composite is of this package: such a one leaves no call open."""
+    return getattr(maker, "__module__", "").startswith("windlass._kernel.")
 
 
 _waiting: ContextVar[frozenset[Program]] = ContextVar("windlass_waiting", default=frozenset())

@@ -26,9 +26,9 @@ from .compacting import compact, relieve
 from .continuing import cut_off
 from .inbox import take_inbox
 from .questions import words_of_a_person
-from .segment import FailedCall, Segment, handled
+from .segment import FailedCall, Segment
 from .side_calls import request_digest
-from .stages import WAITING, begun, decide, inject
+from .stages import WAITING, begun, decide, handled, inject
 
 
 class Runner:
@@ -144,7 +144,7 @@ class Runner:
         segment = self.segment
         segment.fact(StepStarted, number)
         if segment.program.handlers:
-            await handled(segment, segment.program.handlers.get("before_step", ()), segment.state)
+            await handled(segment, segment.program.handlers.get("before_step", ()))
         if (point := segment.hooks.step_starting) is None or not segment.fold.going:
             return
         about = step_id(segment.fold.session, number)

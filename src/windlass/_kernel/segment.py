@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -39,18 +38,21 @@ from windlass.records import (
     CancelRequested,
     Concluded,
     Delegated,
+    Evaluated,
     Fact,
     HookDecided,
+    HookFailed,
     Injected,
+    MessageAdded,
     MessageHeld,
     Record,
-    SideReplied,
     SlotSet,
     Suspended,
+    TurnStarted,
     encode,
 )
 from windlass.slots import Slot
-from windlass.states import Fold, State, Step, StepFold, over, step_id
+from windlass.states import Fold, State, Step, StepFold, step_id
 from windlass.tools import Tool
 from windlass.turns import Asker, Turn, Writes
 
@@ -59,7 +61,6 @@ from .composites import (
     ContinuationEvaluator,
     ErrorHandler,
     ExecutionLifecycle,
-    PhaseHandler,
     StepApplier,
     StepRunner,
     StopResolver,
@@ -67,6 +68,7 @@ from .composites import (
 )
 from .handover import ConsumerWait, Handover
 from .limiting import exceeded, levels
+from .opening import Opening
 from .program import Program
 from .side_calls import ask
 from .speaking import Voice, without_words
@@ -74,6 +76,8 @@ from .speaking import Voice, without_words
 log = logging.getLogger("windlass")
 
 _NOTHING: Mapping[str, Any] = {}
+_OF_HANDLERS = (MessageAdded, MessageHeld, Injected, SlotSet, HookFailed, Evaluated)
+"""What a phase handler may record: nothing that stands for a decision, a call or a result."""
 
 
 class FailedCall(Struct, frozen=True):
@@ -111,6 +115,7 @@ class Rare:
     tried: Mapping[str, int] = {}
     relieved = 0
     onions: tuple[Onion, ...] = ()
+    opening: Opening | None = None
     _unreturned: dict[str, ToolResult] | None = None
     _carried: Carried | None = None
     _cancels = 0
@@ -136,7 +141,7 @@ class Segment(Rare):
 
     __slots__ = (
         "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "durable",
-        "early", "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
+        "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
         "message", "now", "passed", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "stop",
         "task", "unrecorded", "voice",
     )  # fmt: skip
@@ -164,7 +169,6 @@ class Segment(Rare):
         self.began = self._ended = self.inbox = False
         self.stepping = self.passed = 0
         self.unrecorded: tuple[Injected, ...] = ()
-        self.early: tuple[MessageHeld | SideReplied, ...] = ()
         self.task: asyncio.Task[Any] | None = None
         self.stop: Stopped | Cancelled | None = None
         self.hooks = program.hooks
@@ -241,12 +245,25 @@ class Segment(Rare):
     @property
     def state(self) -> State:
         """The current state."""
-        return self.fold.state
+        return self.fold.state if self.opening is None else self.opening.fold.state
 
     def _record(self, record: Record) -> None:
         """Fold a record and tell those who listen."""
         self.fold.add(record)
         self._tell(record)
+
+    def open_turn(self, started: TurnStarted) -> None:
+        """From here on hooks see a turn that has begun, and what they write waits for `turn_opened`."""
+        self.opening = Opening(self.fold, started, self.record)
+        self.record = self.opening.add
+
+    def turn_opened(self) -> list[Record]:
+        """The turn is about to be recorded: what its hooks wrote comes after that."""
+        opening, self.opening = self.opening, None
+        if opening is None:
+            return []
+        self.record = opening.recorder
+        return opening.records
 
     def conceal(self, mask: Callable[[Record], Record]) -> None:
         """From here on secrets are taken out of every record."""
@@ -367,14 +384,19 @@ class Segment(Rare):
         if self.voice is not None and self.voice.handover.full:
             await self.wait_for_consumer(self.voice.handover.room())
 
-    def adopt(self, state: State) -> None:
-        """Take over a state that a phase handler made by recording."""
-        pending = self.fold.pending
+    def made_by(self, handler: str, state: State) -> tuple[Record, ...]:
+        """What a phase handler has recorded to come to a state. It may not have come there in any other way."""
+        pending = tuple(self.fold.pending)
         new = state.pending[len(pending) :]
-        if state.seq != self.fold.seq + len(new) or list(state.pending[: len(pending)]) != pending:
-            raise ConfigError("a phase handler returned a state that does not come from the one it was given")
-        for record in new:
-            self.record(record)
+        if state.pending[: len(pending)] != pending or self.state.record(*new) != state:
+            raise ConfigError(
+                f"phase handler {handler!r} returned a state that it did not make by recording: "
+                "use state.record(…), and return what that gives"
+            )
+        if wrong := [type(record).__name__ for record in new if not isinstance(record, _OF_HANDLERS)]:
+            legal = ", ".join(kind.__name__ for kind in _OF_HANDLERS)
+            raise ConfigError(f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}")
+        return new
 
     def active(self) -> float:
         """Seconds of work since it was last asked."""
@@ -567,8 +589,8 @@ class Segment(Rare):
         for name, (slot, value) in writes.slots.items():
             if self._parallel is not None:
                 self._refuse_conflict(slot, writes.by)
-            if slot.merge is not None and name in self.fold.slots:
-                value = slot.merge(slot.load(self.fold.slots), value)
+            if slot.merge is not None and name in self.state.slots:
+                value = slot.merge(slot.load(self.state.slots), value)
             self.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
             self.hold(MessageHeld(message, writes.by, stage))
@@ -576,15 +598,7 @@ class Segment(Rare):
 
     def hold(self, held: MessageHeld) -> None:
         """Keep a message for the end of the step."""
-        self.record_in_turn(held)
-
-    def record_in_turn(self, record: MessageHeld | SideReplied) -> None:
-        """Record what belongs to the turn. What comes before it has started waits for that."""
-        turn = self.fold.turn
-        if turn is None or (not self.began and self.message is not None and over(self.fold)):
-            self.early = (*self.early, record)
-        else:
-            self.record(record)
+        self.record(held)
 
     def _refuse_conflict(self, slot: Slot[Any], by: str) -> None:
         assert self._parallel is not None
@@ -724,15 +738,3 @@ class Surrounded:
 
         await surround(self.segment.hooks.step_wraps, one, self.segment)(fold.state)
         return steps[0]
-
-
-async def handled(segment: Segment, handlers: Sequence[PhaseHandler], state: State) -> None:
-    """Let phase handlers go on from the state."""
-    for handler in handlers:
-        answer = handler.handle(state, segment.turn)
-        made: object = await answer if inspect.isawaitable(answer) else answer
-        if not isinstance(made, State):
-            name = type(handler).__name__
-            raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
-        segment.adopt(made)
-        state = segment.state

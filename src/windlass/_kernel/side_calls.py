@@ -251,7 +251,7 @@ class SideCall:
         if not self.asker.recorded:
             return
         if isinstance(record, SideReplied):
-            self.segment.record_in_turn(record)
+            self.segment.record(record)
         else:
             self.site.record(record)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Allow, Ask, Deny, Halt
+from windlass.errors import ConfigError, HookError, text_of
 from windlass.events import MessageAdding
 from windlass.messages import Message
 from windlass.messages import digest as digest_of
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import HookDecided, Injected, MessageAdded, Record
-from windlass.states import Fold, step_id
+from windlass.states import Fold, State, step_id
 
+from .composites import PhaseHandler
 from .questions import Settled, after_answer, asked_again, asks_of, judge_again, question, settled_by
 from .segment import Segment
 
@@ -142,6 +145,25 @@ async def add_message(segment: Segment, message: Any, by: str, why: Record | Non
         segment.record(MessageAdded(admitted, by))
         return True
     return False
+
+
+async def handled(segment: Segment, handlers: Sequence[PhaseHandler]) -> None:
+    """Let phase handlers go on from the state. A message that one adds passes the guard's door like any other."""
+    for handler in handlers:
+        name = type(handler).__name__
+        try:
+            answer = handler.handle(segment.state, segment.turn)
+            made: object = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:
+            text = f"phase handler {name!r} failed: {type(error).__name__}: {text_of(error)}"
+            raise HookError(text, hook=name) from error
+        if not isinstance(made, State):
+            raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
+        for record in segment.made_by(name, made):
+            if isinstance(record, MessageAdded) and record.message is not None:
+                await add_message(segment, record.message, record.by or name)
+            else:
+                segment.record(record)
 
 
 async def admit(segment: Segment, message: Any, about: str) -> Any:

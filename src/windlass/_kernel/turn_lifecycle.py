@@ -35,7 +35,7 @@ from windlass.records import (
     TurnEnded,
     TurnStarted,
 )
-from windlass.states import Fold, State
+from windlass.states import Fold, State, over
 from windlass.turns import Writes
 
 from .applying import ENDED_BY_ERROR, abandon, keep_partial, release
@@ -43,11 +43,12 @@ from .compacting import prepare
 from .delegating import check_edit
 from .drifting import differences
 from .inbox import fitting, from_below
+from .opening import withheld
 from .questions import asks_of, question, words_of_a_person
-from .segment import Segment, handled
+from .segment import Segment
 from .shielding import shielded
 from .speaking import Voice
-from .stages import WAITING, add_message, begun, decide, inject, may_go_on, take_in
+from .stages import WAITING, add_message, begun, decide, handled, inject, may_go_on, take_in
 from .unwritten import inject_unwritten
 
 
@@ -64,7 +65,7 @@ class TurnLifecycle(Struct):
         program = segment.program
         if message is None:
             await self._resume()
-        elif fold.turn is None and fold.opened is None and not program.judges_openings and not segment.early:
+        elif fold.turn is None and fold.opened is None and not program.judges_openings:
             self._opened()
             if not program.kept:
                 await program.keep()
@@ -76,7 +77,7 @@ class TurnLifecycle(Struct):
         if program.timed and fold.going:
             segment.watch_time()
         if program.handlers:
-            await handled(segment, program.handlers.get("before_turn", ()), segment.state)
+            await handled(segment, program.handlers.get("before_turn", ()))
         if segment.durable and message is not None:
             await segment.commit()  # before a model is asked: the message is safe, and others find the session
 
@@ -85,28 +86,39 @@ class TurnLifecycle(Struct):
         segment = self.segment
         if segment.fold.turn is not None and not segment.fold.state.over:
             await self._supersede()
+        if segment.program.judges_openings:
+            segment.open_turn(self._started(message))
+            self._take_slots()
         if (halt := await self._open_session()) is None:
             await self._open_turn(message)
         else:
-            self._begin(message)
-            segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+            self._refuse(message, halt)
+
+    def _refuse(self, message: Message, refusal: Halt | Deny) -> None:
+        """The user message is not let in: the log has only its length."""
+        self._begin(message, kept_out=True)
+        reply = refusal.reply if isinstance(refusal, Halt) else None
+        self.segment.conclude(Stopped(StopReason.HALTED, refusal.reason), reply)
 
     async def _open_session(self) -> Halt | None:
-        """Record that the session is opened, if it is new or goes on under another pipeline."""
+        """Record that the session is opened, if it is new or goes on under another pipeline. A refused one is not."""
         segment = self.segment
         program, fold = segment.program, segment.fold
+        record = segment.record if segment.opening is None else segment.opening.recorder
         if fold.opened is not None:
             if fold.pipeline != program.digest or fold.ended:
-                segment.record(SessionOpened("resumed", program.name, program.digest, at=segment.now()))
+                record(SessionOpened("resumed", program.name, program.digest, at=segment.now()))
                 await program.keep()
             return None
-        system = tools = sections = verdict = None
+        system = tools = sections = None
         if (point := segment.hooks.session_starting) is not None:
             setup = Setup(program.system, program.specs)
             passage = Passage(point, SessionStarting(setup, segment.turn), segment, fold.session)
             changed: Setup = (await passage.rewrite()).setup
             self._check_tools(changed)
             verdict = await decide(segment, passage)
+            if isinstance(verdict, Halt):
+                return verdict
             added: list[TextPart] = [part for item in await passage.inject() for part in item.parts]  # type: ignore[misc]
             sections = (*self._kept_sections(changed.system), *added)
             system = joined(sections)
@@ -115,7 +127,7 @@ class TurnLifecycle(Struct):
             tools = None if changed.tools == program.specs else changed.tools
         self._opened(system, tools, sections)
         await program.keep()
-        return verdict if isinstance(verdict, Halt) else None
+        return None
 
     def _check_tools(self, setup: Setup) -> None:
         """Refuse a tool that hooks have added and nobody can execute: no tool, no wrap, no gate that might answer."""
@@ -145,35 +157,47 @@ class TurnLifecycle(Struct):
     ) -> None:
         """Record that a session is opened, with what hooks have changed of the agent's."""
         segment = self.segment
-        program, record, now = segment.program, segment.record, segment.now
-        record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections))
+        program, now = segment.program, segment.now
+        record = segment.record if segment.opening is None else segment.opening.recorder
+        parent = "" if segment.parent is None else segment.parent.fold.session
+        record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections, parent))
 
     def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
         """Who put what into the system text, once rewrites have seen it: what they changed is theirs."""
-        program, pending = self.segment.program, self.segment.fold.pending
-        if system == program.system:
+        program, opening = self.segment.program, self.segment.opening
+        if system == program.system or opening is None:
             return program.sections
-        hooks = [record.hook for record in pending if isinstance(record, Rewritten) and "system" in record.fields]
+        hooks = [
+            record.hook for record in opening.records if isinstance(record, Rewritten) and "system" in record.fields
+        ]
         by = ", ".join(hooks)
         if program.system and system.startswith(f"{program.system}\n\n"):
             return (*program.sections, TextPart(system[len(program.system) + 2 :], by))
         return (TextPart(system, by),) if system else ()
 
-    def _begin(self, message: Message) -> None:
-        """Record that a turn has started."""
+    def _started(self, message: Message, kept_out: bool = False) -> TurnStarted:
         segment, fold = self.segment, self.segment.fold
-        record, now = segment.record, segment.now
-        number = fold.turns + 1
+        number, now = fold.turns + 1, segment.now
+        if kept_out:
+            size = max(len(message.text), 1)
+            return TurnStarted(number, withheld(message), f"{fold.session}/t{number}", now(), withheld=size)
+        return TurnStarted(number, message, f"{fold.session}/t{number}", now())
+
+    def _begin(self, message: Message, kept_out: bool = False) -> None:
+        """Record that a turn has started, and then what its hooks wrote before."""
+        segment, opening = self.segment, self.segment.opening
+        written = segment.turn_opened()
+        record = segment.record
         segment.began = True
-        record(TurnStarted(number, message, f"{fold.session}/t{number}", now()))
+        record(self._started(message, kept_out))
         if segment.stop is not None:
             segment.note_stop()
         if segment.taken is not None:
             segment.record(InboxTaken(segment.taken, "steer"))
-        if segment.given_slots:
+        if segment.given_slots and opening is None:
             self._take_slots()
-        for held in segment.early:
-            segment.record(held)
+        for one in written:
+            record(one)
 
     def _take_slots(self) -> None:
         """What the caller gave for slots; those that take nothing from callers do not get it."""
@@ -198,44 +222,45 @@ class TurnLifecycle(Struct):
             message = (await door.rewrite()).message
             if passage is not None:
                 passage.event = replace(passage.event, message=message)
-        self._begin(message)
-        await self._judge_turn(passage, door)
+        verdict, refusal = await self._judge_turn(passage, door, message)
+        if refusal is None:
+            self._begin(message)
+            await self._let_in(passage, verdict)
+        else:
+            self._refuse(message, refusal)
 
-    async def _judge_turn(self, passage: Passage | None, door: Passage | None) -> None:
+    async def _judge_turn(
+        self, passage: Passage | None, door: Passage | None, message: Message
+    ) -> tuple[Any, Halt | Deny | None]:
+        """What TurnStarting says of the message, and who keeps it out, there or at the guard's door."""
         segment = self.segment
-        turn = segment.fold.turn
-        assert turn is not None
-        verdict = None if passage is None else await decide(segment, passage, lambda: digest(turn.message.text))
+        verdict = None if passage is None else await decide(segment, passage, lambda: digest(message.text))
+        if isinstance(verdict, Halt):
+            return verdict, verdict
+        at_door = None if door is None or verdict is WAITING else await decide(segment, door)
+        return verdict, at_door if isinstance(at_door, Halt | Deny) else None
+
+    async def _let_in(self, passage: Passage | None, verdict: Any) -> None:
+        """The user message into the transcript, with what is injected beside it; unless a person has to answer."""
+        segment = self.segment
         if verdict is WAITING:
             segment.suspend()
-        elif isinstance(verdict, Halt):
-            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
-        elif isinstance(verdict, Answer):
-            if await self._let_in(door):
-                text = "".join(getattr(part, "text", "") for part in render(verdict.value))
-                await add_message(segment, assistant(text), "answer")
-                self._unheard = True
-                segment.conclude(Completed())
-        else:
-            items = [] if passage is None else await passage.inject()
-            for item in items:
-                if not item.durable:
-                    await take_in(segment, item)
-            if await self._let_in(door):
-                for item in items:
-                    if item.durable:
-                        await take_in(segment, item)
-
-    async def _let_in(self, door: Passage | None) -> bool:
-        """The user message past the guard's door. One that is not let in ends the turn."""
-        segment = self.segment
-        verdict = None if door is None else await decide(segment, door)
-        if isinstance(verdict, Halt | Deny):
-            segment.conclude(Stopped(StopReason.HALTED, verdict.reason), getattr(verdict, "reply", None))
-            return False
+            return
+        answered = isinstance(verdict, Answer)
+        items = [] if passage is None or answered else await passage.inject()
+        for item in items:
+            if not item.durable:
+                await take_in(segment, item)
         segment.record(MessageAdded())
         await release(segment)
-        return True
+        if answered:
+            text = "".join(getattr(part, "text", "") for part in render(verdict.value))
+            await add_message(segment, assistant(text), "answer")
+            self._unheard = True
+            segment.conclude(Completed())
+        for item in items:
+            if item.durable:
+                await take_in(segment, item)
 
     async def _supersede(self) -> None:
         """A new message on a turn that is not over: its open calls are closed first, then it ends, hooks and all."""
@@ -322,7 +347,12 @@ class TurnLifecycle(Struct):
             passage = Passage(point, TurnStarting(turn.message, segment.turn), segment, about)
         if (point := segment.hooks.message_adding) is not None:
             door = Passage(point, MessageAdding(turn.message, segment.turn), segment, about + "/message")
-        await self._judge_turn(passage, door)
+        verdict, refusal = await self._judge_turn(passage, door, turn.message)
+        if refusal is None:
+            await self._let_in(passage, verdict)
+        else:
+            reply = refusal.reply if isinstance(refusal, Halt) else None
+            segment.conclude(Stopped(StopReason.HALTED, refusal.reason), reply)
 
     async def _resuming(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
         """Resuming: hooks may stop the turn or ask again before it goes on; `answered` says what a person told."""
@@ -385,7 +415,7 @@ class TurnLifecycle(Struct):
         if turn is not None and turn.concluded is not None and turn.outcome is None:
             program = segment.program
             quiet = segment.hooks.turn_ending is None and segment.voice is None and not program.handlers
-            if quiet and program.read_output is None:
+            if quiet and program.read_output is None and not turn.held:
                 self._note_end(turn.concluded, None, False)
             else:
                 await self._end(turn.concluded)
@@ -406,13 +436,13 @@ class TurnLifecycle(Struct):
                 segment.suspend()
                 return
             outcome, text = ended or (outcome, "")
-            await release(segment)
+        await release(segment)
         if isinstance(outcome, Completed) and (why := self._misfit(text)):
             outcome, text = Stopped(StopReason.WITHHELD, why), ""
         if segment.voice is not None and not final:
             self._last_words(segment.voice, text)
         if segment.program.handlers:
-            await handled(segment, segment.program.handlers.get("after_turn", ()), segment.state)
+            await handled(segment, segment.program.handlers.get("after_turn", ()))
         self._note_end(outcome, text, final)
 
     def _misfit(self, text: str | None) -> str:
@@ -522,10 +552,10 @@ class TurnLifecycle(Struct):
         else:
             outcome = segment.stop or Cancelled(str(error))
         try:
-            if segment.fold.turn is None or segment.state.over:
+            if over(segment.fold):
                 if segment.began or segment.message is None:
                     return await segment.settle()
-                self._begin(segment.message)
+                self._begin(segment.message, kept_out=segment.program.judges_openings)
             if not isinstance(outcome, Failed):
                 keep_partial(segment)
             segment.request_cancel(outcome)
