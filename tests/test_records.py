@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from windlass import Message, OpaquePart, TextPart, ToolResult, fold, user
 from windlass.decisions import AnyDecision, AnyResolution, Deny
+from windlass.errors import StoreError
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import (
     KINDS,
@@ -195,11 +196,31 @@ def test_a_record_of_an_unknown_kind_is_kept_byte_for_byte(kind, fields):
     assert encode(decode(encode(read))) == data
 
 
-@pytest.mark.parametrize("data", [b"{}", b'{"kind":5}', b'{"kind":null,"a":1}', b'{"kind":"TurnStarted"}'])
-def test_a_record_without_a_proper_kind_or_without_its_fields_is_kept_as_it_is(data):
+@pytest.mark.parametrize("data", [b"{}", b'{"kind":5}', b'{"kind":null,"a":1}'])
+def test_a_record_without_a_proper_kind_is_kept_as_it_is(data):
     read = decode(data)
     assert isinstance(read, Unknown)
     assert encode(read) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b'{"kind":"TurnStarted"}', "turn"),
+        (b'{"kind":"TurnStarted","turn":1,"ref":"r","message":{"role":"user","parts":"hello"}}', "message.parts"),
+        (b'{"kind":"ToolReturned","call":"c","name":"n","result":{"content":[{"type":"text","text":5}]}}', "text"),
+        (b'{"kind":"Answered","id":"a","answer":{"answer":"Approve","by":5},"digest":"d"}', "by"),
+    ],
+)
+def test_a_record_of_a_known_kind_that_cannot_be_read_is_an_error_that_names_it(data, what):
+    kind = plain(data)["kind"]
+    with pytest.raises(StoreError, match=rf"kind {kind} cannot be read.*{what}"):
+        decode(data)
+
+
+def test_a_value_that_json_does_not_have_is_never_written():
+    with pytest.raises(TypeError, match="a record cannot hold a object"):
+        encode(SlotSet("s", object()))
 
 
 def with_new_tag(value: Any, field: str, tag: str) -> Any:
@@ -215,18 +236,21 @@ def with_new_tag(value: Any, field: str, tag: str) -> Any:
 @given(
     records(), st.sampled_from(["decision", "answer", "outcome", "role", "status", "finish", "action", "how"]), texts
 )
-def test_an_unknown_word_in_a_known_record_never_raises_and_nothing_of_it_is_lost(record, field, tag):
+def test_an_unknown_word_in_a_known_record_is_an_error_or_nothing_of_it_is_lost(record, field, tag):
     newer = with_new_tag(plain(encode(record)), field, "Zz" + tag)
-    read = decode(msgspec.json.encode(newer))
-    assert plain(encode(read)) == newer
+    try:
+        read = decode(msgspec.json.encode(newer))
+    except StoreError as error:
+        assert f"kind {newer['kind']} cannot be read" in str(error)  # noqa: PT017
+    else:
+        assert plain(encode(read)) == newer
 
 
 @given(values_of(HookDecided | ToolDecided), texts, plain_values)
-def test_an_unknown_decision_is_kept(record, tag, extra):
+def test_an_unknown_decision_is_an_error_that_names_the_record(record, tag, extra):
     newer = {**plain(encode(record)), "verdict": {"decision": "Zz" + tag, "x": extra}}
-    read = decode(msgspec.json.encode(newer))
-    assert isinstance(read, Unknown)
-    assert read.data == newer
+    with pytest.raises(StoreError, match=newer["kind"]):
+        decode(msgspec.json.encode(newer))
 
 
 LOG = [

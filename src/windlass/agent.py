@@ -48,6 +48,7 @@ from ._options import (
     whole,
 )
 from .approvals import CHILD, ask_approver, child_refused, resolve
+from .checking import check_reason, said_message
 from .context.assembly import prompt_of
 from .criteria import name_of
 from .decisions import AnyResolution
@@ -557,6 +558,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         One that runs here ends now, one that is suspended or runs elsewhere when its owner next looks at its inbox. The
         session may be that of a sub-agent: then the agent that called it goes on.
         """
+        check_reason(reason)
         if (segment := self._segment(session)) is not None:
             return segment.cancel(reason)
         records = await self._store.read(session)
@@ -993,7 +995,12 @@ def _check_answers(answers: object) -> None:
 
 
 def _user_message(message: str | Message) -> Message:
-    given = as_message(message)
+    if type(message) is not Message:
+        return as_message(message)
+    try:
+        given = said_message(message)
+    except TypeError as error:
+        raise ConfigError(f"the message is invalid: {error}") from None
     if given.role != "user":
         raise ConfigError(f"a turn is opened by a user message, not by one of role {given.role!r}")
     return given

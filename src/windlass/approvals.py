@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ._text import printable
+from .checking import checked_resolution
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
 from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
 from .messages import ToolCall
@@ -51,7 +52,7 @@ async def resolve(
     if asked is None:
         raise stale(session, ask_id, "no such question is open; " + _open(waiting))
     now = time.time() if now is None else now
-    check_answer(session, asked, answer, now, fits)
+    answer = check_answer(session, asked, answer, now, fits)
     given = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
     data: dict[str, Any] | None = given if mask is None else mask(given)
     (owner, key), *above = await _holders(store, session, records, asked)
@@ -120,16 +121,21 @@ def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), given
 
 
-def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None) -> None:
-    """Raise `StaleAnswer` unless a question can be answered so, by whoever gives the answer, at this moment."""
+def check_answer(
+    session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None
+) -> AnyResolution:
+    """The answer as a log gives it back. Raises `StaleAnswer` unless the question can be answered so, by this person,
+    at this moment."""
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
         given = kind or type(answer).__name__
         raise stale(session, asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
     if expired(asked, now):
         raise stale(session, asked.id, "it has expired")
-    if isinstance(answer, Edit) and not isinstance(answer.arguments, dict):
-        raise stale(session, asked.id, f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
+    try:
+        answer = checked_resolution(answer)
+    except TypeError as error:
+        raise stale(session, asked.id, f"the answer is invalid: {error}") from None
     if asked.approvers is not None and answer.by not in asked.approvers:
         text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
         raise stale(session, asked.id, text)
@@ -138,6 +144,7 @@ def check_answer(session: str, asked: Asked, answer: AnyResolution, now: float, 
             fits(asked.call.replace(arguments=answer.arguments))
         except ToolError as error:
             raise stale(session, asked.id, f"the edited arguments do not fit: {error}") from error
+    return answer
 
 
 def expired(asked: Asked, now: float) -> bool:
@@ -155,7 +162,7 @@ def checked_answers(
         asked = questions.get(ask_id)
         if asked is None:
             raise stale(session, ask_id, "no such question is open; " + _open(questions))
-        check_answer(session, asked, answer, now, fits)
+        answer = check_answer(session, asked, answer, now, fits)
         records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
     for asked in waiting:
         if expired(asked, now) and asked.id not in answers:

@@ -6,9 +6,10 @@ import enum
 from math import inf
 from typing import Any, Literal, TypeAlias, get_args
 
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import force_setattr
 
-from .messages import Value
+from .messages import ContentPart, ImagePart, Message, ModelReply, OpaquePart, TextPart, ToolResult, Value
 
 AnswerKind = Literal["approve", "edit", "reject", "respond"]
 ANSWER_KINDS: tuple[str, ...] = get_args(AnswerKind)
@@ -29,9 +30,41 @@ class Deny(Decision, frozen=True):
 
 
 class Answer(Decision, frozen=True, gc=True):
-    """Skip the effect and use this value as its result."""
+    """Skip the effect and use this value as its result.
+
+    `holds` is set by itself if the value is one of Windlass's own, so that a log gives back the same.
+    """
 
     value: Any
+    holds: Literal["result", "reply", "message", "parts"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.holds is not None and isinstance(self.value, dict | list):  # from a log
+            force_setattr(self, "value", convert(self.value, _HELD[self.holds]))
+        elif (holds := _holds(self.value)) is not self.holds:
+            force_setattr(self, "holds", holds)
+
+
+_HELD: dict[str, Any] = {
+    "result": ToolResult,
+    "reply": ModelReply,
+    "message": Message,
+    "parts": tuple[ContentPart, ...],
+}
+
+
+def _holds(value: Any) -> Literal["result", "reply", "message", "parts"] | None:
+    match value:
+        case ToolResult():
+            return "result"
+        case ModelReply():
+            return "reply"
+        case Message():
+            return "message"
+        case (TextPart() | ImagePart() | OpaquePart(), *rest) if isinstance(value, tuple):
+            return "parts" if all(isinstance(part, TextPart | ImagePart | OpaquePart) for part in rest) else None
+        case _:
+            return None
 
 
 class Ask(Decision, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeAlias, overload
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 from msgspec.structs import replace as _replace
 
 from .errors import BadReply
@@ -72,11 +73,17 @@ class ToolCallPart(Value, frozen=True, tag="tool_call", tag_field="type"):
 
 
 class OpaquePart(Value, frozen=True, gc=True, tag="opaque", tag_field="type"):
-    """Something only its vendor understands, kept so that it can be sent back unharmed."""
+    """Something only its vendor understands, kept so that it can be sent back unharmed.
+
+    `data` is what JSON has: it is copied when the part is made, and nobody can change it.
+    """
 
     vendor: str
     data: Any
     mediated: bool = True
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "data", plain(self.data))
 
 
 ContentPart: TypeAlias = TextPart | ImagePart | OpaquePart
@@ -343,6 +350,46 @@ def thawed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: thawed(item) for key, item in value.items()}
     return [thawed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON gives it back, which nobody can change in place; TypeError if JSON cannot hold it."""
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise TypeError("it contains itself, or is nested too deeply") from None
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is int:
+        if not _LEAST <= value <= _MOST:
+            raise TypeError(f"the number {value:.3g} is too large: JSON here has 64 bits")
+        return value
+    if kind is float:
+        if value - value != 0.0:
+            raise TypeError(f"JSON has no {value}")
+        return value
+    if isinstance(value, Mapping):
+        return FrozenDict({_key(key): _plain(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return FrozenList([_plain(item) for item in value])
+    made = msgspec.to_builtins(value, str_keys=True)
+    if type(made) is kind:
+        raise TypeError(f"JSON has no {kind.__name__}")
+    return _plain(made)
+
+
+def _key(key: Any) -> str:
+    made = key if type(key) is str else msgspec.to_builtins(key)
+    if type(made) is int or type(made) is str:
+        return str(made)
+    raise TypeError(f"the keys of a JSON object are texts, not {type(key).__name__}")
+
+
+_LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class ToolSpec(Value, frozen=True):

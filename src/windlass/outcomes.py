@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import math
 from typing import Any
 
 from . import errors
@@ -66,11 +67,17 @@ def error_value(error: BaseException) -> ErrorValue:
     return ErrorValue(
         type(error).__name__,
         text_of(error) or type(error).__name__,
-        raiser_of(error) or None,
-        error.retryable if isinstance(error, ModelError) else False,
-        error.retry_after if isinstance(error, ModelError) else None,
-        error.status if isinstance(error, ModelError) else None,
+        str(raiser_of(error)) or None,
+        bool(error.retryable) if isinstance(error, ModelError) else False,
+        _seconds(error.retry_after) if isinstance(error, ModelError) else None,
+        error.status if isinstance(error, ModelError) and type(error.status) is int else None,
     )
+
+
+def _seconds(given: object) -> float | None:
+    """What an error says of the time to wait; models raise what they like."""
+    known = type(given) is int or (type(given) is float and math.isfinite(given))
+    return float(given) if known else None  # type: ignore[arg-type]
 
 
 def recorded_error(error: ErrorValue) -> Exception:

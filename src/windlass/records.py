@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args
 import msgspec
 
 from .decisions import AnyDecision, AnyResolution, Vote
+from .errors import StoreError
 from .messages import (
     PART_TAGS,
     ContentPart,
@@ -420,7 +421,7 @@ class TurnEnded(Record, frozen=True):
 
 
 class Unknown(Record, frozen=True, gc=True):
-    """A record written by a newer version of Windlass. It is kept as it is and changes no state."""
+    """A record written by a newer version of Windlass. It can be shown and exported; the session does not go on."""
 
     name: str
     data: dict[str, Any]
@@ -442,7 +443,12 @@ UPCASTERS: dict[str, Upcaster] = {}
 """From an old kind to a function that gives the plain form of the next one. The second shape of a record is tagged
 `Name.2`, so the kind is the version."""
 
-_encoder = msgspec.json.Encoder(enc_hook=str)
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_refuse)
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(AnyRecord)
 _plain: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
@@ -453,12 +459,12 @@ def encode(record: Record) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=str)).encode()
+        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_refuse)).encode()
 
 
 def decode(data: bytes) -> Record:
     """A record from its bytes. What a newer version wrote is survived: new fields are passed over, unknown parts
-    become opaque, an unknown kind becomes `Unknown`."""
+    become opaque, an unknown kind becomes `Unknown`. A known kind that cannot be read raises `StoreError`."""
     try:
         return _decoder.decode(data)
     except msgspec.ValidationError:
@@ -472,10 +478,13 @@ def _survive(plain: dict[str, Any]) -> Record:
     while kind not in KINDS and kind in UPCASTERS:
         plain = UPCASTERS[kind](plain)
         kind = str(plain.get("kind"))
+    if kind not in KINDS:
+        return Unknown(kind, plain)
     try:
         return msgspec.convert(_opaque(plain), KINDS[kind])
-    except (KeyError, msgspec.ValidationError):
-        return Unknown(kind, plain)
+    except msgspec.ValidationError as error:
+        text = f"a record of kind {kind} cannot be read: {error}"
+        raise StoreError(f"{text}. It is damaged, or another version of Windlass wrote it") from None
 
 
 _FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings")
@@ -487,7 +496,7 @@ def _opaque(value: Any) -> Any:
         return [_opaque(item) for item in value]
     if not isinstance(value, dict):
         return value
-    known = {key: item if key in _FOREIGN else _opaque(item) for key, item in value.items()}
+    known = {key: item if key in _FOREIGN and "holds" not in value else _opaque(item) for key, item in value.items()}
     if known.get("decision") == "Retry":  # what `Again` was called before
         known = {"decision": "Again", "after": max(known.get("delay", 0.0), 0.0)}
     for key in ("parts", "content"):

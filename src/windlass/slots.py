@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from .errors import HookError
-from .messages import frozen, thawed
+from .messages import plain, thawed
 
 T = TypeVar("T")
 
@@ -63,9 +63,9 @@ class Slot(Generic[T]):
     def dump(self, value: object, by: str) -> Any:
         """The plain form of a value, or an error that names slot and writer."""
         try:
-            plain = msgspec.to_builtins(value, str_keys=True)
-            msgspec.convert(plain, self.type)
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            kept = plain(msgspec.to_builtins(value, str_keys=True))
+            msgspec.convert(thawed(kept), self.type)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             message = f"{by!r} set slot {self.name!r} to a value that is no {self.type.__name__}: {error}"
             raise HookError(message, hook=by) from error
-        return frozen(plain)
+        return kept

@@ -440,12 +440,14 @@ class Fold:
     `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
     the latest step, if nobody has asked for it as a value yet. `messages` is the transcript so far; it shares its
     storage with all that came before. `laid` is what the assembly of requests remembers of the turn. `written` are the
-    stored records since the latest turn began, and maybe some before: `of_latest_turn` cuts them off.
+    stored records since the latest turn began, and maybe some before: `of_latest_turn` cuts them off. `unknown` names
+    the first kind of record that only a newer version knows.
     """
 
     __slots__ = (
         "_items", "_shown", "_state", "before", "compactions", "ended", "going", "inbox", "laid", "last", "messages",
-        "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "written",
+        "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "unknown",
+        "written",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
@@ -468,6 +470,7 @@ class Fold:
         self.messages = _NO_MESSAGES
         self.compactions: tuple[Shown, ...] = ()
         self.laid: Any = None
+        self.unknown = ""
         self._items: list[Message] = []
         self._shown = _NO_ITEMS
         self._state: State | None = None
@@ -1011,7 +1014,11 @@ def _changes_nothing(fold: Fold, record: r.Record) -> None:
     """A record for those who read the log."""
 
 
-_FOLDS[r.Unknown] = _changes_nothing
+def _note_unknown(fold: Fold, record: r.Unknown) -> None:
+    fold.unknown = fold.unknown or record.name or "?"
+
+
+_FOLDS[r.Unknown] = _note_unknown
 for _kind in r.KINDS.values():
     _FOLDS.setdefault(_kind, _changes_nothing)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from .checking import said_message
 from .errors import HookError
-from .messages import Message, Messages, ModelReply, ToolCall, Usage
+from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage
 from .slots import Slot
 from .states import State
 
@@ -157,9 +158,9 @@ class Turn(Generic[ScopeT]):
     def add(self, message: Message | str) -> None:
         """Add a message to the transcript, after those of the step, when the hook has returned."""
         writes = self._writable("add a message")
-        if isinstance(message, str):
-            message = Message("user", (), writes.by).replace(parts=_text(message))
-        writes.messages.append(message)
+        if type(message) is str:
+            message = Message("user", (TextPart(message),), writes.by)
+        writes.messages.append(said_message(message))
 
     def cancel(self, reason: str = "") -> None:
         """End the turn now: what runs is cancelled, open calls are closed, the ending hooks run. From any thread."""
@@ -219,9 +220,3 @@ def askers(turn: Turn[Any]) -> tuple[Any, ...]:
 
 def _over(what: str) -> HookError:
     return HookError(f"cannot {what}: the turn is over, and this object belongs to it alone", hook="")
-
-
-def _text(text: str) -> tuple[Any, ...]:
-    from .messages import TextPart
-
-    return (TextPart(text),)

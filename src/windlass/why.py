@@ -533,7 +533,7 @@ def _decided(decision: Any) -> Data:
 
 
 def _fields(value: msgspec.Struct) -> Data:
-    return {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: getattr(value, name) for name in value.__struct_fields__ if name != "holds"}
 
 
 def _resolution(answer: Any) -> str:

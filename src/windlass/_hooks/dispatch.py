@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from windlass.checking import checked_decision, checked_parts
 from windlass.decisions import Again, Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Says, Vote
-from windlass.errors import HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError, text_of
-from windlass.messages import ToolCall, as_parts, frozen
+from windlass.errors import BadReply, HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError, text_of
+from windlass.events import ModelCalling
+from windlass.messages import FrozenDict, ToolCall
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
 from windlass.turns import Asker, Host, Turn, Writes, askers
@@ -238,7 +239,7 @@ class Passage(Struct, gc=False):
         if says.rewrite is not None:
             self._change(hook, says.rewrite)
         if says.decision is not None:
-            _check_decision(hook, self.point, says.decision)
+            says = replace(says, decision=_check_decision(hook, self.point, says.decision))
         if says.inject is not None and self.point.event.injects is None:
             raise IllegalAnswer(
                 f"hook {hook.name!r} injects on {self.point.name}, where nothing can be added",
@@ -260,7 +261,7 @@ class Passage(Struct, gc=False):
         fields = changes(old, new)
         if fields:
             self.event = replace(self.event, **{name: new})
-            self.site.record(Rewritten(self.point.name, hook.name, self.about, frozen(fields)))
+            self.site.record(Rewritten(self.point.name, hook.name, self.about, FrozenDict(fields)))
 
     def _completed(self, hook: Hook, call: ToolCall) -> ToolCall:
         """A rewritten call as the next hooks see it. Arguments that do not fit the tool are the error of the hook."""
@@ -316,7 +317,7 @@ class Passage(Struct, gc=False):
                 answer = answer.decision if isinstance(answer, Says) else answer
             if answer is None:
                 return
-            _check_decision(hook, self.point, answer)
+            answer = _check_decision(hook, self.point, answer)
         except Exception as error:
             answer = self._failed(hook, error)
         if answer is not None:
@@ -351,7 +352,7 @@ class Passage(Struct, gc=False):
                 return
             answer = await call(hook, self.event, self.site, self.about, may_write=False)
             if answer is not None:
-                _check_decision(hook, self.point, answer)
+                answer = _check_decision(hook, self.point, answer)
         except asyncio.CancelledError:
             late = HookTimeout(f"shadow {hook.name!r} was not done when the turn was", hook=hook.name)
             self.site.record(HookFailed(hook.name, self.point.name, error_value(late), effect="shadow"))
@@ -420,11 +421,14 @@ class Passage(Struct, gc=False):
     def _injected(self, hook: Hook, answer: Any, about: str) -> Injected:
         given = answer if isinstance(answer, Injected) else Injected(answer)
         try:
-            parts = as_parts(given.parts, hook.name)
+            parts = checked_parts(given.parts, hook.name)
+            flags: tuple[object, ...] = (given.durable, given.record)
+            if any(type(flag) is not bool for flag in flags):
+                raise TypeError("durable and record are True or False")
         except TypeError as error:
-            text = f"inject {hook.name!r} answered on {self.point.name}: {error}"
+            text = f"{hook.kind} {hook.name!r} injected an invalid value on {self.point.name}: {error}"
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
-        return replace(given, parts=parts, hook=hook.name, event=self.point.name, about=about)
+        return Injected(parts, given.durable, given.record, hook.name, self.point.name, about)
 
     def _within_own_reserve(self, hook: Hook, made: Injected) -> None:
         if hook.reserve is not None and (size := self.site.tokens(made.parts)) > hook.reserve:
@@ -443,25 +447,22 @@ class Passage(Struct, gc=False):
         return InjectionOverflow(text, hook=hook.name, event=self.point.name, size=size, reserve=reserve)
 
 
-def _check_decision(hook: Hook, point: Point, decision: Any) -> None:
-    """Refuse what the event does not take, and a decision that a log could not hold."""
+def _check_decision(hook: Hook, point: Point, decision: Any) -> Any:
+    """The decision as a log gives it back. Refuses one that the event does not take or that a log could not hold."""
     if rank_of(point.event, decision) is None:
         raise illegal(hook, point, decision)
-    if isinstance(decision, Vote):
-        return
-    if isinstance(decision, Ask) and not set(decision.allow) & set(point.event.answers):
-        text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where nobody can answer by"
-        legal = ", ".join(point.event.answers)
-        raise IllegalAnswer(f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name)
     try:
-        plain = msgspec.to_builtins(decision)
-        if not isinstance(decision, Answer | Finish):
-            msgspec.convert(plain, type(decision))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        decision = checked_decision(decision, reply=point.event is ModelCalling)
+    except (BadReply, TypeError) as error:
         text = (
             f"{hook.kind} {hook.name!r} ({hook.source}) answered {type(decision).__name__} on {point.name} with a value"
         )
         raise IllegalAnswer(f"{text} that cannot be kept: {error}", hook=hook.name, event=point.name) from error
+    if isinstance(decision, Ask) and not set(decision.allow) & set(point.event.answers):
+        text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where nobody can answer by"
+        legal = ", ".join(point.event.answers)
+        raise IllegalAnswer(f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name)
+    return decision
 
 
 def cancelled() -> bool:

@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from windlass.errors import IllegalAnswer
+from windlass.checking import (
+    checked_call,
+    checked_message,
+    checked_reply,
+    checked_request,
+    checked_result,
+    read_back,
+)
+from windlass.errors import BadReply, IllegalAnswer
 from windlass.events import Compaction, Setup
 from windlass.messages import (
     Delegation,
@@ -21,8 +29,7 @@ from windlass.messages import (
     ToolCallPart,
     ToolResult,
     ToolResultPart,
-    frozen,
-    render,
+    plain,
 )
 from windlass.types import AnyEvent
 
@@ -33,7 +40,7 @@ def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
     """The new payload in its proper type, or an error that names the hook and says what it may change."""
     try:
         return _COERCIONS[type(old)](old, new)
-    except (TypeError, ValueError) as error:
+    except (BadReply, TypeError, ValueError) as error:
         text = (
             f"{hook.kind} {hook.name!r} ({hook.source}) cannot change the {event.payload} of {event.__name__}: {error}"
         )
@@ -42,20 +49,41 @@ def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
 
 def _message(old: Message, new: Any) -> Message:
     if type(new) is str:
-        kept = tuple(part for part in old.parts if not isinstance(part, TextPart))
-        return old.replace(parts=(TextPart(new), *kept))
+        if new != old.text and old.role == "tool":
+            raise ValueError("the text of a tool message is in its results: return a Message with changed results")
+        return _said(old, new)
     if type(new) is not Message:
         raise TypeError(f"expected a Message or a str, got {type(new).__name__}")
-    if new.role != old.role:
-        raise ValueError(f"a {old.role} message cannot become a {new.role} message")
-    if _calls(new) != _calls(old):
-        raise ValueError("the tool calls and results of a message cannot be taken away or renamed")
-    return new
+    message = checked_message(new)
+    if message.role != old.role:
+        raise ValueError(f"a {old.role} message cannot become a {message.role} message")
+    if _calls(message) != _calls(old):
+        raise ValueError("the tool calls and results of a message cannot be added, taken away, renamed or changed")
+    return message
 
 
-def _calls(message: Message) -> list[str]:
+def _said(old: Message, text: str) -> Message:
+    """The message with another text: the same message if that is its text."""
+    return old if text == old.text else old.replace(parts=_with_text(old.parts, text))
+
+
+def _with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+    """The parts with another text: the first text part holds it, the others are gone, the rest stays where it is.
+
+    Without a text part it comes after the thinking, before all else. No part is ever empty.
+    """
+    first = next((at for at, part in enumerate(parts) if type(part) is TextPart), None)
+    kept = [part for at, part in enumerate(parts) if type(part) is not TextPart or (at == first and text)]
+    if first is not None:
+        return tuple([part.replace(text=text) if type(part) is TextPart else part for part in kept])
+    at = next((at for at, part in enumerate(parts) if type(part) is not ThinkingPart), len(parts))
+    return (*parts[:at], TextPart(text), *parts[at:])
+
+
+def _calls(message: Message) -> list[tuple[str, ...]]:
+    """The calls of a message, with their arguments, and the calls whose results it has."""
     return [
-        part.id if isinstance(part, ToolCallPart) else part.call_id
+        (part.id, part.name, part.json) if isinstance(part, ToolCallPart) else (part.call_id, part.name)
         for part in message.parts
         if isinstance(part, ToolCallPart | ToolResultPart)
     ]
@@ -64,20 +92,20 @@ def _calls(message: Message) -> list[str]:
 def _request(old: ModelRequest, new: Any) -> ModelRequest:
     if type(new) is not ModelRequest:
         raise TypeError(f"expected a ModelRequest made with event.request.replace(…), got {type(new).__name__}")
-    return new
+    return checked_request(new, old)
 
 
 def _reply(old: ModelReply, new: Any) -> ModelReply:
     if type(new) is str:
-        kept = tuple(part for part in old.message.parts if not isinstance(part, TextPart))
-        new = old.replace(message=old.message.replace(parts=(TextPart(new), *kept)))
+        return old if new == old.text else old.replace(message=_said(old.message, new))
     if type(new) is Message:
         new = old.replace(message=new)
     if type(new) is not ModelReply:
         raise TypeError(f"expected a ModelReply, a Message or a str, got {type(new).__name__}")
-    if not _signed(new) <= _signed(old):
+    reply = checked_reply(new)
+    if not _signed(reply) <= _signed(old):
         raise ValueError("a signed part cannot be edited: leave it, or drop it whole")
-    return new
+    return reply
 
 
 def _signed(reply: ModelReply) -> set[ThinkingPart]:
@@ -91,11 +119,13 @@ def _call(old: ToolCall, new: Any) -> ToolCall:
         raise TypeError(f"expected a ToolCall made with event.call.replace(arguments=…), got {type(new).__name__}")
     if (new.id, new.name) != (old.id, old.name):
         raise ValueError("only the arguments may change")
-    return new
+    return checked_call(new)
 
 
 def _result(old: ToolResult, new: Any) -> ToolResult:
-    return new if type(new) is ToolResult else ToolResult(render(new), old.status)
+    if type(new) is str:
+        return old if new == old.text else old.replace(content=_with_text(old.content, new))
+    return checked_result(new, old.status)
 
 
 def _delegation(old: Delegation, new: Any) -> Delegation:
@@ -117,7 +147,7 @@ def _delegation(old: Delegation, new: Any) -> Delegation:
     ):
         known = ", ".join(old.tools) or "none"
         raise ValueError(f"the tools are {known} and may only become fewer; it adds {', '.join(more)}")
-    kept: Delegation = new if new.tools is None else new.replace(tools=tuple(new.tools))
+    kept: Delegation = read_back(new, Delegation)
     return kept
 
 
@@ -131,19 +161,27 @@ def _compaction(old: Compaction, new: Any) -> Compaction:
         raise TypeError(f"expected a Compaction made with event.plan.replace(…), got {type(new).__name__}")
     if (new.by, new.reason) != (old.by, old.reason):
         raise ValueError("only the range and the instructions may change")
-    bounds: Any = new.range
+    plan: Compaction = read_back(new, Compaction)
+    bounds: Any = plan.range
     if [type(at) for at in bounds] != [int, int] or not 0 <= bounds[0] < bounds[1]:
         raise ValueError(f"a range is (first, end) with 0 <= first < end, not {bounds!r}")
-    return new
+    return plan
 
 
-def _exactly(kind: type) -> Callable[[Any, Any], Any]:
-    def check(old: Any, new: Any) -> Any:
-        if not isinstance(new, kind):
-            raise TypeError(f"expected {kind.__name__}, got {type(new).__name__}")
-        return new
+def _setup(old: Setup, new: Any) -> Setup:
+    if type(new) is not Setup:
+        raise TypeError(f"expected a Setup made with event.setup.replace(…), got {type(new).__name__}")
+    tools: Any = new.tools
+    if isinstance(tools, list | tuple):
+        tools = tuple([getattr(tool, "spec", tool) for tool in tools])
+    read: Setup = read_back(new.replace(tools=tools), Setup)
+    return read.replace(tools=tuple([spec.replace(schema=plain(spec.schema)) for spec in read.tools]))
 
-    return check
+
+def _text(old: str, new: Any) -> str:
+    if not isinstance(new, str):
+        raise TypeError(f"expected str, got {type(new).__name__}")
+    return str.__str__(new)
 
 
 _COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
@@ -152,9 +190,8 @@ _COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
     ModelReply: _reply,
     ToolCall: _call,
     ToolResult: _result,
-    str: _exactly(str),
-    tuple: _exactly(tuple),
-    Setup: _exactly(Setup),
+    str: _text,
+    Setup: _setup,
     Compaction: _compaction,
     Delegation: _delegation,
 }
@@ -181,7 +218,10 @@ def changes(old: Any, new: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """What a reader of the log gets to see of a value."""
-    return frozen(msgspec.to_builtins(value, enc_hook=str))
+    try:
+        return plain(msgspec.to_builtins(value, enc_hook=str, str_keys=True))
+    except (TypeError, RecursionError):  # a number that JSON does not have, say
+        return repr(value)
 
 
 def _fresh(before: Messages, after: Messages) -> dict[str, Any]:

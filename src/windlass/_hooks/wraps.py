@@ -14,8 +14,10 @@ from typing import Any, NoReturn, TypeAlias
 
 from msgspec import Struct
 
+from windlass.checking import checked_request
 from windlass.decisions import Decision, Says
-from windlass.errors import HookError, SlotConflict, WindlassError, name_raiser, text_of
+from windlass.errors import HookError, IllegalAnswer, SlotConflict, WindlassError, name_raiser, text_of
+from windlass.messages import ModelRequest
 from windlass.states import Step
 from windlass.turns import Writes
 
@@ -32,19 +34,47 @@ LEFT_BEHIND_AFTER = 60.0
 
 
 class Kind(Struct, frozen=True):
-    """Of an effect: what it gives, how other values become that, what is raised if they cannot."""
+    """Of an effect: what it is given, what it gives, how other values become that, what is raised if they cannot.
 
-    type: type
+    `proper` says of a result of the common shape, at once, that it needs no other check.
+    """
+
+    given: type
     legal: str
+    proper: Callable[[Any], bool]
     coerce: Callable[[Any], Any]
     error: Callable[[str], Exception]
+
+
+class NotPassable(TypeError):
+    """A wrap called `call_next` with something that is not what the effect is given: `value`."""
+
+    def __init__(self, message: str, value: object) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+def passable(kind: type, value: Any) -> None:
+    """Raise unless a wrap may give this to `call_next`."""
+    if type(value) is not kind:
+        raise NotPassable(f"call_next takes a {kind.__name__}, not {type(value).__name__}", value)
+
+
+def passed_request(request: Any, known: ModelRequest | None) -> ModelRequest:
+    """A request that a wrap gave to `call_next`: what it changed of the known one is checked."""
+    passable(ModelRequest, request)
+    try:
+        return request if known is None else checked_request(request, known)
+    except TypeError as error:
+        raise NotPassable(f"call_next got an invalid ModelRequest: {error}", request) from None
 
 
 class Onion:
     """An effect inside its wraps.
 
-    Who needs the effect awaits `first(value, inner)`, which is mostly the outermost wrap itself; if what it gives has
-    not the proper type it goes through `checked`. All others are checked on the way.
+    Who needs the effect awaits `first(value, inner)`, which is mostly the outermost wrap itself; what it gives goes
+    through `checked`, unless it came from the inside as it is. All others are checked on the way. An error goes through
+    `named`.
     """
 
     __slots__ = ("_kind", "_outermost", "first", "inner")
@@ -120,24 +150,31 @@ def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
 
     The hook keeps it; that of an async hook does not hold the hook in turn, so that a dropped agent is freed at once.
     """
-    fn, proper, checked = _async(hook), kind.type, _checking(hook, kind)
+    fn, given, proper, checked = _async(hook), kind.given, kind.proper, _checking(hook, kind)
     matches, named = hook.matches, partial(_raise, hook.kind, hook.name, hook.event.__name__)
 
     def around(inner: Effect) -> Effect:
         async def layer(value: Any) -> Any:
+            if type(value) is not given:
+                passable(given, value)
             try:
                 result = await fn(value, inner)
             except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, NotPassable) and error.value is value:  # a wrap outside made that
+                    raise
                 named(error)
-            return result if type(result) is proper else checked(result)
+            return result if proper(result) else checked(result)
 
-        return layer if matches is None else _where(matches, named, layer, inner)
+        return layer if matches is None else _where(given, matches, named, layer, inner)
 
     return around
 
 
-def _where(matches: Matches, named: Callable[[Exception], NoReturn], layer: Effect, inner: Effect) -> Effect:
+def _where(
+    given: type, matches: Matches, named: Callable[[Exception], NoReturn], layer: Effect, inner: Effect
+) -> Effect:
     def chosen(value: Any) -> Awaitable[Any]:
+        passable(given, value)
         try:
             mine = matches(value)
         except Exception as error:
@@ -152,6 +189,8 @@ def _raise(kind: str, name: str, event: str, error: BaseException) -> NoReturn:
 
     A CancelledError although nobody cancelled the turn is its failure.
     """
+    if isinstance(error, NotPassable):
+        raise IllegalAnswer(f"{kind} {name!r} of {event}: {error}", hook=name, event=event) from None
     if isinstance(error, Exception):
         name_raiser(error, name)
     elif not cancelled():
@@ -171,7 +210,7 @@ def _checked(name: str, written: Callable[..., Any], kind: Kind, result: Any) ->
         if result is None or isinstance(result, Decision | Says):
             raise TypeError(f"it returned {type(result).__name__}")
         return kind.coerce(result)
-    except (TypeError, WindlassError) as error:
+    except (TypeError, ValueError, RecursionError, WindlassError) as error:
         text = f"wrap {name!r} ({source_of(written)}) must return {kind.legal}: {error}"
         raise kind.error(text) from None
 
@@ -226,6 +265,7 @@ def _writing_layer(
         return await inner(value)
 
     async def layer(value: Any) -> Any:
+        passable(kind.given, value)
         try:
             mine = hook.matches is None or hook.matches(value)
         except Exception as error:
@@ -236,9 +276,11 @@ def _writing_layer(
         try:
             result = await fn(value, call_next, **supply(hook, site, writes, *place(value)))
         except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, NotPassable) and error.value is value:
+                raise
             _raise(hook.kind, hook.name, hook.event.__name__, error)
         ledger.entries.append(writes)
-        return result if type(result) is kind.type else _checking(hook, kind)(result)
+        return result if kind.proper(result) else _checking(hook, kind)(result)
 
     return layer
 

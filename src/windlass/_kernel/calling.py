@@ -8,7 +8,8 @@ from typing import Any
 
 from windlass._hooks.dispatch import Passage, cancelled
 from windlass._hooks.streams import transform_reply
-from windlass._hooks.wraps import Kind
+from windlass._hooks.wraps import Kind, passed_request
+from windlass.checking import checked_reply, is_reply, reply_of
 from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError, name_raiser
@@ -23,7 +24,7 @@ from .segment import Segment
 from .side_calls import stable_text
 from .speaking import Voice
 
-_REPLY = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply)
+_REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 
 
 class RequestRefused(ModelError):
@@ -78,7 +79,7 @@ class ModelCaller:
         if self.voice is not None:
             reply = await self._aloud(self.voice, model, request, step)
         else:
-            reply = transform_reply(self.transforms, as_reply(await model.reply(request)))
+            reply = transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
@@ -86,12 +87,12 @@ class ModelCaller:
     async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
         """The same for somebody who listens. Of attempts that run side by side the first is heard."""
         if voice.speaking:
-            return transform_reply(self.transforms, as_reply(await model.reply(request)))
+            return transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
         voice.begin(step, self.round, self.number)
         try:
             stream = getattr(model, "stream", None)
             if stream is None:
-                return voice.whole(as_reply(await model.reply(request)))
+                return voice.whole(reply_of(model.name, await model.reply(request)))
             return voice.whole(await self._heard(voice, model.name, stream(request)))
         except Exception:
             voice.speech = None
@@ -110,12 +111,12 @@ class ModelCaller:
                 kind = type(piece)
                 if kind is str:
                     voice.feed_text(piece)
-                elif kind is TextDelta or kind is ThinkingDelta:
-                    voice.feed(kind, piece.text, piece.part)
-                elif kind is ArgumentsDelta:
-                    voice.feed(kind, piece.text, piece.part, piece.name)
+                elif kind is TextDelta or kind is ThinkingDelta or kind is ArgumentsDelta:
+                    if type(piece.text) is not str or type(piece.part) is not int:
+                        raise BadReply(f"model {model!r} streamed an invalid piece: {piece!r:.200}")
+                    voice.feed(kind, piece.text, piece.part, piece.name if kind is ArgumentsDelta else "")
                 else:
-                    reply = as_reply(piece)
+                    reply = reply_of(model, piece)
                 if handover.full:
                     await self.segment.wait_for_consumer(handover.room())
         finally:
@@ -137,7 +138,8 @@ class ModelCaller:
         self.round = round_
         if not self.wrapped:
             self.number = tried + 1
-            return as_reply(await self.attempt(request, step))
+            given = await self.attempt(request, step)
+            return given if self.attended or is_reply(given) else reply_of(request.model, given)
         self.judged, self.step = request, step
         self.number = self._attempted = tried
         self.reply = self.error = None
@@ -147,7 +149,7 @@ class ModelCaller:
         first, inner = onion.first, onion.inner
         try:
             given = await first(request, inner)
-            if type(given) is not ModelReply:
+            if (given is None or given is not self.reply) and not is_reply(given):
                 given = onion.checked(given)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, Exception):
@@ -188,6 +190,8 @@ class ModelCaller:
         self.segment.refuse_cancelled()
         self.number += 1
         self.fingerprint = ""
+        if request is not self.judged:
+            request = passed_request(request, self.judged)
         if (self.number > 1 or request is not self.judged or self.segment.resumed) and (
             settled := await self._before(request)
         ) is not None:
@@ -197,7 +201,7 @@ class ModelCaller:
             raise RequestRefused(stopped.detail)
         try:
             given = await self.attempt(request, self.step)
-            reply = given if type(given) is ModelReply else as_reply(given)
+            reply = given if self.attended or is_reply(given) else reply_of(request.model, given)
         except Exception as error:
             name_raiser(error, "")
             self._write_attempt()

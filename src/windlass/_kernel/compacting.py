@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass._hooks.dispatch import Passage
+from windlass.checking import checked_history, read_back
 from windlass.context.assembly import instructions
 from windlass.context.compaction import Compactor, Window, parted, safe_range
 from windlass.decisions import Deny
@@ -93,6 +94,7 @@ async def _forced(
     plan = compactor.plan(window, forced=True)
     if plan is None:
         return None
+    plan = _planned(compactor.name, plan)
     plan = plan.replace(instructions=instructions or plan.instructions, reason=reason)
     return await carry_out(segment, compactor, plan, window, about)
 
@@ -129,7 +131,7 @@ async def carry_out(
     segment: Segment, compactor: Compactor, plan: Compaction, window: Window, about: str
 ) -> Compacted | None:
     """One compaction, as a whole or not at all: None if it was denied, if there is nothing to cut or to gain."""
-    plan = plan.replace(by=compactor.name)
+    plan = _planned(compactor.name, plan)
     if (point := segment.hooks.compacting) is not None:
         passage = Passage(point, Compacting(plan, segment.turn), segment, f"{about}/{compactor.name}")
         plan = (await passage.rewrite()).plan
@@ -149,12 +151,26 @@ async def carry_out(
     return record
 
 
+def _planned(name: str, plan: object) -> Compaction:
+    """What a strategy plans, in its name."""
+    try:
+        if type(plan) is not Compaction:
+            raise TypeError(f"expected a Compaction, got {type(plan).__name__}")
+        made: Compaction = read_back(plan.replace(by=name), Compaction)
+    except TypeError as error:
+        raise CompactionError(f"compactor {name!r} gave an invalid plan; nothing was changed: {error}") from None
+    return made
+
+
 def compacted(name: str, plan: Compaction, window: Window, given: Sequence[Message]) -> Compacted | None:
     """The record of it, with what stays as numbers. Refused if it parts a pair; None if it is no smaller."""
     start, end = plan.range
     old = window.messages[start:end]
-    if not all(isinstance(message, Message) for message in given):
-        raise CompactionError(f"compactor {name!r} gave something that is no message; nothing was changed")
+    try:
+        given = checked_history(given, old)
+    except TypeError as error:
+        text = f"compactor {name!r} gave something that is no message; nothing was changed: {error}"
+        raise CompactionError(text) from None
     numbers = {id(message): start + at for at, message in enumerate(old)}
     new: list[Message | int] = [numbers.get(id(message), message) for message in given]
     place = window.place

@@ -95,8 +95,8 @@ def _vote(name: str, criterion: Criterion, state: State) -> Any:
         cast = criterion(state)
     except Exception as error:
         raise HookError(f"criterion {name!r} failed: {type(error).__name__}: {error}", hook=name) from error
-    vote = cast[0] if isinstance(cast, tuple) and len(cast) == 2 else cast
-    if vote is not None and not isinstance(vote, Vote):
+    given: tuple[object, ...] = cast if isinstance(cast, tuple) and len(cast) == 2 else (cast, "")
+    if cast is not None and not (isinstance(given[0], Vote) and type(given[1]) is str):
         raise HookError(f"criterion {name!r} voted {cast!r}; it may vote a Vote, (Vote, reason) or None", hook=name)
     return cast
 

@@ -13,11 +13,12 @@ from msgspec import Struct
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, cancelled, failed_hook
 from windlass._hooks.merging import strictest
-from windlass._hooks.wraps import Kind
+from windlass._hooks.wraps import Kind, NotPassable, passable
+from windlass.checking import checked_call, checked_result, is_result
 from windlass.decisions import Allow, Answer, Ask, Deny, Edit, Finish, Halt
 from windlass.errors import HookError, NotDone, SlotConflict, ToolError, UnsafeRetry, name_raiser, raiser_of, text_of
 from windlass.events import LateResult, ToolCalling, ToolReturning
-from windlass.messages import ToolCall, ToolResult, as_result, render, text_result
+from windlass.messages import TextPart, ToolCall, ToolResult, as_result, text_result
 from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason, error_value, recorded_error
 from windlass.records import Answered, HookDecided, HookFailed, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
 from windlass.states import CallFold, Fold, StepFold
@@ -35,7 +36,7 @@ from .returning import CLOSED, beside_result, details_of, pass_on
 from .segment import Segment
 
 _ALLOW = Allow()
-_RESULT = Kind(ToolResult, "a ToolResult or a value", as_result, ToolError)
+_RESULT = Kind(ToolCall, "a ToolResult or a value", is_result, checked_result, ToolError)
 _ARGUMENTS = "arguments"
 _NOBODY = Point(ToolCalling, ())
 
@@ -446,7 +447,13 @@ class Executor:
                 else:
                     number = self._next(state) if self.delegates else state.called + 1
                     value = await self.attempt(call, number, "", values)
-                    result = value if type(value) is ToolResult else ToolResult(render(value))
+                    kind = type(value)
+                    if kind is str:
+                        result = ToolResult((TextPart(value),))
+                    elif kind is int:
+                        result = ToolResult((TextPart(str(value)),))
+                    else:
+                        result = _result(call.name, value)
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
@@ -620,7 +627,7 @@ class Executor:
         attempts = self.attempts[call.id] = Attempts(state, call, tried, tried, tried)
         try:
             result = await first(call, inner)
-            if type(result) is not ToolResult:
+            if (result is None or result is not attempts.result) and not is_result(result):
                 result = onion.checked(result)
         except (Exception, asyncio.CancelledError) as error:
             onion.raised(error)
@@ -643,6 +650,7 @@ class Executor:
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
         self.segment.refuse_cancelled()
+        passable(ToolCall, call)
         attempts = self.attempts.get(call.id)
         if attempts is None:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
@@ -652,7 +660,7 @@ class Executor:
         if self.written:
             self.written.pop(call.id, None)
         if call is not attempts.call:
-            call = self._changed_by_wrap(call, attempts)
+            call = self._changed_by_wrap(_passed(call), attempts)
         if number - attempts.since > 1 or call is not attempts.call or self.segment.resumed:
             if (settled := await self._before(call, attempts)) is not None:
                 return settled
@@ -663,7 +671,7 @@ class Executor:
             return attempts.result
         try:
             value = await self.attempt(call, number, attempts.fingerprint)
-            attempts.result = result = value if type(value) is ToolResult else as_result(value)
+            attempts.result = result = _result(call.name, value)
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
@@ -788,6 +796,22 @@ class Attempts(Struct):
                     raise self.known
                 return attempt.result
         return None
+
+
+def _result(tool: str, value: object) -> ToolResult:
+    """What a tool returned, as a result; a value that is none is the tool's error."""
+    try:
+        return checked_result(value)
+    except TypeError as error:
+        raise ToolError(f"tool {tool!r} returned an invalid value: {error}") from None
+
+
+def _passed(call: ToolCall) -> ToolCall:
+    """A call that a wrap made, checked."""
+    try:
+        return checked_call(call)
+    except TypeError as error:
+        raise NotPassable(f"call_next got an invalid ToolCall: {error}", call) from None
 
 
 def _place(call: ToolCall) -> tuple[str, tuple[Any, ...]]:

@@ -74,7 +74,7 @@ def fitting(segment: Segment, data: Any) -> Answered | None:
     if asked is None:
         return None
     try:
-        check_answer(segment.fold.session, asked, answer, min(at, segment.now()))
+        answer = check_answer(segment.fold.session, asked, answer, min(at, segment.now()))
     except StaleAnswer:
         return None
     return Answered(ask_id, answer, digest, answer.by or "", asked.by)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import SILENT, Passage, first_answer
 from windlass._hooks.streams import transform_reply
+from windlass.checking import is_reply, reply_of
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -91,8 +92,8 @@ class Runner:
                         reply = await caller.ask(request, number, round_, tried)
                     else:
                         model = program.model if request.model is program.model_name else segment.model(request)
-                        given = await model.reply(request)
-                        reply = given if type(given) is ModelReply else as_reply(given)
+                        given: object = await model.reply(request)
+                        reply = given if is_reply(given) else reply_of(model.name, given)
                 except Exception as error:
                     if isinstance(error, ContextOverflow) and await relieve(segment, error):
                         continue

@@ -15,6 +15,7 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, NoBacklog
 from windlass._hooks.readers import Source
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose, surround
+from windlass.checking import check_reason
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
 from windlass.criteria import Effect as LimitedEffect
@@ -159,6 +160,11 @@ class Segment(Rare):
         *,
         resumed: bool = False,
     ) -> None:
+        if fold.unknown:
+            raise StoreError(
+                f"session {fold.session!r} has records of kind {fold.unknown!r}, which a newer version of Windlass "
+                "wrote: it can be shown and exported, but only that version can go on with it"
+            )
         self.program = program
         self.fold = fold
         self.message = message
@@ -473,6 +479,7 @@ class Segment(Rare):
 
         False if it is ending already.
         """
+        check_reason(reason)
         if self._ended:
             return False
         if self.stop is None:

@@ -11,7 +11,8 @@ import msgspec
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, Site
 from windlass._hooks.streams import transform_reply
-from windlass._hooks.wraps import Kind, compose
+from windlass._hooks.wraps import Kind, compose, passed_request
+from windlass.checking import checked_reply, checked_request, is_reply, reply_of
 from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import BadReply, ConfigError, HookError
 from windlass.events import ModelCalling
@@ -22,7 +23,6 @@ from windlass.messages import (
     ModelRequest,
     as_message,
     as_reply,
-    checked_messages,
     digest,
     json_with_surrogates,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DEEPEST = 3
 """How many side calls may be inside each other."""
 
-_REPLY = Kind(ModelReply, "a ModelReply, a Message or a str", as_reply, BadReply)
+_REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 
 
 async def ask(segment: Segment, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
@@ -95,7 +95,8 @@ def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any])
     if not isinstance(settings, Mapping | None):
         raise ConfigError(f"turn.ask: settings={settings!r} must be a mapping of names to values")
     merged = {**(settings or {}), **options}
-    return ModelRequest(system, Messages(checked_messages(given)), (), model.name, merged, output, side=asker.by)
+    known = ModelRequest("", Messages(), (), model.name, merged, side=asker.by)
+    return checked_request(known.replace(system=system, messages=given, output=output), known)
 
 
 _OPTIONS = ("system", "settings", "output", *COMMON, "extra")
@@ -194,11 +195,11 @@ class SideCall:
         )
         try:
             given = await onion.first(self.judged, onion.inner)
-            reply: ModelReply = given if type(given) is ModelReply else onion.checked(given)
-        except Exception:
+            reply: ModelReply = given if is_reply(given) else onion.checked(given)
+        except Exception as error:
             self._write_attempt()
             if self.refusal is None:
-                raise
+                onion.raised(error)
         if self.refusal is not None:
             raise self.refusal
         return reply
@@ -212,8 +213,8 @@ class SideCall:
     async def _attempt(self, request: ModelRequest) -> ModelReply:
         """One attempt: what the guards have not judged goes to them first, then the limits are checked."""
         segment = self.segment
-        if type(request) is not ModelRequest:
-            raise TypeError(f"call_next needs a ModelRequest, got {type(request).__name__}")
+        if request is not self.judged:
+            request = passed_request(request, self.judged)
         self._write_attempt()
         self.attempts += 1
         if request is not self.judged and self.point is not None:
@@ -222,7 +223,7 @@ class SideCall:
                 return answer
         model = self.model if request.model == self.model.name else segment.model(request)
         segment.program.budget.of(model).check(request)
-        reply = transform_reply(self.transforms, as_reply(await self._replied(model, request)))
+        reply = transform_reply(self.transforms, reply_of(model.name, await self._replied(model, request)))
         self.standing = self.said = reply
         return reply
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from windlass.errors import StoreError
 from windlass.records import (
     Answered,
     Asked,
@@ -76,9 +77,15 @@ def unpack(data: bytes) -> bytes:
     return lines
 
 
-def records_of(lines: bytes) -> list[Record]:
-    """The records of a batch."""
-    return [decode(line) for line in lines.split(b"\n")]
+def records_of(session: str, seq: int, lines: bytes) -> list[Record]:
+    """The records of a batch of a session; one that cannot be read is named."""
+    records: list[Record] = []
+    try:
+        for line in lines.split(b"\n"):
+            records.append(decode(line))  # noqa: PERF401 - how far it came is part of the error
+    except StoreError as error:
+        raise StoreError(f"the log of session {session!r}, record {seq + len(records) + 1}: {error}") from None
+    return records
 
 
 def link_of(previous: bytes, lines: bytes) -> bytes:

@@ -223,7 +223,7 @@ class PostgresStore:
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         records: list[Record] = []
         for batch in await self.batches(session, start):
-            found = records_of(batch.lines)
+            found = records_of(session, batch.seq, batch.lines)
             records += found[max(start - batch.seq, 0) :]
         return records
 

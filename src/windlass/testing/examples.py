@@ -11,7 +11,8 @@ from typing import Any, Literal, Union
 
 from msgspec import Struct
 
-from windlass.decisions import Ask
+from windlass.decisions import Answer, Ask
+from windlass.messages import TextPart, ToolResult, user
 from windlass.records import KINDS, Record
 
 TEXTS = ("", "plain", "ümläut 🌍", "a\0b", "two\nlines\u2028three", "\"quoted\" 'text' \\ %s %", "x" * 300)
@@ -29,6 +30,7 @@ _LEAVES: dict[Any, Callable[[Random], Any]] = {
     bool: lambda random: random.random() < 0.5,
     bytes: lambda random: random.randbytes(random.randrange(40)),
     type(None): lambda random: None,
+    Answer: lambda random: Answer(random.choice((*PLAIN, ToolResult((TextPart("a\0b"),), "error"), user("hello")))),
     Ask: lambda random: Ask("May it?", ("approve", "reject"), ("ann",), 60.0, random.choice(("approve", "reject"))),
 }
 

@@ -34,7 +34,7 @@ from windlass.decisions import (
 )
 from windlass.errors import ModelError, RateLimited
 from windlass.events import EVENTS, FACTS
-from windlass.messages import Message, ModelReply, Part, Usage
+from windlass.messages import Message, ModelReply, Part, TextPart, ToolResult, Usage, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import KINDS, Record
 from windlass.tools import Tool, toolset
@@ -96,6 +96,9 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     Ask: asks(),
     Again: st.builds(Again, st.none() | st.floats(0, 1e6)),
+    Answer: st.builds(
+        Answer, plain_values | st.builds(lambda text: ToolResult((TextPart(text),)), texts) | st.builds(user, texts)
+    ),
     Usage: st.builds(
         Usage,
         input=st.integers(0, 10**6),

@@ -1,0 +1,407 @@
+"""Values from user code are checked once, where they come in: a value that a log would not give back is refused.
+
+Each function returns the value as a log gives it back, which mostly is the value itself: common shapes are checked by
+hand, in a fraction of a microsecond. Anything unusual is converted: a list of parts becomes a tuple. The error is a
+`TypeError` that says what is wrong; the caller adds who gave the value.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json as stdlib_json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, TypeGuard, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from .decisions import Allow, Answer, AnyResolution, Decision, Deny, Edit, Finish, Regenerate, Veto, Vote
+from .errors import BadReply, ConfigError
+from .messages import (
+    ContentPart,
+    ImagePart,
+    Message,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    OpaquePart,
+    Status,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    ToolSpec,
+    Usage,
+    as_message,
+    as_parts,
+    as_reply,
+    json_with_surrogates,
+    plain,
+    render,
+)
+
+T = TypeVar("T")
+
+_STATUSES = frozenset(get_args(Status))
+_ROLES = ("user", "assistant", "tool")
+_NATIVE = (
+    bytes, bytearray, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal,
+)  # fmt: skip
+"""What `to_builtins` leaves alone, so that none of it passes for text."""
+
+
+# ---------------------------------------------------------------- any value
+
+
+def read_back(value: object, kind: Any) -> Any:
+    """The value as a log gives it back, as a value of this type; TypeError if it would not be read."""
+    try:
+        typed = msgspec.convert(msgspec.to_builtins(value, builtin_types=_NATIVE), kind)
+        try:
+            read = _decoder(kind).decode(msgspec.json.encode(typed))
+        except UnicodeEncodeError:  # a lone surrogate
+            read = msgspec.convert(stdlib_json.loads(json_with_surrogates(msgspec.to_builtins(typed))), kind)
+        _compare(read, value, "")
+        return read
+    except RecursionError:
+        raise TypeError("it contains itself, or is nested too deeply") from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise TypeError(_reason(value, error)) from None
+
+
+def _compare(read: Any, value: Any, path: str) -> None:
+    """Raise unless a value was read as it is; only a list may become a tuple."""
+    if isinstance(read, Struct):
+        if type(value) is not type(read):
+            raise TypeError(f"Expected {type(read).__name__}, got {type(value).__name__} - at `${path}`")
+        for name in read.__struct_fields__:
+            _compare(getattr(read, name), getattr(value, name), f"{path}.{name}")
+    elif isinstance(read, list | tuple) and isinstance(value, list | tuple):
+        for at, (one, other) in enumerate(zip(read, value, strict=True)):
+            _compare(one, other, f"{path}[{at}]")
+    elif read != value:
+        raise TypeError(f"it would be read as {read!r:.60}, not as {value!r:.60} - at `${path}`")
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _reason(value: object, error: Exception) -> str:
+    """What is wrong with a value, in words: where in it, what was expected, and what to write instead."""
+    what, _, path = str(error).partition(" - at `$")
+    where = f"{type(value).__name__}{path.removesuffix('`')}"
+    hint = ""
+    if path.endswith(("parts`", "content`")) and "`array`" in what:
+        hint = "; give a tuple of parts, such as (TextPart('hello'),)"
+        text = getattr(value, "parts", None)
+        if type(text) is str and isinstance(value, Message) and value.role != "tool":
+            hint += f", or use {value.role}({text[:40]!r})"
+    return f"{where}: {what.replace('`', '')}{hint}"
+
+
+# ---------------------------------------------------------------- parts and messages
+
+
+def _is_name(value: object) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_part(part: Any) -> bool:
+    """Whether a part has the types that a log gives back."""
+    kind = type(part)
+    if kind is TextPart:
+        return type(part.text) is str and (part.origin is None or type(part.origin) is str)
+    if kind is ToolCallPart:
+        return type(part.name) is type(part.json) is type(part.id) is str and _is_name(part.vendor_id)
+    if kind is ThinkingPart:
+        return (
+            type(part.text) is str
+            and type(part.redacted) is bool
+            and _is_name(part.signature)
+            and _is_name(part.vendor)
+        )
+    if kind is ToolResultPart:
+        named = type(part.call_id) is type(part.name) is str
+        return named and _is_content(part.content) and _is_status(part.status)
+    return _is_content((part,))
+
+
+def _is_content(parts: Any) -> bool:
+    """Whether these are content parts that have the types that a log gives back."""
+    if type(parts) is not tuple:
+        return False
+    for part in parts:
+        kind = type(part)
+        if kind is TextPart:
+            if type(part.text) is not str or not _is_name(part.origin):
+                return False
+        elif kind is ImagePart:
+            given = part.data is None or type(part.data) is bytes
+            if not (given and type(part.media_type) is str and _is_name(part.url) and _is_name(part.origin)):
+                return False
+        elif kind is not OpaquePart or type(part.vendor) is not str or type(part.mediated) is not bool:
+            return False  # the data of an opaque part is checked when it is made
+    return True
+
+
+def _is_status(status: Any) -> bool:
+    return type(status) is str and status in _STATUSES
+
+
+def _is_message(message: Message) -> bool:
+    if type(message.parts) is not tuple or message.role not in _ROLES or not _is_name(message.origin):
+        return False
+    for part in message.parts:
+        if not _is_part(part):
+            return False
+    return type(message.id) is str and type(message.partial) is bool
+
+
+def checked_message(message: Message) -> Message:
+    """A message as a log gives it back."""
+    if _is_message(message):
+        return message
+    read: Message = read_back(message, Message)
+    return read
+
+
+def said_message(value: object) -> Message:
+    """A text or a message that somebody says: it has no tool calls or results in it, which only steps have."""
+    message = checked_message(as_message(value))
+    for part in message.parts:
+        if type(part) is ToolCallPart or type(part) is ToolResultPart:
+            raise TypeError(f"a message cannot bring its own {type(part).__name__}: only a step adds calls and results")
+    return message
+
+
+def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
+    """A text, a part or a list of them as content parts that say where they come from."""
+    parts = as_parts(value, origin)
+    if _is_content(parts):
+        return parts
+    read: tuple[ContentPart, ...] = read_back(parts, tuple[ContentPart, ...])
+    return read
+
+
+# ---------------------------------------------------------------- replies, requests, calls and results
+
+
+def is_reply(reply: Any) -> TypeGuard[ModelReply]:
+    """Whether this is a reply of the common shape, with the types that a log gives back. It runs once per step."""
+    if type(reply) is not ModelReply:
+        return False
+    message: Any = reply.message
+    if type(message) is not Message:
+        return False
+    parts: Any = message.parts
+    if type(parts) is not tuple:
+        return False
+    for part in parts:
+        if type(part) is TextPart:
+            if type(part.text) is not str or part.origin is not None:
+                return False
+        elif type(part) is ToolCallPart:
+            if type(part.name) is not str or type(part.json) is not str or type(part.id) is not str:
+                return False
+            if part.vendor_id is not None and type(part.vendor_id) is not str:
+                return False
+        elif not _is_part(part):
+            return False
+    usage: Any = reply.usage
+    if usage is not _NO_USAGE and not (
+        type(usage) is Usage
+        and type(usage.input) is int
+        and type(usage.output) is int
+        and type(usage.cached) is int
+        and type(usage.cache_written) is int
+        and type(usage.reasoning) is int
+        and type(usage.requests) is int
+        and (usage.cost is None or (type(usage.cost) is float and usage.cost - usage.cost == 0.0))
+    ):
+        return False
+    if type(reply.finish) is not str or message.role != "assistant" or type(message.id) is not str:
+        return False
+    if message.origin is not None or message.partial is not False:
+        return False
+    if reply.model is None and reply.raw_finish is None and reply.response_id is None:
+        return True
+    return _is_name(reply.model) and _is_name(reply.raw_finish) and _is_name(reply.response_id)
+
+
+_NO_USAGE = ModelReply(Message("assistant")).usage
+
+
+def checked_reply(value: object) -> ModelReply:
+    """A reply, a bare message or a text as a full reply, as a log gives it back."""
+    if is_reply(value):
+        return value
+    reply = as_reply(value)
+    if is_reply(reply):
+        return reply
+    read: ModelReply = read_back(reply, ModelReply)
+    return read
+
+
+def reply_of(model: str, value: object) -> ModelReply:
+    """What a model replied; `BadReply` names the model if it is no reply."""
+    if is_reply(value):
+        return value
+    try:
+        return checked_reply(value)
+    except (BadReply, TypeError) as error:
+        raise BadReply(f"model {model!r} returned an invalid reply: {error}") from None
+
+
+def checked_request(request: ModelRequest, known: ModelRequest) -> ModelRequest:
+    """A request made from a known one: what is new in it has proper types."""
+    for name, is_proper, what in _REQUEST:
+        given: Any = getattr(request, name)
+        if given is not getattr(known, name) and not is_proper(given):
+            raise TypeError(f"{name} must be {what}, got {type(given).__name__}")
+    if request.messages is not known.messages:
+        messages = checked_history(request.messages, known.messages)
+        if messages is not request.messages:
+            return request.replace(messages=messages)
+    return request
+
+
+def _are_specs(tools: Any) -> bool:
+    return type(tools) is tuple and all(
+        type(spec) is ToolSpec and type(spec.name) is type(spec.description) is str and isinstance(spec.schema, Mapping)
+        for spec in tools
+    )
+
+
+_REQUEST: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("system", lambda given: type(given) is str, "a str"),
+    ("side", lambda given: type(given) is str, "a str"),
+    ("model", lambda given: type(given) is str, "the name of a model"),
+    ("tools", _are_specs, "a tuple of ToolSpecs"),
+    ("sections", _is_content, "a tuple of TextParts"),
+    ("settings", lambda given: isinstance(given, Mapping), "a mapping"),
+    ("output", lambda given: given is None or isinstance(given, Mapping), "a mapping or None"),
+)
+
+
+def checked_history(messages: Iterable[Any], known: Iterable[Message]) -> Messages:
+    """A list of messages of which those that are not known are checked."""
+    if isinstance(messages, str | Message):
+        raise TypeError(f"messages must be a list of messages, not {type(messages).__name__}")
+    trusted = {id(message) for message in known}
+    made: list[Message] = []
+    changed = type(messages) is not Messages
+    for index, message in enumerate(messages):
+        if id(message) not in trusted:
+            if type(message) is not Message:
+                raise TypeError(f"message {index} is a {type(message).__name__}, not a Message")
+            if (read := checked_message(message)) is not message:
+                message, changed = read, True
+        made.append(message)
+    return Messages(made) if changed else messages  # type: ignore[return-value]
+
+
+def checked_call(call: ToolCall) -> ToolCall:
+    """A call that somebody changed, as a log gives it back."""
+    if type(call.name) is type(call.json) is type(call.id) is str and _is_name(call.vendor_id):
+        return call
+    read: ToolCall = read_back(call, ToolCall)
+    return read
+
+
+def is_result(result: Any) -> bool:
+    """Whether this is a tool result that has the types that a log gives back."""
+    return type(result) is ToolResult and _is_content(result.content) and _is_status(result.status)
+
+
+def checked_result(value: object, status: Status = "ok") -> ToolResult:
+    """Any value as a tool result, as a log gives it back."""
+    if type(value) is not ToolResult and not isinstance(value, list | tuple | Struct):
+        return ToolResult(render(value), status)
+    result = value if type(value) is ToolResult else ToolResult(render(value), status)
+    if is_result(result):
+        return result
+    read: ToolResult = read_back(result, ToolResult)
+    return read
+
+
+def checked_resolution(answer: AnyResolution) -> AnyResolution:
+    """A person's answer as a log gives it back."""
+    if isinstance(answer, Edit):
+        if not isinstance(answer.arguments, dict):
+            raise TypeError(f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
+        answer = Edit(plain(answer.arguments), answer.by)
+    read: AnyResolution = read_back(answer, type(answer))
+    return read
+
+
+def check_reason(reason: object) -> None:
+    """Raise unless this is the reason of a cancel."""
+    if type(reason) is not str:
+        raise ConfigError(f"the reason of a cancel is a str, not {type(reason).__name__}")
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def checked_decision(decision: Decision | Vote, *, reply: bool = False) -> Any:
+    """A decision as a log gives it back. With `reply`, an `Answer` stands for what a model would reply."""
+    kind = type(decision)
+    if kind is Allow or kind is Vote:
+        return decision
+    if isinstance(decision, Answer):
+        value = _checked_reply_value(decision.value) if reply else _checked_value(decision.value)
+        return decision if value is decision.value else Answer(value)
+    if isinstance(decision, Finish):
+        return Finish(_final_value(decision.value))
+    if isinstance(decision, Deny) and type(decision.reason) is str:
+        return decision
+    if isinstance(decision, Regenerate | Veto) and type(decision.feedback) is str:
+        return decision
+    return read_back(decision, kind)
+
+
+def _checked_reply_value(value: Any) -> Any:
+    """A text, a message or a reply; each stays what it is."""
+    if type(value) is Message:
+        return checked_message(value)
+    return value if type(value) is str else checked_reply(value)
+
+
+def _checked_value(value: Any) -> Any:
+    """A result, content parts or any plain value; each stays what it is."""
+    if type(value) is str:
+        return value
+    if type(value) is ToolResult:
+        return checked_result(value)
+    if type(value) is ModelReply:
+        return checked_reply(value)
+    if type(value) is Message:
+        return checked_message(value)
+    if isinstance(value, TextPart | ImagePart | OpaquePart) or _are_parts(value):
+        return checked_parts(value)
+    return plain(value)
+
+
+def _final_value(value: Any) -> Any:
+    """What a turn is completed with: a plain value; the text of a result, a message or parts."""
+    if type(value) is str:
+        return value
+    checked = _checked_value(value)
+    if isinstance(checked, ToolResult | Message | ModelReply):
+        return checked.text
+    return ToolResult(checked).text if type(checked) is tuple else checked
+
+
+def _are_parts(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(isinstance(part, TextPart | ImagePart | OpaquePart) for part in value)
+    )
