@@ -21,6 +21,7 @@ from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
+from ._hooks.streams import CHANNELS, LAST, Transform
 from ._kernel.catching_up import catch_up
 from ._kernel.compacting import compact_now
 from ._kernel.composites import Emit
@@ -64,7 +65,7 @@ from .errors import (
 )
 from .events import ModelReplying
 from .lifecycle import install_lifecycle
-from .masking import Mask
+from .masking import Mask, Masking
 from .messages import Message, TextPart, ToolCall, as_message, user
 from .models import open_model
 from .outcomes import error_value
@@ -246,7 +247,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             check = Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"})
             check.inherit = False
             hooks.append(check)
-        transforms, slots = self.registered.transforms, self.registered.slots
+        transforms, slots = [*self.registered.transforms, *self._masking()], self.registered.slots
         compiled = CompiledHooks(hooks, transforms, slots) if hooks or transforms or slots else NO_HOOKS
         tools, sections, windows = self.tools, self._sections(), self._windows()
         criteria = [*self._pipeline.criteria, *self.registered.criteria]
@@ -282,6 +283,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._program = None
             raise
         return self._program
+
+    def _masking(self) -> list[Transform]:
+        """The last of all transformers takes the secrets out, if the application has named any."""
+        mask: Mask | None = self._given["mask"]
+        if mask is None:
+            return []
+        return [Transform(lambda: Masking(mask), CHANNELS, "secrets", LAST, "guard", inherit=True)]
 
     def _windows(self) -> dict[str, int | None]:
         """How much each model can have before it: what was given, or what the model says itself."""
@@ -783,7 +791,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._leave(segment)
 
     def _result(self, segment: Segment, state: State) -> Result[OutputT]:
-        return Result(state, self._output, segment.hooks.slots, segment.failure, segment.fold.written)
+        mask: Mask | None = self._given["mask"]
+        failure = segment.failure if mask is None else mask.error(segment.failure)
+        return Result(state, self._output, segment.hooks.slots, failure, segment.fold.written)
 
     def _ended(self, segment: Segment, state: State) -> Result[OutputT]:
         """The result, also for those whose steering the turn has heard."""

@@ -14,7 +14,9 @@ from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart,
 from windlass.types import Transformer
 
 Channel = Literal["text", "thinking", "arguments"]
-CHANNELS: tuple[str, ...] = ("text", "thinking", "arguments")
+CHANNELS: tuple[Channel, ...] = ("text", "thinking", "arguments")
+LAST = -(2**62)
+"""The priority of what stands behind all others of its band."""
 
 
 class Transform:
@@ -91,7 +93,7 @@ def _takes_nothing(factory: Callable[..., Any]) -> bool:
 
 
 class Chain:
-    """The transformers of one part of one attempt, each fed by the one before; what one holds back the next waits for.
+    """The transformers of one channel of one attempt, each fed by the one before it.
 
     One that fails ends the attempt: nothing that was held back is let out.
     """
@@ -157,54 +159,69 @@ _CHANNEL_OF: dict[type[Any], str] = {
 class Saying:
     """One part while it is being said: what the model gave of it, and what the transformers made of that."""
 
-    __slots__ = ("_chain", "given", "kind", "made", "name", "over", "part")
+    __slots__ = ("chain", "given", "kind", "made", "name", "over", "part")
 
-    def __init__(self, kind: type[AnyDelta], part: int, name: str, transforms: Sequence[Transform]) -> None:
-        mine = [transform for transform in transforms if _CHANNEL_OF[kind] in transform.channels]
+    def __init__(self, kind: type[AnyDelta], part: int, name: str, chain: Chain | None) -> None:
         self.kind = kind
         self.part = part
         self.name = name
         self.over = False
         self.given: list[str] = []
         self.made: list[str] = []
-        self._chain = Chain(mine) if mine else None
+        self.chain = chain
 
     def feed(self, text: str) -> Sequence[str]:
         """What may be said once this piece has come."""
         self.given.append(text)
-        made = (text,) if self._chain is None else self._chain.feed(text)
-        self.made += made
-        return made
-
-    def flush(self) -> Sequence[str]:
-        """What was held back, once the part is over."""
-        if self.over:
-            return ()
-        self.over = True
-        made = () if self._chain is None else self._chain.flush()
+        made = (text,) if self.chain is None else self.chain.feed(text)
         self.made += made
         return made
 
 
 class Speech:
-    """A reply as it is being said: pieces of it go in, what the transformers make of them comes out, part by part."""
+    """A reply as it is being said: pieces of it go in, what the transformers make of them comes out, part by part.
 
-    __slots__ = ("_transforms", "parts")
+    All text of an attempt passes one chain, and so does all reasoning: what one part begins the next may end. The
+    arguments of each call have a chain of their own.
+    """
+
+    __slots__ = ("_chains", "_transforms", "parts")
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self._transforms = transforms
+        self._chains: dict[type[AnyDelta], Chain | None] = {}
         self.parts: dict[int, Saying] = {}
 
     def part(self, kind: type[AnyDelta], part: int, name: str = "") -> Saying:
         """The part of which something is said next."""
         saying = self.parts.get(part)
         if saying is None:
-            saying = self.parts[part] = Saying(kind, part, name, self._transforms)
+            saying = self.parts[part] = Saying(kind, part, name, self._chain(kind))
         if saying.over or saying.kind is not kind:
             raise BadReply(
                 f"the model says a {kind.__name__} of part {part}, which is a {saying.kind.__name__} or over"
             )
         return saying
+
+    def _chain(self, kind: type[AnyDelta]) -> Chain | None:
+        if kind is not ArgumentsDelta and kind in self._chains:
+            return self._chains[kind]
+        mine = [transform for transform in self._transforms if _CHANNEL_OF[kind] in transform.channels]
+        self._chains[kind] = chain = Chain(mine) if mine else None
+        return chain
+
+    def end(self) -> list[tuple[Saying, Sequence[str]]]:
+        """What the transformers held back, once nothing more will come, with the last part that it may belong to."""
+        last = {id(saying.chain): saying for saying in self.parts.values() if saying.chain is not None}
+        flushed: list[tuple[Saying, Sequence[str]]] = []
+        for saying in last.values():
+            assert saying.chain is not None
+            made = saying.chain.flush()
+            saying.made += made
+            flushed.append((saying, made))
+        for saying in self.parts.values():
+            saying.over = True
+        return flushed
 
     def whole(self, reply: ModelReply) -> ModelReply | None:
         """The model's whole reply, made of what was said. None if that is something else: then nothing said counts."""
@@ -220,7 +237,7 @@ class Speech:
                 return None
             else:
                 said.append("".join(saying.made))
-        return _rebuilt(self._transforms, reply, said)
+        return _rebuilt(reply, said)
 
     def partial(self) -> tuple[Part, ...]:
         """What was said, of a reply that will not be whole: text and reasoning. A call half spoken is none."""
@@ -263,15 +280,21 @@ def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> Model
     """The reply as the transformers leave it."""
     if not transforms:
         return reply
-    return _rebuilt(transforms, reply, [None] * len(reply.message.parts))
+    speech = Speech(transforms)
+    for kind, text, part, name in pieces_of(reply):
+        speech.part(kind, part, name).feed(text)
+    speech.end()
+    said = speech.whole(reply)
+    assert said is not None
+    return said
 
 
-def _rebuilt(transforms: Sequence[Transform], reply: ModelReply, said: Sequence[str | None]) -> ModelReply:
-    """The reply with what was said of its parts; where nothing was, the transformers see the part as a whole."""
+def _rebuilt(reply: ModelReply, said: Sequence[str | None]) -> ModelReply:
+    """The reply with what was said of its parts; where nothing was, the part is as it is."""
     parts: list[Part] = []
     changed = False
     for part, text in zip(reply.message.parts, said, strict=True):
-        new = _changed(part, _run(transforms, part) if text is None else text)
+        new = _changed(part, text)
         changed = changed or new is not part
         if new is not None:
             parts.append(new)
@@ -290,13 +313,3 @@ def _changed(part: Part, text: str | None) -> Part | None:
     if not text or (type(part) is ThinkingPart and part.signature):
         return None
     return part.replace(text=text)
-
-
-def _run(transforms: Sequence[Transform], part: Part) -> str | None:
-    """The words of a whole part through the chain."""
-    mine = [transform for transform in transforms if _CHANNEL_OF.get(type(part)) in transform.channels]
-    text = words(part)
-    if not mine or text is None:
-        return text
-    chain = Chain(mine)
-    return "".join([*chain.feed(text), *chain.flush()])

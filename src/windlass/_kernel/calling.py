@@ -164,7 +164,7 @@ class ModelCaller:
         self.paid = given is self.reply
         if not self.paid:
             self._write_attempt()
-        if self.transforms and not any(given is said for said in self.said):
+        if self.transforms and not any(given.message == said.message for said in self.said):
             return transform_reply(self.transforms, given)
         reply: ModelReply = given
         return reply

@@ -274,7 +274,7 @@ class ChildSegment(Segment):
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         if self.listens:
-            self._tell(kind(*values))
+            self._tell(self._masked(kind(*values)))
 
     def _tell(self, fact: Fact) -> None:
         super()._tell(fact)

@@ -110,7 +110,7 @@ class Rare:
     _waited = 0.0
     delivered: tuple[Answered, ...] | None = None
     backlog: Backlog = NoBacklog()
-    mask: Callable[[Record], Record] | None = None
+    mask: Callable[[Any], Any] | None = None
     requested = False
     meter: Meter | None = None
     tried: Mapping[str, int] = {}
@@ -183,7 +183,17 @@ class Segment(Rare):
         self.resumed = resumed or message is None
         self._append_now = program.append_now
         self.durable = program.durable
-        self.voice = None if handover is None else Voice(handover, program.hooks, fold.session, self._observe)
+        self.voice = (
+            None
+            if handover is None
+            else Voice(
+                handover,
+                program.hooks,
+                fold.session,
+                self._observe,
+                None if program.mask is None else program.mask.text,
+            )
+        )
         self.listens: bool = program.observed or handover is not None
         if self.parent is not None and self.parent.listens:
             self.listens = True
@@ -280,7 +290,10 @@ class Segment(Rare):
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
         if kind in self.hooks.listeners or self.voice is not None:
-            self._tell(kind(*values))
+            self._tell(self._masked(kind(*values)))
+
+    def _masked(self, fact: Fact) -> Fact:
+        return fact if self.mask is None else self.mask(fact)
 
     def late(self, kind: type[Fact], *values: Any) -> None:
         """A fact that comes when the turn may be over: those who must be awaited are told beside it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass._hooks.compiled import CompiledHooks
-from windlass._hooks.streams import Saying, Speech, pieces_of
+from windlass._hooks.streams import Saying, Speech, pieces_of, transform_reply
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
 from windlass.events import ModelCalled, Retracted
@@ -43,13 +43,19 @@ class Voice:
     """
 
     __slots__ = (
-        "_doubt", "_held", "_latest", "_observe", "_said", "_seq", "_session", "_shown", "_transforms", "_unsaid",
-        "attempt", "handover", "mute", "reply", "round", "speaking", "speech", "step", "withholds",
+        "_doubt", "_held", "_latest", "_mask", "_observe", "_said", "_seq", "_session", "_shown", "_transforms",
+        "_unsaid", "attempt", "handover", "mute", "reply", "round", "speaking", "speech", "step", "withholds",
     )  # fmt: skip
 
     def __init__(
-        self, handover: Handover[StreamEvent], hooks: CompiledHooks, session: str, observe: Callable[[Fact], None]
+        self,
+        handover: Handover[StreamEvent],
+        hooks: CompiledHooks,
+        session: str,
+        observe: Callable[[Fact], None],
+        mask: Callable[[str], str] | None = None,
     ) -> None:
+        self._mask = mask
         self.handover = handover
         self._session = session
         self._observe = observe
@@ -128,17 +134,13 @@ class Voice:
     def _turn_to(self, kind: type[AnyDelta], part: int, name: str) -> Saying:
         assert self.speech is not None
         if self._latest is not None and self._latest.kind is not ArgumentsDelta:
-            self._flush(self._latest)
+            self._latest.over = True
         self._latest = saying = self.speech.part(kind, part, name)
         return saying
 
-    def _flush(self, saying: Saying) -> None:
-        """A part is over: what its transformers held back."""
-        for made in saying.flush():
-            if made and not self.mute:
-                self._say(saying.kind, made, saying.part, saying.name)
-
     def _say(self, kind: type[AnyDelta], text: str, part: int, name: str) -> None:
+        if self._mask is not None:
+            text = self._mask(text)
         self._seq += 1
         self._shown = True
         if kind is ArgumentsDelta:
@@ -165,13 +167,14 @@ class Voice:
         for kind, text, part, name in pieces_of(reply):
             if part not in speech.parts:
                 self.feed(kind, text, part, name)
-        for saying in speech.parts.values():
-            self._flush(saying)
+        for saying, flushed in speech.end():
+            for made in flushed:
+                if made and not self.mute:
+                    self._say(saying.kind, made, saying.part, saying.name)
         said = speech.whole(reply)
         if said is None:
             self._retract("the pieces of the reply do not add up to it")
-            said = Speech(self._transforms).whole(reply)
-            assert said is not None
+            said = transform_reply(self._transforms, reply)
         elif not self.mute:
             self._said = said
         self.speech = None
@@ -186,7 +189,7 @@ class Voice:
 
     def settle(self, given: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
         """The reply that counts, as the rewrites left it; `given` is the same before it got our ids."""
-        heard = given is self._said and attempt == self.attempt
+        heard = self._said is not None and given.message == self._said.message and attempt == self.attempt
         self.step, self.round, self.attempt = step, round_, attempt
         self.reply = reply
         self.speech = self._said = None

@@ -138,7 +138,7 @@ class TurnLifecycle(Struct):
         serving = [*hooks.tool_wraps, *answering]
         for spec in setup.tools if setup.tools != program.specs else ():
             if spec.name not in program.tools and not any(_may_serve(hook, spec.name) for hook in serving):
-                pending = segment.fold.pending
+                pending = [] if segment.opening is None else segment.opening.records
                 names = [
                     record.hook for record in pending if isinstance(record, Rewritten) and "tools" in record.fields
                 ]
