@@ -60,8 +60,6 @@ DEFAULTS = {
     "Erring": "the error policy",
 }
 SOURCE = DOCS.parent / "src" / "windlass"
-MAKERS = [SOURCE / "agent.py", *sorted(SOURCE.glob("_hooks/*.py")), *sorted(SOURCE.glob("_kernel/*.py"))]
-MADE = "\n".join(path.read_text(encoding="utf-8") for path in MAKERS)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -82,12 +80,6 @@ def name(thing: Any) -> str:
     return f"`{thing.name if isinstance(thing, Vote) else thing.__name__}`"
 
 
-def marked(kind: type) -> str:
-    """The name of an event or fact, with a star if nothing makes it yet."""
-    made = re.search(rf"\b{kind.__name__}\(|fact\({kind.__name__}\b", MADE)
-    return f"`{kind.__name__}`" + ("" if made else r"\*")
-
-
 # ---------------------------------------------------------------- events
 
 
@@ -96,7 +88,7 @@ def event_row(event: type[Event[Any, Any, Any]]) -> list[str]:
     label = event.__name__
     payload = f"`{event.payload}`" if event.payload else "–"
     return [
-        marked(event),
+        f"`{label}`",
         first_sentence(event),
         payload,
         PLACES[event.injects] if event.injects else "–",
@@ -109,7 +101,7 @@ def event_row(event: type[Event[Any, Any, Any]]) -> list[str]:
 
 def fact_rows(facts: Iterable[type]) -> list[list[str]]:
     """One line per fact."""
-    return [[marked(fact), first_sentence(fact)] for fact in facts]
+    return [[f"`{fact.__name__}`", first_sentence(fact)] for fact in facts]
 
 
 def events_page() -> str:
@@ -137,7 +129,6 @@ order cannot matter. A gate that raises or times out counts as the answer under 
 ## Events
 
 {matrix}
-\\* Hooks can be registered for it, but nothing in this version makes it happen.
 
 A gate on `ModelReplying` registered with `on_error="unreviewed"` does not halt the turn when it fails: the outcome is
 marked `unreviewed` with its name.

@@ -430,7 +430,9 @@ def _hook_words(hook: Data) -> Iterable[str]:
     if hook.get("group"):
         yield f"in parallel group {hook['group']!r}"
     if hook.get("on_resume") == "rerun":
-        yield "asked again on resume"
+        yield "always asked again on resume"
+    if hook.get("on_resume") == "reuse":
+        yield "keeps its answer on resume"
     yield from [words for option, words in _FLAGS.items() if hook.get(option)]
     yield f"if it fails: {hook['fails']}"
 
