@@ -186,11 +186,11 @@ class Turn(Generic[ScopeT]):
         """
         if self._state is not None:
             raise HookError("an observer cannot ask a model; use a hook, or a gate with mode='shadow'", hook="")
-        if self._host.closed:
-            raise _over("ask a model in it")
         asker = self._asker
         if asker is None:
             asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
+        if self._host.closed and asker.recorded:
+            raise _over("ask a model in it")
         options = {"system": system, "settings": settings, "output": output, **common}
         return await self._host.ask(asker, model, messages, options)
 
