@@ -51,7 +51,7 @@ from windlass._hooks.hooks import Hook
 from windlass.decisions import Allow
 from windlass.events import EVENTS, Erring, Resuming, StepStarting, TurnStarting
 from windlass.records import ErrorHandled, Evaluated, HookDecided, Rewound, ToolCalled, ToolDecided, ToolReturned
-from windlass.testing import FunctionModel, ScriptedModel, calls, says
+from windlass.testing import FunctionModel, ScriptedModel, calls, says, without_times
 from windlass.testing.strategies import answers_to
 
 from .checks import FrozenClock, check_log, only_this_task, unpaired
@@ -78,6 +78,7 @@ class Site:
 
     reserve = 1000
     clock = FrozenClock()
+    monotonic = staticmethod(clock.monotonic)
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -131,7 +132,7 @@ def decisions_in(log: Sequence[Any]) -> list[Any]:
             case ToolDecided(call=call, verdict=verdict, answers=answers):
                 found.append((call, verdict, sorted(answers, key=lambda item: item[0])))
             case Evaluated() | ErrorHandled():
-                found.append(record)
+                found.append(without_times(record))
             case _:
                 pass
     return found

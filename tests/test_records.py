@@ -291,8 +291,8 @@ def test_a_log_whose_reply_has_a_word_that_nobody_knows_can_still_be_folded():
 def test_an_older_record_is_brought_up_step_by_step(monkeypatch):
     monkeypatch.setitem(UPCASTERS, "Closed.1", lambda old: {"kind": "Closed.2", "when": old["time"]})
     monkeypatch.setitem(UPCASTERS, "Closed.2", lambda old: {"kind": "SessionEnded", "at": old["when"]})
-    assert decode(b'{"kind":"Closed.1","time":3.5}') == SessionEnded(3.5)
-    assert decode(b'{"kind":"Closed.2","when":4.5}') == SessionEnded(4.5)
+    assert decode(b'{"kind":"Closed.1","time":3.5}') == SessionEnded(at=3.5)
+    assert decode(b'{"kind":"Closed.2","when":4.5}') == SessionEnded(at=4.5)
 
 
 def test_an_upcaster_that_leads_to_an_unknown_kind_gives_an_unknown_record(monkeypatch):
@@ -304,7 +304,7 @@ def test_an_upcaster_that_leads_to_an_unknown_kind_gives_an_unknown_record(monke
 
 def test_an_upcaster_is_not_asked_about_a_kind_that_is_known(monkeypatch):
     monkeypatch.setitem(UPCASTERS, "SessionEnded", lambda old: pytest.fail("it was asked"))
-    assert decode(b'{"kind":"SessionEnded","at":1.0}') == SessionEnded(1.0)
+    assert decode(b'{"kind":"SessionEnded","at":1.0}') == SessionEnded(at=1.0)
 
 
 # ---------------------------------------------------------------- extremes

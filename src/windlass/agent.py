@@ -822,7 +822,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Keep the log of a turn that is over for the next one. Who still works for this turn cannot write to it."""
         log = segment.fold
         if log.written and not log.pending and log.state.over:
-            segment.record = _ignore
+            segment.seal()
             self._kept[log.session] = log
             if len(self._kept) > _KEPT_SESSIONS:
                 self._kept.popitem(last=False)
@@ -926,7 +926,7 @@ class Session(Generic[ScopeT, OutputT]):
         state = log.state
         if state.seq and state.over and not state.ended:
             segment = Segment(self.agent.compile(), log, resumed=True)
-            segment.record(SessionEnded(segment.clock.now()))
+            segment.record(SessionEnded())
             await segment.settle()
 
 
@@ -960,10 +960,6 @@ def _segment_of(running: _Running | Segment) -> Segment | None:
 
 _inside: ContextVar[tuple[object, ...]] = ContextVar("windlass_inside", default=())
 """The turns of named sessions that the current task is part of."""
-
-
-def _ignore(record: Record) -> None:
-    """The turn is over: what comes now is in no log."""
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

@@ -163,11 +163,11 @@ def checked_answers(
         if asked is None:
             raise stale(session, ask_id, "no such question is open; " + _open(questions))
         answer = check_answer(session, asked, answer, now, fits)
-        records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by))
+        records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by, at=now))
     for asked in waiting:
         if expired(asked, now) and asked.id not in answers:
             default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
-            records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True))
+            records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True, at=now))
     return records
 
 

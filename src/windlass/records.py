@@ -30,10 +30,12 @@ from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     """Something that happened. Observers listen to facts; they cannot change anything any more.
 
+    `at` is when it happened, in seconds since the epoch by the agent's clock. In a log it never goes back.
     `path` and `seq` are set on what is told, never on what is written: the session of the sub-agent in which it
     happened, seen from above, and its number: in the log for a durable observer, counted from 1, else in a stream.
     """
 
+    at: float = 0.0
     path: str = ""
     seq: int = 0
 
@@ -44,24 +46,23 @@ class Record(Fact, frozen=True):
 
 class SessionOpened(Record, frozen=True):
     """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them, and
-    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`.
-    `parent` is the session of the agent above, if it is a sub-agent's."""
+    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`, and
+    `forked_at` is when; a fork keeps the times of the records it has taken over. `parent` is the session of the agent
+    above, if it is a sub-agent's."""
 
     how: Literal["new", "resumed", "forked"] = "new"
     agent: str = ""
     pipeline: str = ""
     system: str | None = None
     tools: tuple[ToolSpec, ...] | None = None
-    at: float = 0.0
     origin: str = ""
     sections: tuple[TextPart, ...] | None = None
     parent: str = ""
+    forked_at: float = 0.0
 
 
 class SessionEnded(Record, frozen=True):
     """The session was closed."""
-
-    at: float = 0.0
 
 
 class TurnStarted(Record, frozen=True):
@@ -73,7 +74,6 @@ class TurnStarted(Record, frozen=True):
     turn: int
     message: Message
     ref: str
-    at: float = 0.0
     withheld: int = 0
 
 
@@ -115,29 +115,34 @@ class Injected(Record, frozen=True):
     hook: str = ""
     event: str = ""
     about: str = ""
+    took: float = 0.0
 
 
 class Rewritten(Record, frozen=True, gc=True):
-    """A rewrite changed a payload; `fields` holds the new values of what it changed, for blame."""
+    """A rewrite changed a payload; `fields` holds the new values of what it changed, for blame. `took` is how many
+    seconds the hook needed."""
 
     event: str
     hook: str
     about: str
     fields: dict[str, Any]
+    took: float = 0.0
 
 
 class HookDecided(Record, frozen=True):
-    """Gates spoke about something other than a tool call. It closes the stage: nobody is asked again on resume."""
+    """Gates spoke about something other than a tool call. `took` is how many seconds those who spoke needed."""
 
     event: str
     about: str
     verdict: AnyDecision | Vote | None
     answers: tuple[tuple[str, AnyDecision | Vote], ...]
     shadow: bool = False
+    took: float = 0.0
 
 
 class HookFailed(Record, frozen=True):
-    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant.
+    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant, `took` after how
+    many seconds it failed.
 
     `fact` is the number, in the log, of a fact that a durable observer was told in vain and that is now skipped.
     """
@@ -147,6 +152,7 @@ class HookFailed(Record, frozen=True):
     error: ErrorValue
     effect: str = ""
     fact: int = 0
+    took: float = 0.0
 
 
 class ModelAttempted(Record, frozen=True):
@@ -171,7 +177,6 @@ class ModelReplied(Record, frozen=True):
     round: int = 1
     attempt: int = 1
     paid: bool = True
-    at: float = 0.0
     fingerprint: str = ""
 
 
@@ -184,9 +189,10 @@ class ReplyRejected(Record, frozen=True):
 
 
 class ToolDecided(Record, frozen=True):
-    """The verdict on one call. It is bound to the digest of the arguments if somebody spoke, `json` is set if they
-    were changed. For a task that is handed to another agent, `delegation` says with what, and `delegating` names those
-    among the answers that were given at `Delegating`."""
+    """The verdict on one call of the tool `name`. It is bound to the digest of the arguments if somebody spoke, `json`
+    is set if they were changed, and `took` is how many seconds those who spoke needed. For a task that is handed to
+    another agent, `delegation` says with what, and `delegating` names those among the answers that were given at
+    `Delegating`."""
 
     call: str
     verdict: AnyDecision
@@ -195,6 +201,8 @@ class ToolDecided(Record, frozen=True):
     json: str | None = None
     delegation: Delegation | None = None
     delegating: tuple[str, ...] = ()
+    name: str = ""
+    took: float = 0.0
 
 
 class ToolCalled(Record, frozen=True):
@@ -204,7 +212,6 @@ class ToolCalled(Record, frozen=True):
     name: str
     attempt: int = 1
     fingerprint: str = ""
-    at: float = 0.0
     json: str | None = None
 
 
@@ -213,7 +220,6 @@ class UndoCalled(Record, frozen=True):
 
     call: str
     name: str
-    at: float = 0.0
 
 
 class ToolAttempted(Record, frozen=True):
@@ -235,7 +241,6 @@ class ToolReturned(Record, frozen=True):
     call: str
     name: str
     result: ToolResult
-    at: float = 0.0
     error: ErrorValue | None = None
 
 
@@ -249,7 +254,6 @@ class Delegated(Record, frozen=True):
     tools: tuple[str, ...] | None = None
     tokens: int | None = None
     usd: float | None = None
-    at: float = 0.0
 
 
 class Charged(Record, frozen=True):
@@ -306,7 +310,6 @@ class Compacted(Record, frozen=True):
     reason: str = ""
     before: int = 0
     after: int = 0
-    at: float = 0.0
 
 
 class ErrorHandled(Record, frozen=True):
@@ -339,7 +342,11 @@ class Asked(Record, frozen=True):
 
 
 class Answered(Record, frozen=True):
-    """A question was answered, by whom, and about which digest. `covers` names the hooks whose question it was."""
+    """A question was answered, by whom, and about which digest. `covers` names the hooks whose question it was.
+
+    `at` is when the person answered. If the log had gone on before the answer was read, `at` is when it was read, and
+    `answered_at` is when the person answered.
+    """
 
     id: str
     answer: AnyResolution
@@ -347,6 +354,7 @@ class Answered(Record, frozen=True):
     by: str = ""
     covers: tuple[str, ...] = ()
     expired: bool = False
+    answered_at: float = 0.0
 
 
 class Suspended(Record, frozen=True):
@@ -354,7 +362,6 @@ class Suspended(Record, frozen=True):
 
     waiting_for: tuple[Asked, ...] = ()
     active: float = 0.0
-    at: float = 0.0
 
 
 class Resumed(Record, frozen=True):
@@ -364,7 +371,6 @@ class Resumed(Record, frozen=True):
     """
 
     pipeline: str = ""
-    at: float = 0.0
     drift: tuple[str, ...] = ()
 
 
@@ -417,7 +423,6 @@ class TurnEnded(Record, frozen=True):
     outcome: Completed | Stopped | Failed | Cancelled
     text: str | None = None
     active: float = 0.0
-    at: float = 0.0
 
 
 class Unknown(Record, frozen=True, gc=True):
@@ -479,7 +484,8 @@ def _survive(plain: dict[str, Any]) -> Record:
         plain = UPCASTERS[kind](plain)
         kind = str(plain.get("kind"))
     if kind not in KINDS:
-        return Unknown(kind, plain)
+        at = plain.get("at")
+        return Unknown(kind, plain, at=at if isinstance(at, float) else 0.0)
     try:
         return msgspec.convert(_opaque(plain), KINDS[kind])
     except msgspec.ValidationError as error:

@@ -434,6 +434,11 @@ class StepFold(Struct):
         return made
 
 
+def microseconds(seconds: float) -> float:
+    """A time in whole microseconds: as exact as a log needs it, and short to write."""
+    return (seconds * 1e6 + 0.5) // 1 / 1e6
+
+
 class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
@@ -441,18 +446,20 @@ class Fold:
     the latest step, if nobody has asked for it as a value yet. `messages` is the transcript so far; it shares its
     storage with all that came before. `laid` is what the assembly of requests remembers of the turn. `written` are the
     stored records since the latest turn began, and maybe some before: `of_latest_turn` cuts them off. `unknown` names
-    the first kind of record that only a newer version knows.
+    the first kind of record that only a newer version knows. `at` is the time of the latest record.
     """
 
     __slots__ = (
-        "_items", "_shown", "_state", "before", "compactions", "ended", "going", "inbox", "laid", "last", "messages",
-        "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns", "unknown",
+        "_items", "_shown", "_state", "at", "before", "compactions", "ended", "going", "inbox", "laid", "last",
+        "messages", "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns",
+        "unknown",
         "written",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
         self.session = session
         self.stored = 0
+        self.at = 0.0
         self.written: list[r.Record] = []
         self.steps = 0
         self.turns = 0
@@ -501,6 +508,14 @@ class Fold:
         """How many records were folded."""
         return self.stored + len(self.pending)
 
+    def tick(self, now: Callable[[], float]) -> float:
+        """The time for the next record: now in whole microseconds, and never before the latest record."""
+        at = (now() * 1e6 + 0.5) // 1 / 1e6  # as in `microseconds`, without a call
+        if at > self.at:
+            self.at = at
+            return at
+        return self.at
+
     def acknowledge(self, count: int) -> None:
         """The store has the first `count` of the pending records."""
         self.stored += count
@@ -511,6 +526,7 @@ class Fold:
         """Fold records that the store has."""
         for record in records:
             self.add(record)
+        self.at = max([self.at, *[record.at for record in records]])
         self.acknowledge(len(records))
         self.written = of_latest_turn(self.written)
 

@@ -193,7 +193,7 @@ class _Copy:
         log = [self.renamed(record) for record in self.records]
         opened = next((index for index, record in enumerate(log) if isinstance(record, SessionOpened)), None)
         if opened is not None:
-            log[opened] = log[opened].replace(how="forked", origin=f"{self.session}@{self.at}", at=now)
+            log[opened] = log[opened].replace(how="forked", origin=f"{self.session}@{self.at}", forked_at=now)
         return log
 
     def renamed(self, record: Record) -> Record:

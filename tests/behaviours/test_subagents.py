@@ -201,7 +201,7 @@ async def test_the_child_is_a_session_of_its_own_named_after_the_call():
     await tree.run()
     assert list(await tree.parent.store.sessions()) == [S1, CHILD]
     log = await tree.log()
-    assert log[1] == TurnStarted(1, log[1].message, f"{CHILD}/t1", log[1].at)
+    assert log[1] == TurnStarted(1, log[1].message, f"{CHILD}/t1", at=log[1].at)
     assert log[1].message.text == "do it"
     assert [r.call for r in log if isinstance(r, ToolCalled)] == [f"{CHILD}/1/1"]
     assert isinstance(log[-1], SessionEnded)

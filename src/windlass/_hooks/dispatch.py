@@ -44,6 +44,8 @@ class Site(Host, Protocol):
     def reserve(self) -> int: ...
     @property
     def record(self) -> Recorder: ...
+    @property
+    def monotonic(self) -> Callable[[], float]: ...
     def keep(self, writes: Writes, stage: str = "") -> None: ...
     def beside(self, coroutine: Any) -> None: ...
     def tokens(self, parts: Any) -> int: ...
@@ -142,7 +144,8 @@ async def _run(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
 def _blocked(hook: Hook, seconds: float, site: Site) -> None:
     blocked = f"{hook.kind} {hook.name!r} blocked the event loop for {seconds * 1000:.0f} ms"
     error = HookError(f"{blocked}; make it async or add thread=True", hook=hook.name)
-    site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect="blocked the loop"))
+    effect, took = "blocked the loop", round(seconds, 6)
+    site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect, took=took))
 
 
 class Silent:
@@ -153,7 +156,7 @@ SILENT = Silent()
 
 
 async def first_answer(point: Point, payload: Any, site: Site) -> Any:
-    """The first of a point's quick hooks that is not silent, and what it says: mostly there is none.
+    """The first of a point's quick hooks that is not silent, what it says and how long it took: mostly there is none.
 
     None if there are hooks that cannot be asked in one go.
     """
@@ -164,11 +167,12 @@ async def first_answer(point: Point, payload: Any, site: Site) -> Any:
         given = point.event(payload, site.turn)
     else:
         given = payload if view is itself else view(payload)
-    fn = None
+    fn, monotonic = None, site.monotonic
     try:
         for fn in quick:
+            began = monotonic()
             if (answer := await fn(given)) is not None:
-                return point.who(fn), answer
+                return point.who(fn), answer, monotonic() - began
     except asyncio.CancelledError as error:
         if cancelled():
             raise
@@ -193,7 +197,10 @@ def failed_hook(error: HookError) -> str:
 
 
 class Passage(Struct, gc=False):
-    """One event on its way through one point. `about` is the id of what the event is about."""
+    """One event on its way through one point. `about` is the id of what the event is about.
+
+    `took` is how many seconds those who spoke of it needed, but for rewrites: they have records of their own.
+    """
 
     point: Point
     event: Any
@@ -202,42 +209,47 @@ class Passage(Struct, gc=False):
     answers: tuple[tuple[str, Any], ...] = ()
     said: tuple[tuple[Hook, Says, Any], ...] = ()
     heard: bool = False
+    took: float = 0.0
 
     # ------------------------------------------------------------ rewrite
 
-    async def rewrite_from(self, first: tuple[int, Any] | None) -> Any:
+    async def rewrite_from(self, first: tuple[int, Any, float] | None) -> Any:
         """The event after `first_answer`, which has asked all quick hooks up to the first that was not silent."""
         if first is None:
             return await self.rewrite(0 if self.point.quick is None else len(self.point.changing))
-        at, answer = first
-        self._answered(self.point.changing[at], answer)
+        at, answer, took = first
+        self._answered(self.point.changing[at], answer, took)
         return await self.rewrite(at + 1)
 
     async def rewrite(self, start: int = 0) -> Any:
         """The event with its final payload; the hooks before `start` were asked. One that fails fails the action."""
         self.heard = True
         for hook in self.point.changing[start:]:
+            monotonic = self.site.monotonic
+            began = monotonic()
             try:
                 if hook.matches is not None and not hook.matches(self.event.call):
                     continue
                 answer = await call(hook, self.event, self.site, self.about)
             except Exception as error:
+                self.took = round(monotonic() - began, 6)
                 raise failing(hook, self.point, error) from error
             if answer is not None:
-                self._answered(hook, answer)
+                self._answered(hook, answer, monotonic() - began)
         return self.event
 
-    def _answered(self, hook: Hook, answer: Any) -> None:
+    def _answered(self, hook: Hook, answer: Any, took: float) -> None:
         if hook.kind == "hook":
-            self._say(hook, answer)
+            self._say(hook, answer, took)
         else:
-            self._change(hook, answer)
+            self._change(hook, answer, took)
 
-    def _say(self, hook: Hook, answer: Any) -> None:
+    def _say(self, hook: Hook, answer: Any, took: float) -> None:
         answer = self._answer(hook, answer)
         says = answer if isinstance(answer, Says) else Says(decision=answer)
         if says.rewrite is not None:
-            self._change(hook, says.rewrite)
+            self._change(hook, says.rewrite, took)
+        self._count(took)
         if says.decision is not None:
             says = replace(says, decision=_check_decision(hook, self.point, says.decision))
         if says.inject is not None and self.point.event.injects is None:
@@ -248,7 +260,10 @@ class Passage(Struct, gc=False):
             )
         self.said = (*self.said, (hook, says, self._payload()))
 
-    def _change(self, hook: Hook, answer: Any) -> None:
+    def _count(self, took: float) -> None:
+        self.took = round(self.took + took, 6)
+
+    def _change(self, hook: Hook, answer: Any, took: float) -> None:
         name = self.point.event.payload
         if name is None:
             raise illegal(hook, self.point, answer)
@@ -261,7 +276,8 @@ class Passage(Struct, gc=False):
         fields = changes(old, new)
         if fields:
             self.event = replace(self.event, **{name: new})
-            self.site.record(Rewritten(self.point.name, hook.name, self.about, FrozenDict(fields)))
+            values, took = FrozenDict(fields), round(took, 6)
+            self.site.record(Rewritten(self.point.name, hook.name, self.about, values, took))
 
     def _completed(self, hook: Hook, call: ToolCall) -> ToolCall:
         """A rewritten call as the next hooks see it. Arguments that do not fit the tool are the error of the hook."""
@@ -308,6 +324,8 @@ class Passage(Struct, gc=False):
     async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
         if only is not None and not only(hook):
             return
+        monotonic = self.site.monotonic
+        began = monotonic()
         try:
             if hook.matches is not None and not hook.matches(self.event.call):
                 return
@@ -319,19 +337,23 @@ class Passage(Struct, gc=False):
                 return
             answer = _check_decision(hook, self.point, answer)
         except Exception as error:
-            answer = self._failed(hook, error)
+            answer = self._failed(hook, error, monotonic() - began)
         if answer is not None:
+            self._count(monotonic() - began)
             self.answers = (*self.answers, (hook.name, answer))
 
-    def _failed(self, hook: Hook, error: Exception) -> Any:
+    def _note_failure(self, hook: Hook, error: BaseException, effect: str, took: float) -> None:
+        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect, took=round(took, 6)))
+
+    def _failed(self, hook: Hook, error: Exception, took: float) -> Any:
         """What a gate that raised or timed out counts as: the matrix says, and it is closed."""
         raised = self.point.event.raised
         if raised is None or hook.on_error == "unreviewed":
-            self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="unreviewed"))
+            self._note_failure(hook, error, "unreviewed", took)
             return None
         reason = f"gate {hook.name!r} failed on {self.point.name}; the log has the details"
         effect = raised.name if isinstance(raised, Vote) else raised.__name__
-        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect=effect))
+        self._note_failure(hook, error, effect, took)
         if isinstance(raised, Vote):
             return raised
         if raised is Ask:
@@ -347,6 +369,8 @@ class Passage(Struct, gc=False):
 
     async def _shadow(self, hook: Hook) -> None:
         """A shadow gate: what it answers is recorded and nothing else. Whatever it does, the turn goes on."""
+        monotonic = self.site.monotonic
+        began = monotonic()
         try:
             if hook.matches is not None and not hook.matches(self.event.call):
                 return
@@ -355,13 +379,14 @@ class Passage(Struct, gc=False):
                 answer = _check_decision(hook, self.point, answer)
         except asyncio.CancelledError:
             late = HookTimeout(f"shadow {hook.name!r} was not done when the turn was", hook=hook.name)
-            self.site.record(HookFailed(hook.name, self.point.name, error_value(late), effect="shadow"))
+            self._note_failure(hook, late, "shadow", monotonic() - began)
             raise
         except (Exception, SystemExit) as error:
-            self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="shadow"))
+            self._note_failure(hook, error, "shadow", monotonic() - began)
             return
         if answer is not None:
-            self.site.record(HookDecided(self.point.name, self.about, answer, ((hook.name, answer),), shadow=True))
+            took, answers = round(monotonic() - began, 6), ((hook.name, answer),)
+            self.site.record(HookDecided(self.point.name, self.about, answer, answers, True, took))
 
     # ------------------------------------------------------------ inject
 
@@ -374,10 +399,10 @@ class Passage(Struct, gc=False):
         """What is injected here, in declared order, checked against the reserve; members of a group run together."""
         injected: list[Injected] = []
         spent = self.site.injected_tokens()
-        for hook, answer in await self._injections(only):
+        for hook, answer, took in await self._injections(only):
             if answer is None:
                 continue
-            made = self._injected(hook, answer, self.about if about is None else about)
+            made = self._injected(hook, answer, self.about if about is None else about, took)
             if self.site.has_injected(made, injected):
                 continue
             self._within_own_reserve(hook, made)
@@ -386,16 +411,15 @@ class Passage(Struct, gc=False):
             injected.append(made)
         return injected
 
-    async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any]]:
-        answers = [(hook, says.inject) for hook, says, _ in self.said]
+    async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any, float]]:
+        answers = [(hook, says.inject, 0.0) for hook, says, _ in self.said]
         for group in self.point.groups:
             mine = [h for h in group if self._looks(h)]
             mine = mine if only is None else [hook for hook in mine if only(hook)]
             if len(group) == 1 or len(mine) < 2:
-                answers.extend([(hook, await self._injecting(hook, may_write=hook.group is None)) for hook in mine])
+                answers.extend([await self._injecting(hook, may_write=hook.group is None) for hook in mine])
             else:
-                together = await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine])
-                answers.extend(zip(mine, together, strict=True))
+                answers.extend(await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine]))
         return answers
 
     def _looks(self, hook: Hook) -> bool:
@@ -403,22 +427,26 @@ class Passage(Struct, gc=False):
         try:
             return hook.matches is None or hook.matches(self.event.call)
         except Exception as error:
-            self._not_injected(hook, error)
+            self._not_injected(hook, error, 0.0)
             return False
 
-    async def _injecting(self, hook: Hook, *, may_write: bool) -> Any:
+    async def _injecting(self, hook: Hook, *, may_write: bool) -> tuple[Hook, Any, float]:
+        """What a hook injects, and how long it took."""
+        monotonic = self.site.monotonic
+        began = monotonic()
         try:
-            return await call(hook, self.event, self.site, self.about, may_write=may_write)
+            answer = await call(hook, self.event, self.site, self.about, may_write=may_write)
         except Exception as error:
-            self._not_injected(hook, error)
-            return None
+            self._not_injected(hook, error, monotonic() - began)
+            return hook, None, 0.0
+        return hook, answer, monotonic() - began
 
-    def _not_injected(self, hook: Hook, error: Exception) -> None:
+    def _not_injected(self, hook: Hook, error: Exception, took: float) -> None:
         if not hook.optional:
             raise failing(hook, self.point, error) from error
-        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect="skipped"))
+        self._note_failure(hook, error, "skipped", took)
 
-    def _injected(self, hook: Hook, answer: Any, about: str) -> Injected:
+    def _injected(self, hook: Hook, answer: Any, about: str, took: float) -> Injected:
         given = answer if isinstance(answer, Injected) else Injected(answer)
         try:
             parts = checked_parts(given.parts, hook.name)
@@ -428,7 +456,8 @@ class Passage(Struct, gc=False):
         except TypeError as error:
             text = f"{hook.kind} {hook.name!r} injected an invalid value on {self.point.name}: {error}"
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
-        return Injected(parts, given.durable, given.record, hook.name, self.point.name, about)
+        name, took = self.point.name, round(took, 6)
+        return Injected(parts, given.durable, given.record, hook.name, name, about, took)
 
     def _within_own_reserve(self, hook: Hook, made: Injected) -> None:
         if hook.reserve is not None and (size := self.site.tokens(made.parts)) > hook.reserve:

@@ -193,6 +193,7 @@ class Reader:
         """
         store, session = self.source.store, self.session
         log = fold_log(session, await store.read(session))
+        failed = failed.replace(at=log.tick(self.source.clock.now))
         if log.ended:
             with suppress(SessionConflict):
                 await store.append(session, [failed], log.stored)

@@ -38,8 +38,8 @@ class Applier(Struct, frozen=True):
             return DONE
         if segment.program.ends_steps or turn.held or not fold.going:
             return self._end(fold)
-        record = segment.record
-        record(StepEnded(fold.steps + 1, None, segment.active()))
+        record = segment.add
+        record(StepEnded(fold.steps + 1, None, segment.active(), at=fold.at))
         return DONE if segment.commit_now() else segment.commit()
 
     async def _end(self, fold: Fold) -> None:
@@ -191,7 +191,7 @@ def keep_partial(segment: Segment) -> None:
     if (partial := voice.partial()) is not None:
         message = partial.message.replace(id=step_id(fold.session, voice.step))
         reply = partial.replace(message=message)
-        segment.record(ModelReplied(voice.step, reply, voice.round, voice.attempt, True, segment.clock.now()))
+        segment.record(ModelReplied(voice.step, reply, voice.round, voice.attempt, True))
 
 
 async def abandon(segment: Segment, reason: str, error: BaseException | None = None) -> None:

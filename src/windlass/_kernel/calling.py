@@ -260,7 +260,7 @@ class ModelCaller:
         passage = Passage(point, ModelCalling(request, segment.turn), segment, about)
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided("ModelCalling", about, verdict, passage.answers))
+            segment.record(HookDecided("ModelCalling", about, verdict, passage.answers, took=passage.took))
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Ask):

@@ -145,7 +145,7 @@ async def carry_out(
     made = compacted(compactor.name, plan, window, given)
     if made is None:
         return None
-    record = made.replace(at=segment.now())
+    record = made.replace(at=0.0)
     segment.record(record)
     await segment.commit()
     return record

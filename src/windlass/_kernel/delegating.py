@@ -234,6 +234,7 @@ class Handing(Passage, kw_only=True):
         await delegating.judge(only)
         before = self.answers or (("default", self.default),)
         self.answers = (*self.answers, *delegating.answers)
+        self.took += delegating.took
         return strictest(ToolCalling, (*before, *delegating.answers))
 
     @property
@@ -265,7 +266,7 @@ class ChildSegment(Segment):
     ) -> None:
         self.parent = self.above = parent
         self.started: Delegated = started
-        self.delivered = delivered
+        self.delivered = None if delivered is None else tuple([answered.replace() for answered in delivered])
         super().__init__(program, fold, message=message, scope=parent.scope, ephemeral=True)
         self.share = _limits(started)
         if parent.mask is not None:
@@ -274,7 +275,7 @@ class ChildSegment(Segment):
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         if self.listens:
-            self._tell(self._masked(kind(*values)))
+            self._tell(self._masked(kind(*values, at=self.fold.tick(self.now))))
 
     def _tell(self, fact: Fact) -> None:
         super()._tell(fact)
@@ -385,7 +386,7 @@ async def _start(segment: Segment, tool: Delegate, state: CallFold, session: str
     given = (decided or tool.delegation(task)).replace(task=task)
     program = program_of(segment.program, tool, given.tools)
     tokens, usd = _portion(segment, given.share)
-    started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd, segment.now())
+    started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd)
     segment.record(started)
     await segment.commit()
     return ChildSegment(segment, program, Fold(session), started, message=user(task))
@@ -416,7 +417,7 @@ async def _find(segment: Segment, tool: Delegate, known: Child) -> ChildSegment 
         given = [*await from_below(program.store, fold), *[(kind, data) for _, kind, data in entries]]
         for kind, data in given:
             if kind == "answer" and (answered := fitting(segment, data)) is not None:
-                segment.record(answered)
+                segment.record_answer(answered)
                 delivered = (*delivered, answered)
         if not delivered and not any(kind == "cancel" for kind, _ in given):
             return None
@@ -444,7 +445,8 @@ def _ask_too(segment: Segment, questions: Sequence[Asked]) -> None:
     """The questions of a child are its parent's as well. Those who listen have heard them from the child."""
     for asked in questions:
         if not segment.is_waiting(asked.id):
-            segment.fold.add(asked)
+            segment.fold.at = at = max(segment.fold.at, asked.at)
+            segment.fold.add(asked.replace(at=at))
 
 
 async def _run(segment: Segment, child: ChildSegment) -> None:

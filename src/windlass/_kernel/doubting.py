@@ -72,7 +72,7 @@ async def _undo(segment: Segment, state: CallFold) -> ToolResult:
         values = tool.prepare(call.json)
     except ToolError as error:
         return text_result(f"{UNKNOWN} It could not be undone: {error}", "interrupted")
-    segment.record(UndoCalled(call.id, call.name, segment.now()))
+    segment.record(UndoCalled(call.id, call.name))
     await segment.commit()
     try:
         async with asyncio.timeout(tool.timeout):

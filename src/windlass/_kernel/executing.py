@@ -45,9 +45,8 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "retried", "reviewed",
-        "segment", "shown",
-        "tools", "waiting_writes", "wrapped", "written",
+        "_onion", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "prompt", "retried",
+        "reviewed", "segment", "shown", "tools", "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -63,6 +62,9 @@ class Executor:
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.wrapped = program.wraps_tools
+        calling = segment.hooks.tool_calling
+        waits = self.wrapped or segment.listens or segment.durable or segment.resumed or self.delegates
+        self.prompt = not (waits or (calling is not None and calling.groups))
         if self.wrapped:
             self.attempts: dict[str, Attempts] = {}
             self.retried: dict[str, int] = {}
@@ -87,8 +89,8 @@ class Executor:
         except ArgumentsError as error:
             self._refuse(call, error)
         else:
-            record = self.segment.record
-            record(ToolDecided(shown.id, _ALLOW))
+            record = self.segment.add
+            record(ToolDecided(shown.id, _ALLOW, name=shown.name, at=fold.at))
         return self._run(call, shown, values)
 
     async def _execute(self, fold: Fold, step: StepFold) -> None:
@@ -111,7 +113,7 @@ class Executor:
                 except ArgumentsError as error:
                     self._refuse(call, error)
                 else:
-                    segment.record(ToolDecided(call.proposed.id, _ALLOW))
+                    segment.record(ToolDecided(call.proposed.id, _ALLOW, name=call.proposed.name))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -187,7 +189,9 @@ class Executor:
     def _refuse(self, state: CallFold, error: ArgumentsError) -> None:
         """The arguments do not fit the tool: no hook is asked, and the model reads how to mend them."""
         denied = Deny(str(error))
-        self.segment.record(ToolDecided(state.proposed.id, denied, "", ((_ARGUMENTS, denied),)))
+        self.segment.record(
+            ToolDecided(state.proposed.id, denied, "", ((_ARGUMENTS, denied),), name=state.proposed.name)
+        )
 
     def _in_doubt(self, state: CallFold) -> bool:
         return waits_for_word(self.segment, state, self._shown(state))
@@ -214,8 +218,9 @@ class Executor:
             changed: ToolCall = (await passage.rewrite()).call
         except HookError as error:
             denied = Deny(failed_hook(error))
-            segment.record(HookFailed(error.hook, "ToolCalling", error_value(error), effect="Deny"))
-            segment.record(ToolDecided(call.id, denied, call.digest, ((error.hook or "?", denied),)))
+            answers, name, took = ((error.hook or "?", denied),), call.name, passage.took
+            segment.record(HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took))
+            segment.record(ToolDecided(call.id, denied, call.digest, answers, name=name, took=took))
             return
         await self._judge(passage, changed, state, rewritten=changed is not call)
 
@@ -246,7 +251,7 @@ class Executor:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
         segment = self.segment
         verdict, digest = self._unmatched(call), call.digest
-        segment.record(ToolDecided(call.id, verdict, digest, (), _difference(state, call)))
+        segment.record(ToolDecided(call.id, verdict, digest, (), _difference(state, call), name=call.name))
         if type(verdict) is Ask:
             nobody = Passage(_NOBODY, ToolCalling(call, segment.turn), segment, call.id)
             segment.ask_person(question(segment, nobody, verdict, digest, (), call=call))
@@ -260,13 +265,14 @@ class Executor:
         names: tuple[str, ...] = ()
         spoken = rewritten or bool(passage.answers) or verdict is not _ALLOW
         digest, json = (call.digest, _difference(state, call)) if spoken else ("", None)
+        answers, name, took = passage.answers, call.name, passage.took
         if isinstance(passage, Handing):
             delegation, names = passage.delegation, passage.names()
-            segment.record(ToolDecided(call.id, verdict, digest, passage.answers, json, delegation, names))
+            segment.record(ToolDecided(call.id, verdict, digest, answers, json, delegation, names, name, took))
         elif spoken:
-            segment.record(ToolDecided(call.id, verdict, digest, passage.answers, json))
+            segment.record(ToolDecided(call.id, verdict, digest, answers, json, name=name, took=took))
         else:
-            segment.record(ToolDecided(call.id, _ALLOW))
+            segment.add(ToolDecided(call.id, _ALLOW, name=name, at=segment.fold.tick(segment.now)))
         if type(verdict) is Ask:
             self._put(passage, verdict, call, asks_of(passage.answers), names)
         elif not isinstance(verdict, Halt | Deny):
@@ -307,7 +313,9 @@ class Executor:
             person = () if answered is None else ((answered.by or "person", held),)
             answers = (*decided.answers, *person, *judged.new)
             bound = decided.replace(digest=call.digest, json=_difference(state, call) or decided.json)
-            segment.record(bound.replace(verdict=verdict, answers=answers, delegating=names))
+            took = 0.0 if passage is None else passage.took
+            bound = bound.replace(verdict=verdict, answers=answers, delegating=names)
+            segment.record(bound.replace(name=call.name, took=took, at=0.0))
         if type(verdict) is Ask:
             if judged.new or not segment.is_waiting(call.id):
                 by = judged.asking or asks_of(decided.answers)
@@ -323,17 +331,22 @@ class Executor:
         except ArgumentsError as error:
             denied = Deny(f"{answered.by or 'a person'} changed the arguments to what does not fit: {error}")
             by = answered.by or "person"
-            segment.record(decided.replace(verdict=denied, digest="", answers=((by, denied),)))
+            segment.record(
+                decided.replace(verdict=denied, digest="", answers=((by, denied),), name=call.name, took=0.0, at=0.0)
+            )
             return
         if not self._is_judged(call):
-            segment.record(ToolDecided(call.id, _ALLOW, call.digest, (), call.json))
+            segment.record(ToolDecided(call.id, _ALLOW, call.digest, (), call.json, name=call.name))
             return
         passage = self._passage(call, decided)
         judged = await judge_again(segment, passage, _ALLOW, settled_by(decided.answers))
         names = _names(passage)
         answers = (*settled_by(decided.answers), (answered.by or "person", _ALLOW), *judged.new)
         delegation = passage.delegation if isinstance(passage, Handing) else None
-        segment.record(ToolDecided(call.id, judged.verdict, call.digest, answers, call.json, delegation, names))
+        name, took = call.name, passage.took
+        segment.record(
+            ToolDecided(call.id, judged.verdict, call.digest, answers, call.json, delegation, names, name, took)
+        )
         if type(judged.verdict) is Ask:
             self._put(passage, judged.verdict, call, judged.asking, names)
         elif not isinstance(judged.verdict, Halt | Deny):
@@ -477,8 +490,8 @@ class Executor:
         if self.reviewed:
             await self._return(state, result, details)
         else:
-            record, now = segment.record, segment.now
-            record(ToolReturned(call.id, call.name, result, now(), details))
+            record, fold = segment.add, segment.fold
+            record(ToolReturned(call.id, call.name, result, details, at=fold.tick(segment.now)))
         if self.shown:
             self.shown.pop(call.id, None)
         if state.undoing:
@@ -550,8 +563,9 @@ class Executor:
                 return Given(text_result(f"Error: {error}", "error"))
         if self.delegates and isinstance(tool, Delegate):
             return self._hand_over(tool, call, values[0], number, fingerprint)
-        record, now = segment.record, segment.now
-        record(ToolCalled(call.id, name, number, fingerprint, now(), call.json if fingerprint else None))
+        record, fold = segment.add, segment.fold
+        at = fold.at if self.prompt and number == 1 else fold.tick(segment.now)
+        record(ToolCalled(call.id, name, number, fingerprint, call.json if fingerprint else None, at=at))
         if tool.direct and not segment.durable:
             made: Awaitable[Any] = tool.fn(*values)
             return made
@@ -563,7 +577,7 @@ class Executor:
         assert segment.fold.open is not None
         if segment.fold.open.calls[call.id].called < number:
             json = call.json if fingerprint else None
-            segment.record(ToolCalled(call.id, call.name, number, fingerprint, segment.now(), json))
+            segment.record(ToolCalled(call.id, call.name, number, fingerprint, json))
         try:
             return await hand_over(segment, tool, call, task, number)
         except ChildWaits:
@@ -724,7 +738,7 @@ class Executor:
         verdict = await passage.judge()
         verdict = self._unmatched(call) if verdict is None else verdict
         if passage.answers:
-            segment.record(HookDecided("ToolCalling", passage.about, verdict, passage.answers))
+            segment.record(HookDecided("ToolCalling", passage.about, verdict, passage.answers, took=passage.took))
         if isinstance(verdict, Answer):
             return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
@@ -742,7 +756,7 @@ class Executor:
         except asyncio.CancelledError:
             segment.unreturned[call.id] = result
             raise
-        segment.record(ToolReturned(call.id, call.name, result, segment.now(), error))
+        segment.add(ToolReturned(call.id, call.name, result, error, at=segment.fold.tick(segment.now)))
 
 
 class Late:

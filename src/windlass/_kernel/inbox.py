@@ -34,7 +34,7 @@ async def take_inbox(segment: Segment) -> bool:
         else:
             segment.record(taken)
         if kind == "answer" and (answered := fitting(segment, data)) is not None:
-            segment.record(answered)
+            segment.record_answer(answered)
         if kind == SKIPPED and (failed := _failed(data)) is not None:
             segment.record(failed)
         if kind == "cancel" and (reason := _cancelled(segment, data)) is not None:
@@ -73,11 +73,12 @@ def fitting(segment: Segment, data: Any) -> Answered | None:
     asked = next((asked for asked in segment.waiting if asked.id == ask_id and asked.digest == digest), None)
     if asked is None:
         return None
+    given = min(at, segment.now())
     try:
-        answer = check_answer(segment.fold.session, asked, answer, min(at, segment.now()))
+        answer = check_answer(segment.fold.session, asked, answer, given)
     except StaleAnswer:
         return None
-    return Answered(ask_id, answer, digest, answer.by or "", asked.by)
+    return Answered(ask_id, answer, digest, answer.by or "", asked.by, at=given)
 
 
 def _cancelled(segment: Segment, data: Any) -> str | None:

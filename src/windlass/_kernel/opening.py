@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from windlass._hooks.dispatch import Recorder
+from collections.abc import Callable
+
+from msgspec.structs import force_setattr
+
 from windlass.messages import Message, TextPart
 from windlass.records import Record, TurnStarted
 from windlass.states import Fold
@@ -11,19 +14,21 @@ from windlass.states import Fold
 class Opening:
     """What hooks write while a turn is opened, kept until it is known what of the user's message may be stored.
 
-    `fold` is the log as it would be, with the message as it came; `recorder` writes to the real one.
+    `fold` is the log as it would be, with the message as it came; `began` is when the turn began.
     """
 
-    __slots__ = ("fold", "recorder", "records")
+    __slots__ = ("_now", "began", "fold", "records")
 
-    def __init__(self, fold: Fold, started: TurnStarted, recorder: Recorder) -> None:
+    def __init__(self, fold: Fold, started: TurnStarted, now: Callable[[], float]) -> None:
         self.fold = Fold.of(fold.state)
+        self.fold.at = self.began = started.at
         self.fold.add(started)
-        self.recorder = recorder
         self.records: list[Record] = []
+        self._now = now
 
     def add(self, record: Record) -> None:
-        """Keep a record for later; hooks see its effect at once."""
+        """Keep a record for later, at its time; hooks see its effect at once."""
+        force_setattr(record, "at", self.fold.tick(self._now))
         self.fold.add(record)
         self.records.append(record)
 

@@ -31,14 +31,14 @@ async def pass_on(segment: Segment, call: ToolCall, result: ToolResult) -> ToolR
     try:
         result = (await passage.rewrite()).result
     except HookError as error:
-        return _withheld(segment, error)
+        return _withheld(segment, error, took=passage.took)
     verdict = await passage.judge()
     denied = isinstance(verdict, Deny)
     try:
         items = [] if denied or not passage.injects else await passage.inject(passage.about)
     finally:  # not before: with its result, or not at all
         if passage.answers:
-            segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
+            segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers, took=passage.took))
     if denied:
         return text_result(f"Withheld: {verdict.reason}", "denied")
     for item in items:
@@ -54,7 +54,7 @@ async def close(segment: Segment, state: CallFold, result: ToolResult) -> None:
     call = state.call
     if segment.hooks.tool_returning is not None:
         result = await _pass_closed(segment, call, result)
-    segment.record(ToolReturned(call.id, call.name, result, segment.now()))
+    segment.record(ToolReturned(call.id, call.name, result))
 
 
 async def _pass_closed(segment: Segment, call: ToolCall, result: ToolResult) -> ToolResult:
@@ -66,18 +66,18 @@ async def _pass_closed(segment: Segment, call: ToolCall, result: ToolResult) -> 
             result = (await passage.rewrite()).result
             verdict = await passage.judge()
     except HookError as error:
-        return _withheld(segment, error, result.status)
+        return _withheld(segment, error, result.status, passage.took)
     except TimeoutError as late:
-        segment.record(HookFailed("ToolReturning", "ToolReturning", error_value(late), effect="withheld"))
+        segment.record(HookFailed("ToolReturning", "ToolReturning", error_value(late), "withheld", took=limit))
         return text_result(f"Withheld: the hooks of ToolReturning took longer than {limit} s", result.status)
     if passage.answers:
-        segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers))
+        segment.record(HookDecided("ToolReturning", passage.about, verdict, passage.answers, took=passage.took))
     return text_result(f"Withheld: {verdict.reason}", "denied") if isinstance(verdict, Deny) else result
 
 
-def _withheld(segment: Segment, error: HookError, status: str = "error") -> ToolResult:
+def _withheld(segment: Segment, error: HookError, status: str = "error", took: float = 0.0) -> ToolResult:
     """What stands for a result that a rewrite failed on: the model reads which hook failed, the log why."""
-    segment.record(HookFailed(error.hook, "ToolReturning", error_value(error), effect="withheld"))
+    segment.record(HookFailed(error.hook, "ToolReturning", error_value(error), "withheld", took=took))
     return text_result(f"Error: the result is withheld: {failed_hook(error)}", status)  # type: ignore[arg-type]
 
 

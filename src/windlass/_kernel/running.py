@@ -160,7 +160,7 @@ class Runner:
     # ------------------------------------------------------------ the reply
 
     async def _judge_request(
-        self, point: Point, given: ModelRequest, first: tuple[int, Any] | None
+        self, point: Point, given: ModelRequest, first: tuple[int, Any, float] | None
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
@@ -177,7 +177,7 @@ class Runner:
             return request, None
         return None, None
 
-    async def _rewrite_reply(self, point: Point, reply: ModelReply, first: tuple[int, Any] | None) -> ModelReply:
+    async def _rewrite_reply(self, point: Point, reply: ModelReply, first: tuple[int, Any, float] | None) -> ModelReply:
         """The reply as hooks change it. What else they have to say of it counts when it is in the log."""
         segment = self.segment
         self._passage = Passage(point, ModelReplying(reply, segment.turn), segment, self._about("reply"))
@@ -193,7 +193,7 @@ class Runner:
     def _take(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
         """The reply into the log, after the rewrites and before anybody slow looks at it."""
         segment, caller = self.segment, self.caller
-        record, now = segment.record, segment.now
+        record, fold = segment.add, segment.fold
         ours = _with_ids(reply, f"{segment.fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and segment.fold.open is not None:
@@ -204,7 +204,7 @@ class Runner:
                 segment.standing = None
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
-        record(ModelReplied(number, ours, round_, attempt, paid, now(), changed))
+        record(ModelReplied(number, ours, round_, attempt, paid, changed, at=fold.tick(segment.now)))
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
@@ -251,7 +251,7 @@ class Runner:
         if segment.voice is not None:
             segment.voice.hold()
             segment.voice.settle(answered, answered, number, round_, 0)
-        segment.record(ModelReplied(number, answered, round_, 0, False, segment.now()))
+        segment.record(ModelReplied(number, answered, round_, 0, False))
 
     def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
         segment = self.segment

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from windlass._hooks.dispatch import Recorder
 from windlass._hooks.hooks import Hook
@@ -53,7 +53,7 @@ from windlass.records import (
     encode,
 )
 from windlass.slots import Slot
-from windlass.states import Fold, State, Step, StepFold, step_id
+from windlass.states import Fold, State, Step, StepFold, microseconds, step_id
 from windlass.tools import Tool
 from windlass.turns import Asker, Turn, Writes
 
@@ -131,6 +131,7 @@ class Rare:
     _writer: asyncio.Lock | None = None
     _in_doubt = False
     _unwritable: StoreError | None = None
+    _sealed = False
 
 
 class Segment(Rare):
@@ -141,10 +142,10 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_ended", "_monotonic", "answers", "applier", "began", "durable",
-        "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
-        "message", "now", "passed", "program", "record", "resolver", "resumed", "runner", "scope", "stepping", "stop",
-        "task", "unrecorded", "voice",
+        "_active_since", "_append_now", "_ended", "add", "answers", "applier", "began", "durable", "ephemeral",
+        "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
+        "message", "monotonic", "now", "passed", "program", "resolver", "resumed", "runner", "scope", "stepping",
+        "stop", "task", "unrecorded", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -179,7 +180,7 @@ class Segment(Rare):
         self.stop: Stopped | Cancelled | None = None
         self.hooks = program.hooks
         self.now = program.now
-        self._monotonic = monotonic = program.monotonic
+        self.monotonic = monotonic = program.monotonic
         self.resumed = resumed or message is None
         self._append_now = program.append_now
         self.durable = program.durable
@@ -197,9 +198,8 @@ class Segment(Rare):
         self.listens: bool = program.observed or handover is not None
         if self.parent is not None and self.parent.listens:
             self.listens = True
-        self.record: Recorder = fold.add
+        self.add: Recorder = self.record if self.listens else fold.add
         if self.listens:
-            self.record = self._record
             self.backlog = Backlog()
         if program.mask is not None:
             self.conceal(program.mask)
@@ -226,7 +226,7 @@ class Segment(Rare):
             self._turn = None
         for onion in self.onions:
             onion.release()
-        del self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
+        del self.add, self.executor, self.lifecycle, self.runner, self.applier, self.evaluator, self.resolver
 
     def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded, place: Place) -> Onion:
         """An effect of this turn inside its wraps."""
@@ -263,34 +263,62 @@ class Segment(Rare):
         """The current state."""
         return self.fold.state if self.opening is None else self.opening.fold.state
 
-    def _record(self, record: Record) -> None:
-        """Fold a record and tell those who listen."""
-        self.fold.add(record)
-        self._tell(record)
+    def record(self, record: Record) -> None:
+        """Fold a record at its time, without secrets, and tell those who listen. Time never goes back in a log.
+
+        `add` does the same for a record that has its time by `fold.tick`; where nobody listens it is the fold's own.
+        """
+        if self._sealed:
+            return
+        if self.opening is not None:
+            self.opening.add(record)
+        else:
+            self.write(record)
+
+    def write(self, record: Record) -> None:
+        """`record` also while a turn is opened, when what hooks write has to wait."""
+        if self.mask is not None:
+            record = self.mask(record)
+        fold = self.fold
+        if not record.at:
+            at = fold.tick(self.now)
+        else:
+            at = fold.at = max(microseconds(record.at), fold.at)
+        if record.at != at:
+            force_setattr(record, "at", at)
+        fold.add(record)
+        if self.listens:
+            self._tell(record)
+
+    def seal(self) -> None:
+        """From here on nothing is recorded, whoever still works for this turn."""
+        self._sealed = True
+
+    def record_answer(self, answered: Answered) -> None:
+        """Record an answer that nobody has seen yet. If the log has gone on since it was given, it says when it was."""
+        if answered.at < self.fold.at:
+            force_setattr(answered, "answered_at", answered.answered_at or microseconds(answered.at))
+            force_setattr(answered, "at", 0.0)
+        self.record(answered)
 
     def open_turn(self, started: TurnStarted) -> None:
         """From here on hooks see a turn that has begun, and what they write waits for `turn_opened`."""
-        self.opening = Opening(self.fold, started, self.record)
-        self.record = self.opening.add
+        self.opening = Opening(self.fold, started, self.now)
 
     def turn_opened(self) -> list[Record]:
         """The turn is about to be recorded: what its hooks wrote comes after that."""
         opening, self.opening = self.opening, None
-        if opening is None:
-            return []
-        self.record = opening.recorder
-        return opening.records
+        return [] if opening is None else opening.records
 
     def conceal(self, mask: Callable[[Record], Record]) -> None:
         """From here on secrets are taken out of every record."""
-        inner, before = self.record, self.mask
-        self.record = lambda record: inner(mask(record))
+        before, self.add = self.mask, self.record
         self.mask = mask if before is None else lambda record: mask(before(record))
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
         if kind in self.hooks.listeners or self.voice is not None:
-            self._tell(self._masked(kind(*values)))
+            self._tell(self._masked(kind(*values, at=self.fold.tick(self.now))))
 
     def _masked(self, fact: Fact) -> Fact:
         return fact if self.mask is None else self.mask(fact)
@@ -415,11 +443,11 @@ class Segment(Rare):
         if wrong := [type(record).__name__ for record in new if not isinstance(record, _OF_HANDLERS)]:
             legal = ", ".join(kind.__name__ for kind in _OF_HANDLERS)
             raise ConfigError(f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}")
-        return new
+        return tuple([record.replace(at=0.0) for record in new])
 
     def active(self) -> float:
         """Seconds of work since it was last asked."""
-        monotonic, since = self._monotonic, self._active_since
+        monotonic, since = self.monotonic, self._active_since
         self._active_since = now = monotonic()
         if self.waits is None and self.parent is None:
             return now - since
@@ -428,7 +456,7 @@ class Segment(Rare):
 
     def working(self) -> float:
         """Seconds of work since `active` was last asked."""
-        monotonic = self._monotonic
+        monotonic = self.monotonic
         return monotonic() - self._active_since - (self._waiting_time() - self._waited)
 
     def _waiting_time(self) -> float:
@@ -439,7 +467,7 @@ class Segment(Rare):
     async def wait_for_consumer(self, waiting: Awaitable[None]) -> None:
         """Wait for whoever reads this turn. Nobody works meanwhile: limits of active time do not count it."""
         if self.waits is None:
-            self.waits = ConsumerWait(self._monotonic)
+            self.waits = ConsumerWait(self.monotonic)
         await self.waits.during(waiting)
 
     def limited(self, effect: LimitedEffect) -> bool:
@@ -556,7 +584,7 @@ class Segment(Rare):
 
     def suspend(self) -> None:
         """Wait for the answers to all open questions."""
-        self.record(Suspended(self.waiting, self.active(), self.now()))
+        self.record(Suspended(self.waiting, self.active()))
 
     @property
     def waiting(self) -> tuple[Asked, ...]:

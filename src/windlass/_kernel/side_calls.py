@@ -166,7 +166,8 @@ class SideCall:
         try:
             request: ModelRequest = (await passage.rewrite()).request
         except HookError as error:
-            self._write(HookFailed(error.hook or "?", "ModelCalling", error_value(error), effect="side call refused"))
+            effect, took = "side call refused", passage.took
+            self._write(HookFailed(error.hook or "?", "ModelCalling", error_value(error), effect, took=took))
             raise
         return request if request.side else request.replace(side=self.asker.by)
 
@@ -174,7 +175,7 @@ class SideCall:
         """The guards' answer instead of the model's, if they give one. A refusal is raised; here an `Ask` is one."""
         verdict = await passage.judge()
         if passage.answers:
-            self._write(HookDecided("ModelCalling", passage.about, verdict, passage.answers))
+            self._write(HookDecided("ModelCalling", passage.about, verdict, passage.answers, took=passage.took))
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Halt | Ask):

@@ -43,7 +43,7 @@ async def decide(segment: Segment, passage: Passage, reviewed: Callable[[], str]
     else:
         verdict = await passage.judge()
     if passage.answers:
-        segment.record(HookDecided(event.__name__, about, verdict, passage.answers))
+        segment.record(HookDecided(event.__name__, about, verdict, passage.answers, took=passage.took))
     if not isinstance(verdict, Ask):
         return verdict
     segment.ask_person(question(segment, passage, verdict, reviewed(), asks_of(passage.answers)))
@@ -61,7 +61,7 @@ async def _decide_again(segment: Segment, passage: Passage, reviewed: Callable[[
     judged = await judge_again(segment, passage, held, settled, asked_again(segment, about))
     if judged.new:
         answers = (*recorded.answers, *judged.new)
-        segment.record(HookDecided(event.__name__, about, judged.verdict, answers))
+        segment.record(HookDecided(event.__name__, about, judged.verdict, answers, took=passage.took))
         passage.answers = answers
     else:
         passage.answers = recorded.answers

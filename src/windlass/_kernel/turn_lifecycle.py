@@ -70,8 +70,8 @@ class TurnLifecycle(Struct):
             if not program.kept:
                 await program.keep()
             self._begin(message)
-            record = segment.record
-            record(MessageAdded())
+            record = segment.add
+            record(MessageAdded(at=fold.at))
         else:
             await self._open(message)
         if program.timed and fold.going:
@@ -104,10 +104,9 @@ class TurnLifecycle(Struct):
         """Record that the session is opened, if it is new or goes on under another pipeline. A refused one is not."""
         segment = self.segment
         program, fold = segment.program, segment.fold
-        record = segment.record if segment.opening is None else segment.opening.recorder
         if fold.opened is not None:
             if fold.pipeline != program.digest or fold.ended:
-                record(SessionOpened("resumed", program.name, program.digest, at=segment.now()))
+                segment.write(SessionOpened("resumed", program.name, program.digest))
                 await program.keep()
             return None
         system = tools = sections = None
@@ -157,10 +156,9 @@ class TurnLifecycle(Struct):
     ) -> None:
         """Record that a session is opened, with what hooks have changed of the agent's."""
         segment = self.segment
-        program, now = segment.program, segment.now
-        record = segment.record if segment.opening is None else segment.opening.recorder
+        program = segment.program
         parent = "" if segment.parent is None else segment.parent.fold.session
-        record(SessionOpened("new", program.name, program.digest, system, tools, now(), "", sections, parent))
+        segment.write(SessionOpened("new", program.name, program.digest, system, tools, "", sections, parent))
 
     def _kept_sections(self, system: str) -> tuple[TextPart, ...]:
         """Who put what into the system text, once rewrites have seen it: what they changed is theirs."""
@@ -177,19 +175,21 @@ class TurnLifecycle(Struct):
 
     def _started(self, message: Message, kept_out: bool = False) -> TurnStarted:
         segment, fold = self.segment, self.segment.fold
-        number, now = fold.turns + 1, segment.now
+        number, opening = fold.turns + 1, segment.opening
+        at = fold.tick(segment.now) if opening is None else opening.began
         if kept_out:
             size = max(len(message.text), 1)
-            return TurnStarted(number, withheld(message), f"{fold.session}/t{number}", now(), withheld=size)
-        return TurnStarted(number, message, f"{fold.session}/t{number}", now())
+            return TurnStarted(number, withheld(message), f"{fold.session}/t{number}", withheld=size, at=at)
+        return TurnStarted(number, message, f"{fold.session}/t{number}", at=at)
 
     def _begin(self, message: Message, kept_out: bool = False) -> None:
         """Record that a turn has started, and then what its hooks wrote before."""
         segment, opening = self.segment, self.segment.opening
+        started = self._started(message, kept_out)
         written = segment.turn_opened()
         record = segment.record
         segment.began = True
-        record(self._started(message, kept_out))
+        record(started)
         if segment.stop is not None:
             segment.note_stop()
         if segment.taken is not None:
@@ -267,7 +267,7 @@ class TurnLifecycle(Struct):
         segment = self.segment
         await abandon(segment, "The user went on before this call had a result.")
         if segment.fold.turn is not None and segment.fold.turn.outcome is not None:
-            segment.record(Resumed(segment.program.digest, segment.now()))
+            segment.record(Resumed(segment.program.digest))
         segment.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))
         assert segment.fold.turn is not None
         await self._end(segment.fold.turn.concluded, final=True)
@@ -290,19 +290,21 @@ class TurnLifecycle(Struct):
         allowed = next((answered for answered in checked if answered.id == about), None)
         verdict = await self._resuming(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
         if verdict is WAITING:
-            for record in (*taken, *checked):
+            for answered in checked:
+                segment.record_answer(answered)
+            for record in taken:
                 segment.record(record)
             if segment.fold.pending:
                 segment.suspend()
             return
-        segment.record(Resumed(segment.program.digest, segment.now(), drift))
+        for answered in checked if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []:
+            segment.record_answer(answered)
+        segment.record(Resumed(segment.program.digest, drift))
         if isinstance(verdict, Halt):
-            if allowed is not None:
-                segment.record(allowed)
             await abandon(segment, f"The turn was halted: {verdict.reason}")
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
             return
-        for record in (*taken, *checked):
+        for record in taken:
             segment.record(record)
         if turn.cancel is not None:  # a fork may have been cut right there
             segment.conclude(Cancelled(turn.cancel))
@@ -368,7 +370,7 @@ class TurnLifecycle(Struct):
         await passage.rewrite()
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided("Resuming", about, verdict, passage.answers))
+            segment.record(HookDecided("Resuming", about, verdict, passage.answers, took=passage.took))
         if isinstance(verdict, Ask):
             segment.ask_person(question(segment, passage, verdict, "", asks_of(passage.answers)))
             return WAITING
@@ -468,11 +470,10 @@ class TurnLifecycle(Struct):
         segment = self.segment
         if segment.listens and isinstance(outcome, Failed):
             segment.fact(TurnFailed, outcome.error)
-        record, clock = segment.record, segment.now
-        now = clock()
-        record(TurnEnded(outcome, text, segment.active(), now))
+        record, fold = segment.add, segment.fold
+        record(TurnEnded(outcome, text, segment.active(), at=fold.tick(segment.now)))
         if segment.ephemeral and not final:
-            record(SessionEnded(now))
+            record(SessionEnded(at=fold.at))
         elif segment.program.compactors:
             prepare(segment)
 
@@ -568,10 +569,10 @@ class TurnLifecycle(Struct):
             segment.conclude(outcome)
             turn = segment.fold.turn
             if turn is not None and (turn.outcome is None or isinstance(error, StoreError)):
-                segment.record(TurnEnded(outcome, "", segment.active(), segment.now()))
+                segment.record(TurnEnded(outcome, "", segment.active()))
             return segment.state
         except Exception as another:
-            segment.record(TurnEnded(outcome, "", segment.active(), segment.now()))
+            segment.record(TurnEnded(outcome, "", segment.active()))
             segment.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
             return await segment.settle()
 

@@ -15,6 +15,7 @@ from .observers import RecordingObserver
 from .prefixes import assert_prefix_stable
 from .scenes import SCENES, Scene
 from .stores import StoreFailed, StoreReport, check_store
+from .times import without_times
 from .traces import HookTrace, assert_same
 from .transcripts import unpaired
 from .ways import Lived, agreeable, assert_same_everywhere, run_everywhere, traces
@@ -22,7 +23,7 @@ from .worlds import World
 
 __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
-    "FakeClock", "RecordingObserver",
+    "FakeClock", "without_times", "RecordingObserver",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
