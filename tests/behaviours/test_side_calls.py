@@ -431,7 +431,36 @@ async def test_a_question_of_an_old_log_with_another_key_is_asked_again():
     agent = Agent(ScriptedModel(says("end")), tools=[consult_with(later)], store=store)
     result = await agent.resume(SESSION)
     assert result.messages[2].parts[0].text == "again"
-    assert [record.key for record in await log(agent, SideReplied)] == ["consult#1.1", "ToolCall:s/1/1:consult#1"]
+    assert [record.key for record in await log(agent, SideReplied)] == ["consult#1.1", "ToolCall:1/1:consult#1"]
+
+
+@pytest.mark.parametrize("by", ["gate", "wrap", "tool"])
+async def test_a_fork_of_an_open_turn_is_served_from_the_log(by: str):
+    def build(store: MemoryStore, side: Side, *script: Any) -> Agent[Any, Any]:
+        agent = Agent(ScriptedModel(*script), tools=[consult_with(side)], store=store)
+        if by == "gate":
+
+            @agent.gate(ToolCalling)
+            async def gate(event: ToolCalling, turn: Turn) -> Deny:
+                return Deny((await turn.ask(side.model, "fine?")).text)
+
+        if by == "wrap":
+
+            @agent.wrap(ToolCall)
+            async def wrap(call: Any, call_next: Any, turn: Turn) -> Any:
+                return (await turn.ask(side.model, "fine?")).text
+
+        return agent
+
+    store = MemoryStore()
+    await build(store, Side(says("once")), calls("consult"), says("end")).run("go", session=SESSION)
+    cut = next(at for at, record in enumerate(await store.read(SESSION)) if isinstance(record, SideReplied))
+    again = Side()
+    agent = build(store, again, says("end"))
+    await agent.fork(SESSION, at=cut + 1, to="f")
+    result = await agent.resume("f")
+    assert again.asked == []
+    assert "once" in result.messages[2].parts[0].text
 
 
 # ---------------------------------------------------------------- what it costs, and where it may be done

@@ -76,11 +76,22 @@ def _refused(asker: Asker, text: str) -> HookError:
 
 
 def _key(segment: Segment, asker: Asker, fingerprint: str) -> str:
-    """Who asks, about what, and the how manieth of equal questions it is: the order of others changes nothing."""
-    place = f"{asker.event}:{asker.about}:{asker.by}"
+    """Who asks, about what, and its number among equal questions: the order of other questions changes nothing."""
+    place = f"{asker.event}:{_within_session(segment, asker.about)}:{asker.by}"
     counted = f"{place}:{fingerprint}"
     segment.side_calls[counted] = number = segment.side_calls.get(counted, 0) + 1
     return f"{place}#{number}"
+
+
+def _within_session(segment: Segment, about: str) -> str:
+    """What a question is about, without the session: a fork has another, but its calls keep the ids they had."""
+    fold = segment.fold
+    if about.startswith(f"{fold.session}/"):
+        return about.removeprefix(f"{fold.session}/")
+    for call in fold.open.calls if fold.open is not None else ():
+        if about == call or about.startswith(f"{call}/"):
+            return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
+    return about
 
 
 def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any]) -> ModelRequest:
