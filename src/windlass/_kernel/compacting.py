@@ -19,6 +19,7 @@ from windlass.states import over, step_id
 from windlass.turns import Asker, Turn
 
 from .segment import Segment
+from .side_calls import Unrecorded
 from .stages import decide
 
 AGAIN = 1.1
@@ -106,7 +107,7 @@ def prepare(segment: Segment) -> None:
         if (prepares := getattr(compactor, "prepare", None)) is not None:
             asker = Asker("Compacting", about, compactor.name, (compactor.name,), recorded=False)
             try:
-                prepares(Turn(segment, asker=asker))
+                prepares(Turn(Unrecorded(segment), asker=asker))
             except Exception as error:
                 segment.record(HookFailed(compactor.name, "TurnEnded", error_value(error), effect="not prepared"))
 

@@ -759,16 +759,6 @@ class Segment(Rare):
             self._side_calls = {}
         return self._side_calls
 
-    @property
-    def ended(self) -> bool:
-        """Whether the turn has come to its end here: from then on nothing cancels it."""
-        return self._ended
-
-    @property
-    def tasks(self) -> set[asyncio.Task[Any]]:
-        """What runs beside the turn."""
-        return self._tasks or set()
-
 
 class Surrounded:
     """A step runner inside the wraps of a step."""

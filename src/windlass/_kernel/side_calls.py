@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +29,6 @@ from windlass.models.settings import COMMON
 from windlass.outcomes import error_value
 from windlass.protocols import Model
 from windlass.records import HookDecided, HookFailed, Record, SideReplied
-from windlass.states import over
 from windlass.turns import Asker, Turn, name_in_chain
 
 from .retrying import with_retries
@@ -46,7 +44,6 @@ _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checke
 
 async def ask(segment: Segment, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
     """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""
-    _refuse_late(segment, asker)
     if len(asker.chain) > DEEPEST:
         names = " → ".join([name_in_chain(link) for link in asker.chain])
         raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
@@ -61,13 +58,6 @@ async def ask(segment: Segment, asker: Asker, model: Any, messages: Any, options
             if (side.key, side.fingerprint) == (key, fingerprint):
                 return side.reply
     return await SideCall(segment, asker, asked, request, key, fingerprint).make()
-
-
-def _refuse_late(segment: Segment, asker: Asker) -> None:
-    """Nobody asks once the turn is over, but shadow gates that it left at work."""
-    late = asker.recorded and segment.ended and over(segment.fold)
-    if late and asyncio.current_task() not in segment.tasks:
-        raise _refused(asker, f"{asker.by!r} cannot ask a model: the turn is over")
 
 
 def _refused(asker: Asker, text: str) -> HookError:
@@ -271,6 +261,8 @@ class SideCall:
 
 class Unrecorded:
     """A segment whose turn is over, for a side call that somebody prepares: the guards look at it, nothing is kept."""
+
+    closed = False
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
