@@ -18,6 +18,7 @@ from ._options import FUNCTION, Domain, check_options, number, optional, whole
 from .decisions import Vote
 from .errors import ConfigError
 from .outcomes import StopReason
+from .prices import billed_apart, installed
 from .states import State, TurnState
 from .types import Criterion
 
@@ -80,7 +81,7 @@ class TokenLimit(Limit, frozen=True):
 
 
 class CostLimit(Limit, frozen=True):
-    """At most so much money in a turn. A cost that is unknown is not counted as zero: it is not known to be within."""
+    """At most so much money in a turn. An unknown cost counts as over the limit."""
 
     usd: float
     reason: ClassVar[StopReason] = StopReason.COST_LIMIT
@@ -97,7 +98,13 @@ class CostLimit(Limit, frozen=True):
 def _unknown(turn: TurnState) -> str:
     reply = turn.last.reply if turn.last is not None else None
     by = f", last by {reply.model!r}" if reply is not None and reply.model else ""
-    return f"the cost is unknown{by}, so it cannot be held within the limit; prices come with windlass[prices]"
+    if reply is not None and not reply.usage.total:
+        return f"the cost is unknown{by}, so it counts as over the limit: the reply does not say what it used"
+    apart = ", ".join(f"{count} {kind}" for kind, count in turn.usage.details.items() if billed_apart(kind))
+    used = f" ({apart} among it)" if apart else ""
+    lists = "" if installed() else ", or install windlass[prices] for the vendors' price lists"
+    remedy = "state a price, in USD per million tokens: open_model(…, price=(input, output)) or PricedModel(model, …)"
+    return f"the cost is unknown{by}{used}, so it counts as over the limit; {remedy}{lists}"
 
 
 class ActiveTimeLimit(Limit, frozen=True):

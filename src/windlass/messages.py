@@ -233,54 +233,6 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)!r})"
 
 
-class Usage(Value, frozen=True):
-    """What was spent: tokens, and money where the price is known. `input` includes `cached` and `cache_written`.
-
-    That of one reply is one request, unless it says otherwise.
-    """
-
-    input: int = 0
-    output: int = 0
-    cached: int = 0
-    cache_written: int = 0
-    reasoning: int = 0
-    requests: int = 1
-    cost: float | None = None
-
-    @property
-    def total(self) -> int:
-        """Input and output tokens together."""
-        return self.input + self.output
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input + other.input,
-            self.output + other.output,
-            self.cached + other.cached,
-            self.cache_written + other.cache_written,
-            self.reasoning + other.reasoning,
-            self.requests + other.requests,
-            None if self.cost is None and other.cost is None else self._cost(other),
-        )
-
-    def __sub__(self, before: Usage) -> Usage:
-        """What was spent since `before`, which is part of it."""
-        return Usage(
-            self.input - before.input,
-            self.output - before.output,
-            self.cached - before.cached,
-            self.cache_written - before.cache_written,
-            self.reasoning - before.reasoning,
-            self.requests - before.requests,
-            None if self.cost is None else self.cost - (before.cost or 0.0),
-        )
-
-    def _cost(self, other: Usage) -> float | None:
-        """The sum, which is unknown if a request was made whose price is."""
-        unknown = (self.cost is None and self.requests) or (other.cost is None and other.requests)
-        return None if unknown else (self.cost or 0.0) + (other.cost or 0.0)
-
-
 def _refuse(self: Any, *_: Any, **__: Any) -> Any:
     raise TypeError("this is shared and cannot be changed; use `.replace(…)` with a copy of it")
 
@@ -298,6 +250,9 @@ class FrozenDict(dict[str, Any]):
     update: Any = _refuse
 
     __copy__ = dict.copy
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
     def __deepcopy__(self, memo: object) -> Any:
         return thawed(self)
@@ -329,6 +284,69 @@ class FrozenList(list[Any]):
 
     def __reduce__(self) -> Any:
         return frozen, (thawed(self),)
+
+
+_NOTHING: Mapping[str, int] = FrozenDict()
+
+
+class Usage(Value, frozen=True):
+    """What was spent: tokens, and money where the price is known. `input` includes `cached` and `cache_written`.
+
+    The usage of one reply counts one request, unless it says otherwise. `details` counts what has a price of its own,
+    under the names of genai-prices: `input_audio_tokens`, `output_image_tokens`, `cache_write_1h_tokens`,
+    `web_searches` … The tokens in it are part of `input` or `output`.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cache_written: int = 0
+    reasoning: int = 0
+    requests: int = 1
+    cost: float | None = None
+    details: Mapping[str, int] = _NOTHING
+
+    @property
+    def total(self) -> int:
+        """Input and output tokens together."""
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        details = self.details
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_written + other.cache_written,
+            self.reasoning + other.reasoning,
+            self.requests + other.requests,
+            None if self.cost is None and other.cost is None else self._cost(other),
+            _combined(details, other.details, 1) if details or other.details else details,
+        )
+
+    def __sub__(self, before: Usage) -> Usage:
+        """What was spent since `before`, which is part of it."""
+        return Usage(
+            self.input - before.input,
+            self.output - before.output,
+            self.cached - before.cached,
+            self.cache_written - before.cache_written,
+            self.reasoning - before.reasoning,
+            self.requests - before.requests,
+            None if self.cost is None else self.cost - (before.cost or 0.0),
+            _combined(self.details, before.details, -1),
+        )
+
+    def _cost(self, other: Usage) -> float | None:
+        """The sum, which is unknown if a request was made whose price is."""
+        unknown = (self.cost is None and self.requests) or (other.cost is None and other.requests)
+        return None if unknown else (self.cost or 0.0) + (other.cost or 0.0)
+
+
+def _combined(one: Mapping[str, int], other: Mapping[str, int], sign: int) -> Mapping[str, int]:
+    """The sum of two counts by kind, or their difference; kinds that amount to nothing are left out."""
+    counts = {kind: one.get(kind, 0) + sign * other.get(kind, 0) for kind in {**one, **other}}
+    return FrozenDict({kind: count for kind, count in counts.items() if count}) if any(counts.values()) else _NOTHING
 
 
 def frozen(value: Any) -> Any:
@@ -428,7 +446,8 @@ class ModelRequest(Value, frozen=True):
 
 class ModelReply(Value, frozen=True):
     """What a model answered. `finish` is one of `Finish`, or a word that a newer version knows; `raw_finish` is the
-    vendor's own."""
+    vendor's own. `client_calls` names calls in it that your program would have to run, and for which there is no tool:
+    a turn ends with such a reply."""
 
     message: Message
     usage: Usage = Usage()
@@ -436,6 +455,7 @@ class ModelReply(Value, frozen=True):
     model: str | None = None
     raw_finish: str | None = None
     response_id: str | None = None
+    client_calls: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -32,6 +32,7 @@ class StopReason(enum.StrEnum):
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     REFUSAL = "refusal"
+    UNSUPPORTED_CALL = "unsupported_call"
     SUPERSEDED = "superseded"
     SUSPENDED = "suspended"
     COMPLETED = "completed"

@@ -1,20 +1,87 @@
-"""What a reply costs, in USD, by the price lists of `genai-prices` (extra `prices`)."""
+"""What a reply costs, in USD: by a price that is stated, or by the price lists of `genai-prices` (extra `prices`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
-from typing import Any
+from math import isfinite
+from typing import Any, TypeAlias
 
-from .messages import ModelReply, Usage
+from .errors import ConfigError
+from .messages import FrozenDict, ModelReply, Usage, Value
 
 KEPT = 1_000
 """Of how many models the price lists are kept; when there are more, all are looked up again."""
 
+TIERS = ("priority", "fast", "flex")
+"""Service tiers with prices of their own. A reply of one is counted in `Usage.details`, as `priority_requests` …"""
+DEARER = ("priority", "fast")
+
 _models: dict[tuple[str, str], Any] = {}
 _snapshot: Any = None
+
+
+class Price(Value, frozen=True):
+    """A price that you state for a model: USD per million tokens.
+
+    Tokens read from the vendor's cache or written to it cost `cache_read` and `cache_write`, or as much as `input`
+    where these are not given. `others` has what else is billed, in USD per thousand, under the names that
+    `Usage.details` has: `{"web_searches": 10}`. If a reply has a count that is not there, its cost is unknown.
+    """
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+    others: Mapping[str, float] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.others, Mapping):
+            raise ConfigError(f"price: others={self.others!r}; it must be a mapping of kinds to USD per thousand")
+        cached = {"cache_read": self.cache_read, "cache_write": self.cache_write}
+        rates: dict[str, Any] = {"input": self.input, "output": self.output, **cached, **self.others}
+        for name, rate in rates.items():
+            if name in cached and rate is None:
+                continue
+            if type(rate) not in (int, float) or not isfinite(rate) or rate < 0:
+                raise ConfigError(f"price: {name} is {rate!r}; it must be a number of USD that is not negative")
+
+    @classmethod
+    def of(cls, stated: AnyPrice) -> Price:
+        """The price that was stated, be it as a pair `(input, output)`."""
+        if isinstance(stated, Price):
+            return stated
+        try:
+            input, output = stated
+        except (TypeError, ValueError):
+            text = f"price={stated!r}: pass a Price, or (input, output) in USD per million tokens"
+            raise ConfigError(text) from None
+        return cls(input, output)
+
+    def cost(self, usage: Usage) -> float | None:
+        """What was spent costs, in USD; None if nothing was counted, or something that has no rate here."""
+        kinds = {kind: count for kind, count in usage.details.items() if count and billed_apart(kind)}
+        if _contradictory(usage) or not usage.total or any(kind not in self.others for kind in kinds):
+            return None
+        read = self.input if self.cache_read is None else self.cache_read
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = usage.input - usage.cached - usage.cache_written
+        tokens = plain * self.input + usage.cached * read + usage.cache_written * written + usage.output * self.output
+        return tokens / 1_000_000 + sum(count * self.others[kind] for kind, count in kinds.items()) / 1_000
+
+
+AnyPrice: TypeAlias = Price | tuple[float, float]
+
+
+def billed_apart(kind: str) -> bool:
+    """Whether a kind in `Usage.details` is billed one by one, beside the tokens."""
+    return not kind.endswith(("_tokens", "_requests"))
+
+
+def installed() -> bool:
+    """Whether the price lists are there."""
+    return _price_lists() is not None
 
 
 def priced(usage: Usage, vendor: str, model: str) -> Usage:
@@ -22,11 +89,11 @@ def priced(usage: Usage, vendor: str, model: str) -> Usage:
 
     `vendor` is a name that genai-prices knows, or the address of the server: the same model has another price
     elsewhere. The cost is None, never zero, without genai-prices, for a model that it does not know or has no price per
-    token for, for counts that contradict each other, and where nothing was counted.
+    token for, for something that was counted and has no rate (a web search, a dearer service tier), for counts that
+    contradict each other, and where nothing was counted.
     """
     found = _model(vendor, model) if usage.total else None
-    cost = None if found is None else _cost(usage, found.get_prices(datetime.now(UTC)))
-    return usage.replace(cost=cost)
+    return usage.replace(cost=None if found is None else _cost(usage, found))
 
 
 def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
@@ -34,11 +101,10 @@ def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
 
     The two differ where a name stands for the latest version, and where the vendor calls it otherwise than its clients.
     """
-    usage = reply.usage
-    for model in (reply.model, asked):
-        if usage.cost is None and model:
-            usage = priced(usage, vendor, model)
-    return reply if usage is reply.usage else reply.replace(usage=usage)
+    if reply.usage.cost is not None:
+        return reply
+    known = next((model for model in (reply.model, asked) if model and _model(vendor, model) is not None), None)
+    return reply if known is None else reply.replace(usage=priced(reply.usage, vendor, known))
 
 
 def context_window(vendor: str, model: str) -> int | None:
@@ -80,34 +146,36 @@ def _price_lists() -> Callable[[], Any] | None:
     return get_snapshot
 
 
-def _cost(usage: Usage, prices: Any) -> float | None:
-    """Tokens times rates. A kind of token that has no rate of its own is billed as what it is part of."""
-    uncached = usage.input - usage.cached - usage.cache_written
-    spoken = usage.output - usage.reasoning
-    if prices.input_mtok is None or uncached < 0 or spoken < 0:
+def _cost(usage: Usage, model: Any) -> float | None:
+    """What the price lists say. Tokens of a kind that has no rate of its own are billed as what they are part of."""
+    details = dict(usage.details)
+    tier = next((tier for tier in TIERS if details.get(f"{tier}_requests")), None)
+    now = datetime.now(UTC)
+    prices = model.get_prices(now, tier and {"service_tier": tier})
+    if tier in DEARER and prices == model.get_prices(now):
+        return None
+    apart = [kind for kind, count in details.items() if count and billed_apart(kind)]
+    rates = [prices.input_mtok, *[getattr(prices, f"{kind}_kcount", None) for kind in apart]]
+    if None in rates or _contradictory(usage):
+        return None
+    from genai_prices import Usage as Counts
+
+    counts = Counts(
+        input_tokens=usage.input,
+        cache_read_tokens=usage.cached,
+        cache_write_tokens=usage.cache_written,
+        output_tokens=usage.output,
+        output_reasoning_tokens=usage.reasoning,
+        **{kind: count for kind, count in details.items() if not kind.endswith("_requests")},
+    )
+    try:
+        return float(prices.calc_price(counts)["total_price"])
+    except ValueError:  # the counts contradict each other, or leave open what is part of what
         return None
 
-    def rate(*names: str) -> Decimal:
-        price = next((found for name in names if (found := getattr(prices, name)) is not None), Decimal(0))
-        return price if isinstance(price, Decimal) else _tier(price, usage.input)
 
-    tokens = (
-        uncached * rate("input_mtok")
-        + usage.cached * rate("cache_read_mtok", "input_mtok")
-        + usage.cache_written * rate("cache_write_mtok", "input_mtok")
-        + spoken * rate("output_mtok")
-        + usage.reasoning * rate("output_reasoning_mtok", "output_mtok")
-    )
-    return float(tokens / 1_000_000 + usage.requests * rate("requests_kcount") / 1_000)
+def _contradictory(usage: Usage) -> bool:
+    return usage.cached + usage.cache_written > usage.input or usage.reasoning > usage.output
 
 
-def _tier(price: Any, tokens: int) -> Decimal:
-    """The rate for a request with so many input tokens: the last one whose threshold it crosses."""
-    rate: Decimal = price.base
-    for tier in price.tiers:
-        if tokens > tier.start:
-            rate = tier.price
-    return rate
-
-
-__all__ = ["costed", "priced"]
+__all__ = ["AnyPrice", "Price", "costed", "priced"]

@@ -161,7 +161,7 @@ class ModelCaller:
             self.judged = None
         if self.halted is not None and self._halted():
             return None
-        self.paid = given is self.reply
+        self.paid = given is self.reply or self._annotated(given)
         if not self.paid:
             self._write_attempt()
         if self.transforms and not any(given.message == said.message for said in self.said):
@@ -172,6 +172,18 @@ class ModelCaller:
     def _place(self, _: ModelRequest) -> tuple[str, tuple[Any, ...]]:
         """What the wraps work on: the step, and the round if there was more than one."""
         return f"{self.step}" if self.round == 1 else f"{self.step}.{self.round}", ()
+
+    def _annotated(self, given: ModelReply) -> bool:
+        """Whether a wrap changed only what is said about the reply of the last attempt, such as its cost.
+
+        It may also change the message of a reply that has an id; then the attempt is charged as the wrap says.
+        """
+        reply = self.reply
+        if reply is not None and given.message is not reply.message and given.response_id:
+            if given.response_id == reply.response_id:
+                self.reply = reply.replace(usage=given.usage)
+            return False
+        return reply is not None and given.message is reply.message
 
     def _halted(self) -> bool:
         """Whether the gates halted the turn over a changed request: then it is concluded."""

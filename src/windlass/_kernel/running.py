@@ -205,6 +205,17 @@ class Runner:
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
         record(ModelReplied(number, ours, round_, attempt, paid, changed, at=fold.tick(segment.now)))
+        if ours.client_calls:
+            self._refuse_client_calls(ours, number)
+
+    def _refuse_client_calls(self, reply: ModelReply, number: int) -> None:
+        """End the turn: no call may be left without a result, and nobody here can make these."""
+        segment, names = self.segment, ", ".join(reply.client_calls)
+        why = f"the model asked for {names}, which your program would have to run, and Windlass has no tool for that"
+        segment.record(ReplyRejected(number, why))
+        if segment.voice is not None:
+            segment.voice.drop("the reply does not stand")
+        segment.conclude(Stopped(StopReason.UNSUPPORTED_CALL, why), "")
 
     async def _judge_reply(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from windlass.errors import ConfigError
+from windlass.prices import AnyPrice, Price
 from windlass.protocols import Model
+
+from .priced import PricedModel
+from .settings import COMMON, did_you_mean
 
 # vendor: (module, class, extra that installs what it needs)
 VENDORS: dict[str, tuple[str, str, str]] = {
@@ -25,8 +31,12 @@ VENDORS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def open_model(name: str, **options: Any) -> Model:
-    """The model behind `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …)."""
+def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> Model:
+    """The model behind `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …).
+
+    `price` states what it costs: a `Price`, or `(input, output)` in USD per million tokens. Without one the price lists
+    of genai-prices are used, if they know the model at that address.
+    """
     vendor, _, model = name.partition(":")
     if not model or vendor not in VENDORS:
         known = ", ".join(f"{vendor}:…" for vendor in VENDORS) or "none yet"
@@ -39,8 +49,28 @@ def open_model(name: str, **options: Any) -> Model:
         if error.name is not None and error.name.startswith("windlass"):
             raise
         raise ConfigError(f"model={name!r} needs {_missing(error)}: {command}") from error
+    _check_options(name, adapter, options)
     opened: Model = adapter(model, **options)
-    return opened
+    return opened if price is None else PricedModel(opened, price)
+
+
+def check_settings(model: Model, settings: Mapping[str, Any]) -> None:
+    """Have a model refuse settings that it does not know, if it can tell (`model.check_settings`)."""
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"settings is a mapping of names to values, not {settings!r:.100}")
+    if (check := getattr(model, "check_settings", None)) is not None:
+        check(settings)
+
+
+def _check_options(name: str, adapter: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that the adapter does not have."""
+    known = [*list(signature(adapter).parameters)[1:], "price"]
+    for option in options:
+        if option not in known:
+            meant = did_you_mean(option, known)
+            setting = f"; settings go into settings={{{option!r}: …}}" if option in COMMON else ""
+            text = f"model={name!r} has no option {option!r}{meant}{setting}"
+            raise ConfigError(f"{text}; the options are {', '.join(known)}")
 
 
 def _missing(error: ImportError) -> str:
@@ -50,4 +80,4 @@ def _missing(error: ImportError) -> str:
     return f"more than is installed ({error})"
 
 
-__all__ = ["VENDORS", "open_model"]
+__all__ = ["VENDORS", "Price", "PricedModel", "check_settings", "open_model"]

@@ -13,11 +13,11 @@ import pytest
 from openai import AsyncOpenAI
 from tests.models.wires import frames
 
-from windlass.errors import AuthFailed, ConfigError, ConnectionFailed, Overloaded, RateLimited
+from windlass.errors import ConfigError, ConnectionFailed, Overloaded, RateLimited
 from windlass.models import open_model
 from windlass.models.anthropic import AnthropicMessages
 
-from .serving import Server, answer, asked, asking, heard, streamed, text
+from .serving import Server, answer, asking, heard, streamed, text
 
 
 async def test_a_model_is_opened_by_its_name_and_finds_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,18 +29,24 @@ async def test_a_model_is_opened_by_its_name_and_finds_its_key(monkeypatch: pyte
     await model.aclose()
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_a_missing_key_is_an_error_that_says_where_it_is_looked_for(
-    streaming: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+def test_a_missing_key_is_an_error_that_says_where_it_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    model: Any = open_model("anthropic:claude-sonnet-4-6")
-    with pytest.raises(AuthFailed, match="set ANTHROPIC_API_KEY, or pass api_key"):
-        await asked(model, streaming=streaming)
-    await model.aclose()
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match="set ANTHROPIC_API_KEY, or pass api_key"):
+        open_model("anthropic:claude-sonnet-4-6")
+    monkeypatch.setenv("ANTHROPIC_PROFILE", "work")
+    with pytest.raises(ConfigError, match="work"):
+        open_model("anthropic:claude-sonnet-4-6")
+    configs = tmp_path / "anthropic" / "configs"
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(configs.parent))
+    configs.mkdir(parents=True)
+    (configs / "work.json").write_text('{"authentication": {"type": "user_oauth"}}')
+    assert open_model("anthropic:claude-sonnet-4-6").name == "anthropic:claude-sonnet-4-6"
 
 
 async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

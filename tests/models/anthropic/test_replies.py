@@ -124,7 +124,7 @@ async def test_a_reply_says_what_was_spent_and_who_spoke() -> None:
     )
     model = Server(answer("Hi", usage=usage), body).model()
     for reply in (await model.reply(asking()), (await heard(model, asking()))[1]):
-        assert reply.usage == Usage(1110, 5, 100, 1000, 3)
+        assert reply.usage == Usage(1110, 5, 100, 1000, 3, details={"web_searches": 1})
         assert (reply.text, reply.model, reply.response_id, reply.raw_finish) == (
             "Hi",
             "claude-x-1",

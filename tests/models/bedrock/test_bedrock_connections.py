@@ -187,9 +187,18 @@ def test_a_client_of_another_make_is_refused() -> None:
     theirs.close()
 
 
+def test_missing_credentials_are_refused_at_once_where_nothing_else_can_be_asked_for_them() -> None:
+    with pytest.raises(ConfigError, match="model='bedrock:m' has no credentials: set AWS_BEARER_TOKEN_BEDROCK or AWS_"):
+        BedrockConverse("m", region="us-east-1", client=Server().http)
+
+
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_missing_credentials_are_an_error_that_says_what_to_set(streaming: bool) -> None:
-    model = BedrockConverse("m", region="us-east-1", client=Server().http)
+async def test_missing_credentials_are_an_error_that_says_what_to_set(
+    streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session()
+    monkeypatch.setattr(session, "get_credentials", lambda: None)
+    model = BedrockConverse("m", region="us-east-1", client=Server().http, session=session)
     with pytest.raises(AuthFailed, match="no credentials for bedrock: set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY"):
         await asked(model, streaming=streaming)
 

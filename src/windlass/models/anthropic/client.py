@@ -11,6 +11,7 @@ from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import understood
 from windlass.models.history import Wire
+from windlass.models.settings import narrowed
 from windlass.prices import context_window
 
 from .connection import connection
@@ -27,7 +28,7 @@ LONGEST_UNSTREAMED = 21_333
 
 def _options(settings: Mapping[str, Any], body: Wire) -> Wire:
     """What the SDK is told beside the body."""
-    headers = dict(body.pop("extra_headers", None) or {})
+    headers = dict(settings.get("headers") or {})
     if betas := body.pop("betas", None):
         headers["anthropic-beta"] = betas if isinstance(betas, str) else ",".join(betas)
     return {"headers": headers or None, "timeout": settings.get("timeout")}
@@ -38,8 +39,8 @@ class AnthropicMessages:
 
     `client` may be any asynchronous client of the SDK (Bedrock, Vertex …); its own retries are switched off, and it
     stays the caller's to close. Settings beyond those of all models: `cache` (True, False or a time to live such as
-    "1h"), and in `extra` whatever the vendor takes: `tools` there are those it executes itself, `betas` and
-    `extra_headers` become headers. It knows no `seed`.
+    "1h"), and in `extra` whatever the vendor takes: `tools` there are those that it knows itself (one with the name of
+    a tool of ours describes that one), `betas` become a header. It knows no `seed`.
     """
 
     def __init__(
@@ -52,12 +53,16 @@ class AnthropicMessages:
         settings: Mapping[str, Any] = {},
         name: str | None = None,
     ) -> None:
-        merged(settings, {})
         self.name = name or f"{VENDOR}:{model}"
         self._settings = settings
+        self.check_settings({})
         self._model = model
         self._requests = Requests(model)
-        self._connection = connection(client, base_url, api_key)
+        self._connection = connection(self.name, client, base_url, api_key)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        merged(self._settings, settings)
 
     @property
     def context_window(self) -> int | None:
@@ -66,8 +71,8 @@ class AnthropicMessages:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
-        settings = merged(self._settings, request.settings)
-        body = self._requests.body(request, settings)
+        asked, settings = narrowed(request, merged(self._settings, request.settings))
+        body = self._requests.body(asked, settings)
         if body["max_tokens"] > LONGEST_UNSTREAMED:
             return await self._heard(request)
         answer = await self._connection.post(PATH, body, **_options(settings, body))
@@ -76,7 +81,7 @@ class AnthropicMessages:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        settings = merged(self._settings, request.settings)
+        request, settings = narrowed(request, merged(self._settings, request.settings))
         body = self._requests.body(request, settings, streaming=True)
         heard = self._connection.hear(PATH, body, Assembly(), self._model, **_options(settings, body))
         async with aclosing(heard) as pieces:

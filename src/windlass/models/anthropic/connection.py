@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx2
-from anthropic import AsyncAnthropic, AsyncStream, DefaultAsyncHttpxClient
+from anthropic import AnthropicError, AsyncAnthropic, AsyncStream, DefaultAsyncHttpxClient
 
 from windlass.errors import ConfigError, ModelError
 from windlass.models.connections import Connection, Sdk
@@ -18,10 +18,13 @@ from .errors import told_error, translated
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
-def connection(client: Any, base_url: str | None, api_key: str | None) -> Connection:
+def connection(name: str, client: Any, base_url: str | None, api_key: str | None) -> Connection:
     """The connection of a model: by the client that was passed in, or to the server at an address."""
+    base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
     if client is not None:
         _check(client)
+    elif base_url is None and api_key is None and not any(map(os.environ.get, KEYS)):
+        _check_credentials(name)
 
     def made() -> AsyncAnthropic:
         key = _key(api_key, base_url)
@@ -38,9 +41,20 @@ def _check(client: Any) -> None:
         raise ConfigError(f"client is a {type(client).__name__}, which is {wrong}; pass {hint}")
 
 
+def _check_credentials(name: str) -> None:
+    """Refuse a model for which the SDK finds no credentials; it also looks for profiles and federated identities."""
+    remedy = "set ANTHROPIC_API_KEY, or pass api_key=… or client=…"
+    try:
+        found = AsyncAnthropic(http_client=httpx2.AsyncClient())
+    except AnthropicError as error:
+        raise ConfigError(f"model={name!r} has no key: {remedy} ({error})") from error
+    if found.api_key is None and found.auth_token is None and getattr(found, "credentials", None) is None:
+        raise ConfigError(f"model={name!r} has no key: {remedy}")
+
+
 def _key(given: str | None, base_url: str | None) -> str | None:
     """The SDK finds what is not given; a server of one's own may want none, and the SDK wants one."""
-    found = given or any(os.environ.get(name) for name in KEYS)
+    found = given or any(map(os.environ.get, KEYS))
     return given if found or base_url is None else "none"
 
 

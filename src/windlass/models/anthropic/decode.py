@@ -9,6 +9,7 @@ from typing import Any
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from windlass.models.parts import text_in
+from windlass.models.usage import counted, tier
 
 from .encode import CONTAINER, FIELDS, VENDOR
 
@@ -24,6 +25,7 @@ FINISHES = {
     "pause_turn": "paused",
     "compaction": "paused",
 }
+DETAILS = ("cache_write_1h_tokens", "web_searches", "other_iterations", "priority_requests", "fast_requests")
 FALLBACK = "fallback"
 """The type of the block that says that another model goes on where the one before it has declined."""
 
@@ -82,7 +84,16 @@ def usage_numbers(usage: Block | None) -> dict[str, int]:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     numbers = {name: usage.get(name) for name in names}
     numbers["thinking_tokens"] = (usage.get("output_tokens_details") or {}).get("thinking_tokens")
+    numbers["cache_write_1h_tokens"] = (usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens")
+    numbers["web_searches"] = (usage.get("server_tool_use") or {}).get("web_search_requests")
+    numbers["other_iterations"] = _other_iterations(usage.get("iterations"))
+    numbers |= {**tier(usage.get("service_tier")), **tier(usage.get("speed"))}
     return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _other_iterations(iterations: Any) -> int | None:
+    """How often a model was asked whose tokens are not among those of the reply: to compact, or for advice."""
+    return sum(one.get("type") != "message" for one in iterations) if iterations else None
 
 
 def decode_usage(numbers: Mapping[str, int]) -> Usage:
@@ -95,6 +106,7 @@ def decode_usage(numbers: Mapping[str, int]) -> Usage:
         cached=cached,
         cache_written=written,
         reasoning=numbers.get("thinking_tokens", 0),
+        details=counted(**{kind: numbers.get(kind) for kind in DETAILS}),
     )
 
 

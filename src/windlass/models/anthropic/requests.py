@@ -34,7 +34,9 @@ class Requests:
         body |= encode_settings(self._model, settings)
         if request.system.strip():
             body["system"] = [{"type": "text", "text": request.system}]
-        if tools := [*self._told(request.tools), *(extra.pop("tools", None) or ())]:
+        theirs = extra.pop("tools", None) or ()
+        named = {tool.get("name") for tool in theirs}
+        if tools := [*[tool for tool in self._told(request.tools) if tool["name"] not in named], *theirs]:
             body["tools"] = tools
             body |= tool_choice(settings)
         config = body.get("output_config", {}) | self._output(request.output) | (extra.pop("output_config", None) or {})

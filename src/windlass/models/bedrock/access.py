@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from botocore.auth import SigV4Auth
@@ -45,12 +46,15 @@ class Access:
                 remedy = "set AWS_REGION, give the profile of AWS_PROFILE a region, or pass region=… or session=…"
                 raise ConfigError(f"model={name!r} has no region: {remedy}")
             self.address = (base_url or _endpoint(self._session, self._region)).rstrip("/")
+            if session is None and not self._key and _knowable() and self._session.get_credentials() is None:
+                remedy = f"set {KEY} or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or pass api_key=…"
+                raise ConfigError(f"model={name!r} has no credentials: {remedy} or session=…")
         except BotoCoreError as error:
             raise ConfigError(f"model={name!r} cannot be reached: {error}") from error
 
-    async def headers(self, url: str, content: bytes) -> dict[str, str]:
-        """The headers of a request, with which Bedrock knows who asks."""
-        headers = {"content-type": "application/json"}
+    async def headers(self, url: str, content: bytes, more: Mapping[str, str] = {}) -> dict[str, str]:
+        """The headers of a request, with which Bedrock knows who asks; `more` are the caller's."""
+        headers = {"content-type": "application/json", **more}
         if self._key:
             return {**headers, "authorization": f"Bearer {self._key}"}
         request = AWSRequest("POST", url, headers=headers, data=content)
@@ -73,6 +77,13 @@ def _check(name: str, session: Any) -> None:
     if session is not None and (not callable(asked) or inspect.iscoroutinefunction(asked)):
         kind = type(session).__name__
         raise ConfigError(f"session of {name!r} is a {kind}; pass a botocore.session.Session or a boto3.Session")
+
+
+def _knowable() -> bool:
+    """Whether missing credentials can be known now: else a service of the machine may still be asked for some."""
+    asked = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    return disabled and not any(map(os.environ.get, asked))
 
 
 def _region(session: Any) -> str | None:

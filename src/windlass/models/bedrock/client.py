@@ -12,6 +12,7 @@ import httpx2
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import understood
+from windlass.models.settings import narrowed
 from windlass.prices import context_window
 
 from .connection import connection
@@ -47,13 +48,17 @@ class BedrockConverse:
         settings: Mapping[str, Any] = {},
         name: str | None = None,
     ) -> None:
-        merged(settings, {})
         self.name = name or f"{VENDOR}:{model}"
         self._settings = settings
+        self.check_settings({})
         self._model = model
         self._path = f"/model/{quote(model, safe='')}"
         self._requests = Requests(model)
         self._connection = connection(self.name, client, base_url, api_key, session, region)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        merged(self._settings, settings)
 
     @property
     def context_window(self) -> int | None:
@@ -62,24 +67,29 @@ class BedrockConverse:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
-        settings = merged(self._settings, request.settings)
+        request, settings = narrowed(request, merged(self._settings, request.settings))
         body = self._requests.body(request, settings)
-        answer = await self._connection.post(f"{self._path}/converse", body, timeout=settings.get("timeout"))
+        answer = await self._connection.post(f"{self._path}/converse", body, **_options(settings))
         with understood():
             return self._connection.costed(decode_reply(answer, self._model), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        settings = merged(self._settings, request.settings)
-        body, timeout = self._requests.body(request, settings), settings.get("timeout")
+        request, settings = narrowed(request, merged(self._settings, request.settings))
+        body, options = self._requests.body(request, settings), _options(settings)
         path, hearing = f"{self._path}/converse-stream", Assembly(self._model)
-        async with aclosing(self._connection.hear(path, body, hearing, self._model, timeout=timeout)) as pieces:
+        async with aclosing(self._connection.hear(path, body, hearing, self._model, **options)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes with a request beside its body."""
+    return {"headers": settings.get("headers"), "timeout": settings.get("timeout")}
 
 
 __all__ = ["BedrockConverse"]

@@ -53,7 +53,7 @@ class Client:
     ) -> Events | Answer:  # fmt: skip
         """Post a body; the answer is one, or a stream of events."""
         content, url = _encoded(body), self.base_url + path
-        headers = await self._access.headers(url, content)
+        headers = await self._access.headers(url, content, options.get("headers") or {})
         timeout = options.get("timeout", self.timeout)
         request = self._http.build_request("POST", url, content=content, headers=headers, timeout=timeout)
         response = await self._http.send(request, stream=stream)

@@ -20,6 +20,7 @@ from windlass.messages import (
     Usage,
 )
 from windlass.models.parts import text_in
+from windlass.models.usage import counted, tier
 
 from .encode import CITATIONS, REMARKS, VENDOR
 
@@ -67,7 +68,7 @@ def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
     parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if _says(about.get(name))]
     return ModelReply(
         Message("assistant", tuple(parts)),
-        decode_usage(about.get("usage") or {}),
+        decode_usage(about.get("usage") or {}, (about.get("serviceTier") or {}).get("type")),
         finish,
         model=_router_chose(about.get("trace")) or model,
         raw_finish=stop or None,
@@ -88,7 +89,7 @@ def _router_chose(trace: Block | None) -> str:
     return text_in(router, "invokedModelId").rpartition("/")[2]
 
 
-def decode_usage(usage: Block) -> Usage:
+def decode_usage(usage: Block, service: object = None) -> Usage:
     """What was spent. The vendor counts what its cache read and wrote beside the input; we count it in."""
     cached = usage.get("cacheReadInputTokens") or 0
     written = usage.get("cacheWriteInputTokens") or 0
@@ -97,6 +98,15 @@ def decode_usage(usage: Block) -> Usage:
         output=usage.get("outputTokens") or 0,
         cached=cached,
         cache_written=written,
+        details=counted(
+            cache_write_1h_tokens=sum(
+                detail.get("inputTokens") or 0
+                for detail in usage.get("cacheDetails") or ()
+                if detail.get("ttl") == "1h"
+            ),
+            server_tools=sum(run for run in (usage.get("serverToolUsage") or {}).values() if type(run) is int),
+            **tier(service),
+        ),
     )
 
 

@@ -54,6 +54,10 @@ class GoogleGemini:
         self._connection = _Connection(self.name, client, base_url, api_key)
         self._encoder = Encoder(model)
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        merged(self._settings, settings)
+
     @property
     def context_window(self) -> int | None:
         """How many tokens the model can have before it, if that is known."""
@@ -61,13 +65,13 @@ class GoogleGemini:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
-        assembly = Assembly()
+        assembly = Assembly(newer=self._encoder.newer)
         assembly.feed(await self._exchange(request).whole())
         return self._costed(assembly)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        assembly = Assembly(streamed=True)
+        assembly = Assembly(streamed=True, newer=self._encoder.newer)
         async with aclosing(self._exchange(request).chunks()) as chunks:
             async for chunk in chunks:
                 for delta in assembly.feed(chunk):
@@ -86,8 +90,8 @@ class GoogleGemini:
     def _exchange(self, request: ModelRequest) -> Exchange:
         settings = merged(self._settings, request.settings)
         body = self._encoder.body(request, settings)
-        connection = self._connection
-        return Exchange(connection.client(), self._model, body, settings.get("timeout"), connection.version)
+        client, version = self._connection.client(), self._connection.version
+        return Exchange(client, self._model, body, settings.get("timeout"), version, settings.get("headers"))
 
 
 class _Connection:

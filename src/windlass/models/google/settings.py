@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
 from windlass.models.parts import readable
-from windlass.models.settings import asking_for, joined, merging
+from windlass.models.settings import asking_for, chosen, joined, merging
 
 from .encode import Json, history, opened
 
@@ -38,8 +38,8 @@ class Encoder:
     def __init__(self, model: str) -> None:
         plain = model.rpartition("/")[2]
         self._plain = plain
-        self._newer = NEWER.search(plain) is not None
-        self._history = history(newer=self._newer)
+        self.newer = NEWER.search(plain) is not None
+        self._history = history(newer=self.newer)
         self._tools: tuple[tuple[ToolSpec, ...], list[Json]] = ((), [])
         self._output: tuple[Mapping[str, Any] | None, Json] = (None, {})
 
@@ -51,14 +51,14 @@ class Encoder:
         choice = settings.get("tool_choice") if request.tools else None
         forced = choice is not None and choice not in ("auto", "none")
         # Older models take no schema beside tools, and newer ones none while they must call one.
-        if output is not None and request.tools and (forced or not self._newer):
+        if output is not None and request.tools and (forced or not self.newer):
             system, output = asking_for(output, system), None
         if system:
             body["systemInstruction"] = {"parts": [{"text": readable(system)}], "role": "user"}
         if request.tools:
             body["tools"] = self._declared(request.tools)
             if choice:
-                body["toolConfig"] = {"functionCallingConfig": _choice(choice)}
+                body["toolConfig"] = {"functionCallingConfig": _choice(choice, request.tools)}
         body["generationConfig"] = self._generation(settings, output)
         extra = thawed(settings["extra"])
         return joined(body, extra) if extra else body
@@ -75,7 +75,7 @@ class Encoder:
             stop = config["stopSequences"]
             config["stopSequences"] = [stop] if isinstance(stop, str) else list(stop)
         if "reasoning" in settings:
-            config["thinkingConfig"] = _thinking(self._plain, settings["reasoning"], newer=self._newer)
+            config["thinkingConfig"] = _thinking(self._plain, settings["reasoning"], newer=self.newer)
         if output is not None:
             if output is not self._output[0]:
                 self._output = (output, thawed(output))
@@ -91,12 +91,14 @@ def _declaration(spec: ToolSpec) -> Json:
     return declared
 
 
-def _choice(choice: Any) -> Json:
-    """A word for all tools, the name of one, or the names of some."""
+def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> Json:
+    """A word for all tools, the name of one, the names of some, or the vendor's own mapping."""
+    if isinstance(choice, Mapping):
+        return dict(choice)
     if isinstance(choice, str):
         mode = CHOICES.get(choice)
         return {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [choice]}
-    return {"mode": "ANY", "allowedFunctionNames": list(choice)}
+    return {"mode": "ANY", "allowedFunctionNames": [spec.name for spec in chosen(tools, choice)]}
 
 
 def _thinking(model: str, reasoning: Any, *, newer: bool) -> Json:

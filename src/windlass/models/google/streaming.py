@@ -31,8 +31,9 @@ Json: TypeAlias = dict[str, Any]
 class Assembly:
     """One answer, as far as it has come."""
 
-    def __init__(self, *, streamed: bool = False) -> None:
+    def __init__(self, *, streamed: bool = False, newer: bool = False) -> None:
         self._streamed = streamed
+        self._newer = newer
         self._parts: list[Part] = []
         self._pieces: list[str] = []
         self._calling: Json | None = None
@@ -61,9 +62,8 @@ class Assembly:
         if raw is None and not message.parts:
             raise BadReply("Gemini answered nothing", retryable=True, request_id=self._id)
         finish = finish_of(raw, calls=bool(message.tool_calls))
-        return ModelReply(
-            message, usage_of(self._usage), finish, text_in(self._about, "modelVersion") or None, raw, self._id
-        )
+        usage = usage_of(self._usage, self._remarks.get("groundingMetadata") or {}, by_query=self._newer)
+        return ModelReply(message, usage, finish, text_in(self._about, "modelVersion") or None, raw, self._id)
 
     @property
     def _id(self) -> str | None:

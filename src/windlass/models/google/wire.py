@@ -44,7 +44,13 @@ class Exchange:
     """A request that can be made once. `version` is that of the API, if it is not for the client to say."""
 
     def __init__(
-        self, client: genai.Client, model: str, body: dict[str, Any], timeout: float | None, version: str | None = None
+        self,
+        client: genai.Client,
+        model: str,
+        body: dict[str, Any],
+        timeout: float | None,
+        version: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         self._api = inside(client)
         vertex = bool(self._api.vertexai)
@@ -53,7 +59,7 @@ class Exchange:
         self._patience = PATIENCE if timeout is None else timeout
         milliseconds = None if timeout is None else max(1, round(timeout * 1000))
         version = None if vertex else version
-        self._options = HttpOptions(timeout=milliseconds, retry_options=NO_RETRY, api_version=version)
+        self._options = HttpOptions(timeout=milliseconds, retry_options=NO_RETRY, api_version=version, headers=headers)
 
     async def whole(self) -> Any:
         """The whole answer."""

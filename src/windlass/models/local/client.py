@@ -13,6 +13,7 @@ from windlass.models.errors import understood
 from windlass.models.openai.chat.streaming import ChatStream
 from windlass.models.openai.errors import said
 from windlass.models.openai.settings import merged
+from windlass.models.settings import narrowed
 
 from .calls import CallReader
 from .encode import LocalEncoder
@@ -46,8 +47,14 @@ class LocalModel:
         path, weights = locate(model), KNOWN.get(model)
         self.name = name or f"local:{model}"
         self._settings = merged({**(weights.settings if weights else {}), **settings}, {})
+        self.check_settings({})
         self._encoder = LocalEncoder(path.stem, weights is not None and weights.small)
         self._engine = engine(path, weights.name if weights else path.stem, How(threads, context, template))
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        if merged(self._settings, settings).get("headers"):
+            raise ConfigError("headers: a local model is asked in this process, so there is nobody to send them to")
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
@@ -59,7 +66,7 @@ class LocalModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator stops the model."""
-        settings = merged(self._settings, request.settings)
+        request, settings = narrowed(request, merged(self._settings, request.settings))
         await self._engine.start()
         body, tools = self._encoder.body(request, settings, self._engine.knows_tools)
         heard = _Heard(tools)

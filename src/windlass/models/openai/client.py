@@ -13,6 +13,7 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Hearing
 from windlass.models.errors import understood
 from windlass.models.history import Wire
+from windlass.models.settings import narrowed
 from windlass.prices import context_window
 
 from .chat.decode import decode as decode_chat
@@ -29,6 +30,11 @@ from .settings import merged
 
 class _Encoder(Protocol):
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire: ...
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the SDK is told beside the body."""
+    return {"headers": settings.get("headers"), "timeout": settings.get("timeout")}
 
 
 class _Model:
@@ -49,10 +55,15 @@ class _Model:
     ) -> None:
         self.name = name or f"{dialect.name}:{model}"
         self._settings = settings
+        self.check_settings({})
         self._vendor = dialect.vendor
         self._model = model
         self._encoder = encoder
-        self._connection = connection(client, base_url, api_key, dialect)
+        self._connection = connection(self.name, client, base_url, api_key, dialect)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        merged(self._settings, settings)
 
     @property
     def context_window(self) -> int | None:
@@ -61,18 +72,17 @@ class _Model:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Ask, and wait for the whole answer."""
-        settings = merged(self._settings, request.settings)
-        body, timeout = self._encoder.body(request, settings), settings.get("timeout")
-        answer = await self._asked(body, timeout)
+        request, settings = narrowed(request, merged(self._settings, request.settings))
+        body = self._encoder.body(request, settings)
+        answer = await self._asked(body, _options(settings))
         with understood():
             return self._connection.costed(self._decoded(answer), body["model"])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        settings = merged(self._settings, request.settings)
+        request, settings = narrowed(request, merged(self._settings, request.settings))
         body = self._encoder.body(request, settings, streaming=True)
-        timeout = settings.get("timeout")
-        heard = self._connection.hear(self._path, body, self._hearing(), body["model"], timeout=timeout)
+        heard = self._connection.hear(self._path, body, self._hearing(), body["model"], **_options(settings))
         async with aclosing(heard) as pieces:
             async for piece in pieces:
                 yield piece
@@ -81,8 +91,8 @@ class _Model:
         """Close the connections that this model has opened in the running event loop."""
         await self._connection.close()
 
-    async def _asked(self, body: Wire, timeout: Any) -> Any:
-        return await self._connection.post(self._path, body, timeout=timeout)
+    async def _asked(self, body: Wire, options: dict[str, Any]) -> Any:
+        return await self._connection.post(self._path, body, **options)
 
     def _decoded(self, answer: Any) -> ModelReply:
         raise NotImplementedError
@@ -111,7 +121,6 @@ class OpenAIChat(_Model):
         name: str | None = None,
         dialect: Dialect | None = None,
     ) -> None:
-        merged(settings, {})
         address = base_url or getattr(client, "base_url", None)
         own = dialect or chat_dialect(str(address) if address else None, model)
         super().__init__(model, client, base_url, api_key, settings, name, own, ChatEncoder(model, own))
@@ -145,17 +154,21 @@ class OpenAIResponses(_Model):
     ) -> None:
         address = base_url or getattr(client, "base_url", None)
         dialect = responses_dialect(str(address) if address else None)
-        encoder = ResponsesEncoder(model, dialect)
-        encoder.checked(merged(settings, {}))
-        super().__init__(model, client, base_url, api_key, settings, name, dialect, encoder)
+        self._responses = ResponsesEncoder(model, dialect)
+        super().__init__(model, client, base_url, api_key, settings, name, dialect, self._responses)
         self._poll_every = poll_every
+        self._states_cost = dialect.states_cost
 
-    async def _asked(self, body: Wire, timeout: Any) -> Any:
-        answer = await super()._asked(body, timeout)
-        return await finished(answer, self._connection, body.get("include"), self._poll_every, timeout)
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for settings that a request to this model cannot have."""
+        self._responses.checked(merged(self._settings, settings))
+
+    async def _asked(self, body: Wire, options: dict[str, Any]) -> Any:
+        answer = await super()._asked(body, options)
+        return await finished(answer, self._connection, body.get("include"), self._poll_every, options)
 
     def _decoded(self, answer: Any) -> ModelReply:
-        return decode_response(answer, self._vendor)
+        return decode_response(answer, self._vendor, states_cost=self._states_cost)
 
     def _hearing(self) -> Hearing:
-        return ResponseStream(self._vendor)
+        return ResponseStream(self._vendor, states_cost=self._states_cost)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 
-from windlass.errors import AuthFailed, ConfigError, ModelError
+from windlass.errors import ConfigError, ModelError
 from windlass.models.connections import Connection, Sdk
 from windlass.models.errors import request_id
 
@@ -32,13 +32,19 @@ class _Events(AsyncStream[object]):
                 yield event
 
 
-def connection(client: object, base_url: str | None, api_key: str | None, dialect: Dialect) -> Connection:
+def connection(name: str, client: object, base_url: str | None, api_key: str | None, dialect: Dialect) -> Connection:
     """The connection of a model: by the client that was passed in, or to the server at an address."""
     address = base_url or dialect.base_url
 
+    def key() -> str:
+        return _key(name, api_key, dialect, base_url)
+
+    if client is None:
+        key()
+
     def made() -> AsyncOpenAI:
         return AsyncOpenAI(
-            api_key=_key(api_key, dialect),
+            api_key=key(),
             base_url=address,
             max_retries=0,
             default_headers=_headers(address),
@@ -48,14 +54,13 @@ def connection(client: object, base_url: str | None, api_key: str | None, dialec
     return Connection(Sdk(_Events, translated, _told), None if client is None else _checked(client), made)
 
 
-def _key(given: str | None, dialect: Dialect) -> str:
+def _key(name: str, given: str | None, dialect: Dialect, base_url: str | None) -> str:
+    """The key that was given or is in the environment. A server of one's own may want none, and the SDK wants one."""
     variable = dialect.key
     key = given or (os.environ.get(variable) if variable else None)
-    if key:
-        return key
-    if variable:
-        raise AuthFailed(f"no key for {dialect.vendor}: set {variable}, or pass api_key=…")
-    return "none"
+    if key or variable is None or not dialect.at(base_url):
+        return key or "none"
+    raise ConfigError(f"model={name!r} has no key: set {variable}, or pass api_key=… or client=…")
 
 
 def _headers(address: str | None) -> dict[str, str]:

@@ -20,7 +20,8 @@ class Dialect(Value, frozen=True):
     reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
     `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema;
     `schemas`: it takes a schema for its answer; `texts`: it takes several texts in one message; `wants_thinking`: it
-    refuses calls without the thought behind them; `any_arguments`: it takes back arguments that are no JSON.
+    refuses calls without the thought behind them; `any_arguments`: it takes back arguments that are no JSON;
+    `states_cost`: it says what it took for a reply.
     """
 
     vendor: str
@@ -36,12 +37,20 @@ class Dialect(Value, frozen=True):
     texts: bool = True
     wants_thinking: bool = False
     any_arguments: bool = False
+    states_cost: bool = False
     call_ids: str = r".{1,256}"
 
     @property
     def name(self) -> str:
         """What stands before the model in its name."""
         return self.vendor.removesuffix(ELSEWHERE)
+
+    def at(self, base_url: str | None) -> bool:
+        """Whether an address, if one is given, is that of the vendor itself: then it wants a key."""
+        host = urlsplit(base_url or "").hostname or ""
+        return (
+            base_url is None or host == urlsplit(self.base_url or "").hostname or bool(_OPENAIS_HOSTS.fullmatch(host))
+        )
 
     def arguments(self, text: str) -> str:
         """The arguments of a call as the server takes them back: many refuse what is no JSON, and all that follows."""
@@ -78,7 +87,14 @@ COMPATIBLE = Dialect(f"openai{ELSEWHERE}")
 DIALECTS = {
     dialect.vendor: dialect
     for dialect in (
-        Dialect("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "reasoning", effort="reasoning"),
+        Dialect(
+            "openrouter",
+            "https://openrouter.ai/api/v1",
+            "OPENROUTER_API_KEY",
+            thinking="reasoning",
+            effort="reasoning",
+            states_cost=True,
+        ),
         Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
         Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False, texts=False),
         Dialect(
@@ -118,9 +134,17 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
 
 def responses_dialect(address: str | None) -> Dialect:
     """The dialect of Responses: OpenAI's own, or that of some server, which may want no key."""
-    if _OPENAIS_HOSTS.fullmatch(_place(address).hostname or ""):
+    place = _place(address)
+    if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
         return RESPONSES
-    return RESPONSES.replace(vendor=f"{RESPONSES.vendor}{ELSEWHERE}", key=_spare_key(), any_arguments=False)
+    known = _BY_PLACE.get(place.netloc) or COMPATIBLE.replace(key=_spare_key())
+    return RESPONSES.replace(
+        vendor=f"{RESPONSES.vendor}{ELSEWHERE}",
+        base_url=known.base_url,
+        key=known.key,
+        any_arguments=False,
+        states_cost=known.states_cost,
+    )
 
 
 def _place(address: str | None) -> SplitResult:

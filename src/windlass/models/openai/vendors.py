@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from .client import OpenAIChat
@@ -14,6 +15,7 @@ def _opening(vendor: str, dialect: Dialect | None) -> Callable[..., OpenAIChat]:
         options.setdefault("name", f"{vendor}:{model}")
         return OpenAIChat(model, dialect=dialect, **options)
 
+    opened.__signature__ = signature(OpenAIChat)  # type: ignore[attr-defined]
     return opened
 
 

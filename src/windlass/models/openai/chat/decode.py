@@ -7,10 +7,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from windlass.errors import BadReply
-from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
+from windlass.messages import (
+    FrozenDict,
+    Message,
+    ModelReply,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    Usage,
+)
 from windlass.models.openai.dialects import COMPATIBLE
 from windlass.models.openai.errors import said
 from windlass.models.parts import refuse_text, text_in
+from windlass.models.usage import counted, stated_cost, tier
 
 FINISHES = {
     "stop": "stop",
@@ -83,7 +94,7 @@ def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, ref
         finish = "refusal"
     elif message.tool_calls and (finish == "stop" or raw is None):
         finish = "tool_calls"
-    spent = usage(body.get("usage")).replace(cost=_stated(body.get("usage") or {}, vendor))
+    spent = _spent(body, parts, vendor)
     return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
 
 
@@ -177,27 +188,39 @@ def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
         yield OpaquePart(vendor, ran, mediated=False)
 
 
-def _stated(told: Mapping[str, Any], vendor: str) -> float | None:
-    """What OpenRouter says that it took, in USD; with a key of one's own the vendor behind it has taken its part."""
-    taken: list[Any] = [told.get("cost") if vendor == "openrouter" else None]
-    if told.get("is_byok"):
-        taken.append((told.get("cost_details") or {}).get("upstream_inference_cost"))
-    known = [float(cost) for cost in taken if type(cost) in (int, float) and cost >= 0]
-    return sum(known) if len(known) == len(taken) else None
+def _spent(body: Mapping[str, Any], parts: tuple[Part, ...], vendor: str) -> Usage:
+    """What was spent. Searches that are not counted left their traces in the answer, and are at least one."""
+    told = body.get("usage") or {}
+    spent = usage(told)
+    ran = {name for part in parts if type(part) is OpaquePart and not part.mediated for name in part.data}
+    searches = told.get("num_search_queries") or int("annotations" in ran)
+    run = sum(len(part.data.get("executed_tools", ())) for part in parts if type(part) is OpaquePart)
+    details = {**spent.details, **counted(web_searches=searches, executed_tools=run), **tier(body.get("service_tier"))}
+    return spent.replace(details=FrozenDict(details), cost=stated_cost(told) if vendor == "openrouter" else None)
 
 
 def usage(told: Mapping[str, Any] | None) -> Usage:
-    """What was spent."""
+    """The tokens that were spent."""
     if not told:
         return Usage()
     inputs, outputs = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
     counts = {**told, **inputs}
+    cited = told.get("citation_tokens")  # Perplexity counts them, and its reasoning, beside what was said
+    thought = (outputs if cited is None else told).get("reasoning_tokens") or 0
+    beside = _unsaid(told, outputs) if cited is None else cited + thought
     return Usage(
         told.get("prompt_tokens") or 0,
-        (told.get("completion_tokens") or 0) + _unsaid(told, outputs),
+        (told.get("completion_tokens") or 0) + beside,
         _counted(counts, "cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens"),
         _counted(counts, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
-        outputs.get("reasoning_tokens") or 0,
+        thought,
+        details=counted(
+            output_citation_tokens=cited,
+            input_audio_tokens=inputs.get("audio_tokens"),
+            input_image_tokens=inputs.get("image_tokens"),
+            output_audio_tokens=outputs.get("audio_tokens"),
+            output_image_tokens=outputs.get("image_tokens"),
+        ),
     )
 
 

@@ -75,7 +75,7 @@ class ChatStream:
 
     def feed(self, event: Mapping[str, Any]) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
-        for name in ("id", "model", "usage"):
+        for name in ("id", "model", "usage", "service_tier"):
             if event.get(name):
                 self._about[name] = event[name]
         if (asked := event.get("x_groq")) and asked.get("usage"):

@@ -14,7 +14,7 @@ FAILURES = 3
 """So many times in a row may asking fail: to ask again is free, to begin again is not."""
 
 
-async def finished(answer: Any, connection: Connection, include: Any, every: float, timeout: Any) -> Any:
+async def finished(answer: Any, connection: Connection, include: Any, every: float, options: dict[str, Any]) -> Any:
     """The answer as it is when it is no longer being made."""
     if not _in_the_making(answer):
         return answer
@@ -25,14 +25,14 @@ async def finished(answer: Any, connection: Connection, include: Any, every: flo
         while _in_the_making(answer):
             await sleep(every)
             try:
-                answer, failures = await connection.get(path, params=params, timeout=timeout), 0
+                answer, failures = await connection.get(path, params=params, **options), 0
             except ModelError as error:
                 failures += 1
                 if not error.retryable or failures == FAILURES:
                     raise
     except CancelledError:
         with suppress(ModelError):
-            await connection.post(f"{path}/cancel", {}, timeout=timeout)
+            await connection.post(f"{path}/cancel", {}, **options)
         raise
     return answer
 

@@ -10,6 +10,7 @@ from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, T
 from windlass.models.openai.chat.decode import arguments_of
 from windlass.models.openai.errors import said
 from windlass.models.parts import text_in
+from windlass.models.usage import counted, stated_cost, tier
 
 VENDOR = "openai-responses"
 SHOWN = "shown:"
@@ -18,8 +19,9 @@ _OF_A_CALL = frozenset(["id", "type", "call_id", "name", "arguments", "status", 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-def decode(body: object, vendor: str = VENDOR) -> ModelReply:
-    """The whole reply. `vendor` is whose the parts are that only the server understands."""
+def decode(body: object, vendor: str = VENDOR, *, states_cost: bool = False) -> ModelReply:
+    """The whole reply. `vendor` is whose the parts are that only the server understands; one that `states_cost` is
+    believed what it took."""
     if not isinstance(body, Mapping):
         raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
     status = body.get("status") or "completed"
@@ -37,7 +39,29 @@ def decode(body: object, vendor: str = VENDOR) -> ModelReply:
     )
     finish = _finish(body, items, message)
     model, id = text_in(body, "model") or None, text_in(body, "id") or None
-    return ModelReply(message, usage(body.get("usage")), finish, model, status, id)
+    told = body.get("usage") or {}
+    cost = stated_cost(told) if states_cost else None
+    spent = usage(told).replace(cost=cost, details=counted(**_run(body, items), **tier(body.get("service_tier"))))
+    calls = tuple(item["type"] for item in items if _awaited(item))
+    return ModelReply(message, spent, finish, model, status, id, calls)
+
+
+def _run(body: Mapping[str, Any], items: list[Any]) -> dict[str, int]:
+    """How often the vendor ran what it bills apart from tokens. Only newer answers count searches themselves."""
+    kinds = [item.get("type") for item in items]
+    searches = [item for item in items if item.get("type") == "web_search_call"]
+    told = ((body.get("tool_usage") or {}).get("web_search") or {}).get("num_requests")
+    return {
+        "web_searches": sum(_searched(item) for item in searches) if told is None else told,
+        "storage_searches": kinds.count("file_search_call"),
+        "code_executions": kinds.count("code_interpreter_call"),
+        "image_generations": kinds.count("image_generation_call"),
+    }
+
+
+def _searched(item: Mapping[str, Any]) -> bool:
+    """Whether a call searched the web; to open a page that was found costs nothing."""
+    return (text_in(item.get("action") or {}, "type") or "search") == "search"
 
 
 def _finish(body: Mapping[str, Any], items: list[Any], message: Message) -> str:
@@ -105,6 +129,13 @@ def mediated(item: Mapping[str, Any]) -> bool:
         return (item.get("environment") or {}).get("type") != "container_reference"
     ran = "_call" in kind or kind.startswith(("mcp_", "tool_search", "program"))
     return not ran or item.get("execution") == "client"
+
+
+def _awaited(item: Mapping[str, Any]) -> bool:
+    """Whether an item waits for somebody to answer it who is neither the vendor nor a tool of ours."""
+    kind = item.get("type") or ""
+    searches = kind == "tool_search_call" and item.get("execution") == "client"
+    return kind == "mcp_approval_request" or searches or (kind in _CLIENT_RUN and mediated(item))
 
 
 def thoughts(item: Mapping[str, Any]) -> list[str]:

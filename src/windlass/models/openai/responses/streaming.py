@@ -27,8 +27,9 @@ class ResponseStream:
     pieces are counted as they come.
     """
 
-    def __init__(self, vendor: str = VENDOR) -> None:
+    def __init__(self, vendor: str = VENDOR, *, states_cost: bool = False) -> None:
         self._vendor = vendor
+        self._states_cost = states_cost
         self._next = 0
         self._places: dict[tuple[Key, str, Any], int] = {}
         self._pieces: dict[tuple[Key, str], list[Any]] = {}
@@ -57,7 +58,7 @@ class ResponseStream:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
             self._whole["output"] = [item for _, item in sorted(self._items, key=itemgetter(0))]
-        return decode(self._whole, self._vendor)
+        return decode(self._whole, self._vendor, states_cost=self._states_cost)
 
     def _place(self, item: Key, kind: str, piece: Any) -> int:
         """The place of a piece of an item: that which is reserved for its first one, or the next."""

@@ -1,0 +1,151 @@
+"""Mistakes of configuration are found when a model or an agent is made, alike for all vendors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from windlass import Agent
+from windlass.errors import ConfigError
+from windlass.messages import Messages, ModelRequest, ToolSpec, user
+from windlass.models import PricedModel, open_model
+from windlass.testing import ScriptedModel
+
+from .serving import asked, asking
+from .test_billing import tape
+from .test_costs import bedrock, chat, claude, gemini, responses
+from .wires import ANTHROPIC, BEDROCK, CHAT, CLAUDE, GOOGLE, RESPONSES
+
+KEYS = {
+    "openai": "OPENAI_API_KEY",
+    "openai-chat": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "groq": "GROQ_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+}
+WIRES = [
+    pytest.param(CHAT, chat, "gpt-5", id="chat"),
+    pytest.param(RESPONSES, responses, "gpt-5", id="responses"),
+    pytest.param(ANTHROPIC, claude, "claude-sonnet-4-5", id="anthropic"),
+    pytest.param(GOOGLE, gemini, "gemini-2.5-flash", id="google"),
+    pytest.param(BEDROCK, bedrock, CLAUDE, id="bedrock"),
+]
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    more = ("GOOGLE_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "OPENAI_BASE_URL", "AWS_ACCESS_KEY_ID")
+    for name in (*KEYS.values(), *more):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name in ("HOME", "XDG_CONFIG_HOME", "ANTHROPIC_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("vendor", KEYS)
+def test_an_agent_without_a_key_is_refused_when_it_is_made(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for made in (lambda: Agent(f"{vendor}:m"), lambda: Agent(ScriptedModel("Hi."), models=[f"{vendor}:m"])):
+        with pytest.raises(ConfigError, match=f"model='{vendor}:m' has no (key|credentials): set {KEYS[vendor]}"):
+            made()
+    assert open_model(f"{vendor}:m", api_key="k").name == f"{vendor}:m"
+    monkeypatch.setenv(KEYS[vendor], "k")
+    assert Agent(f"{vendor}:m").model.name == f"{vendor}:m"
+
+
+@pytest.mark.parametrize("vendor", [*[name for name in KEYS if name not in ("google", "bedrock")], "ollama"])
+def test_a_server_of_your_own_needs_no_key(vendor: str) -> None:
+    assert Agent(open_model(f"{vendor}:m", base_url="http://localhost:8000/v1")).model.name == f"{vendor}:m"
+
+
+@pytest.mark.parametrize("vendor", ["openai", "openai-responses", "groq"])
+def test_the_address_of_a_vendor_needs_its_key(vendor: str) -> None:
+    address = "https://api.groq.com/openai/v1" if vendor == "groq" else "https://api.openai.com/v1"
+    with pytest.raises(ConfigError, match="has no key"):
+        open_model(f"{vendor}:m", base_url=address)
+    with pytest.raises(ConfigError, match="has no key: set OPENROUTER_API_KEY"):
+        open_model("openai-responses:m", base_url="https://openrouter.ai/api/v1")
+
+
+@pytest.mark.parametrize("vendor", KEYS)
+def test_settings_that_nobody_knows_are_refused_when_the_agent_is_made(vendor: str) -> None:
+    model = open_model(f"{vendor}:m", api_key="k")
+    for wrong, told in (
+        ({"temprature": 1}, "unknown settings temprature: known are temperature.*did you mean 'temperature'?"),
+        ({"extra": 5}, "extra is a mapping"),
+        ({"headers": "x"}, "headers is a mapping"),
+        ({"tool_choice": 5}, "tool_choice=5: it is 'auto', 'required'"),
+        ({"tool_choice": []}, r"tool_choice=\[\]"),
+        ("hot", "settings is a mapping"),
+    ):
+        for refused in (
+            lambda wrong=wrong: Agent(model, settings=wrong),
+            lambda wrong=wrong: Agent(PricedModel(model, (1, 1)), settings=wrong),
+            lambda wrong=wrong: open_model(f"{vendor}:m", api_key="k", settings=wrong),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                refused()
+    Agent(model, settings={"temperature": 1, "extra": {"anything": 1}})
+
+
+def test_a_model_that_cannot_say_is_not_asked_what_it_knows() -> None:
+    Agent(ScriptedModel("Hi."), settings={"temprature": 1})
+
+
+@pytest.mark.parametrize("vendor", KEYS)
+def test_options_that_nobody_knows_are_refused(vendor: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no option 'api_kee'; did you mean 'api_key'\?"):
+        open_model(f"{vendor}:m", api_kee="k")
+    with pytest.raises(ConfigError, match=r"settings go into settings=\{'temperature': …}"):
+        open_model(f"{vendor}:m", api_key="k", temperature=1)
+
+
+TOOLS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("a", "b", "c"))
+
+
+def told_of(body: dict[str, Any]) -> tuple[set[str], str]:
+    """The tools that a request may call, and the rest of what it says, as text."""
+    if (allowed := body.get("toolConfig", {}).get("functionCallingConfig")) is not None:
+        return set(allowed["allowedFunctionNames"]), allowed["mode"]
+    tools = body["toolConfig"]["tools"] if "toolConfig" in body else body["tools"]
+    names = [tool.get("name") or (tool.get("function") or tool.get("toolSpec") or {}).get("name") for tool in tools]
+    choice = body["toolConfig"]["toolChoice"] if "toolConfig" in body else body["tool_choice"]
+    return {name for name in names if name}, json.dumps(choice)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("names", [["a", "b"], ("b", "a"), {"a", "b", "unknown"}])
+@pytest.mark.parametrize(("vendor", "opened", "model"), WIRES)
+async def test_a_choice_of_several_tools_is_one_of_them(vendor, opened, model, names, streamed) -> None:
+    request = ModelRequest("", Messages([user("Hi")]), TOOLS, settings={"tool_choice": names})
+    with tape(vendor, model, {}, streamed) as cassette:
+        asking_model = opened(cassette.client(), model)
+        await asked(asking_model, request, streaming=streamed)
+        [sent] = cassette.requests
+    tools, choice = told_of(sent.body.json)
+    assert tools == {"a", "b"}
+    assert choice.strip('"') in ("required", "ANY") or choice in ('{"type": "any"}', '{"any": {}}')
+    with pytest.raises(ConfigError, match="has no tool of this request; those are a, b, c"):
+        await asked(asking_model, request.replace(settings={"tool_choice": ["x"]}), streaming=streamed)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("vendor", "opened", "model"), WIRES)
+async def test_headers_are_headers_and_the_body_is_the_body(vendor, opened, model, streamed) -> None:
+    extra = {"extra_headers": {"X-Team": "a"}, "extra_body": {"more": {"x": 1}}}
+    with tape(vendor, model, {}, streamed) as cassette:
+        request = asking(settings={"extra": extra, "headers": {"X-Other": "b"}})
+        await asked(opened(cassette.client(), model), request, streaming=streamed)
+        [sent] = cassette.requests
+    assert (sent.headers["x-team"], sent.headers["x-other"]) == ("a", "b")
+    assert sent.body.json["more"] == {"x": 1}
+    assert not {"extra_headers", "extra_body", "headers"} & sent.body.json.keys()
