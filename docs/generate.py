@@ -473,8 +473,8 @@ A picture *in words*: the model is only told its address; `s3://…` is shown.
 ## Settings
 
 Given to the model (`settings=…`) or to a request. A dash: the vendor has no such thing, and it is left out.
-*Refused*: a `ConfigError` says so. `timeout`, in seconds, is known to all. What is under `extra` goes to the vendor as
-it is.
+*Refused*: a `ConfigError` says so, when the agent is made. All know `timeout`, in seconds, and `headers`. What is under
+`extra` goes to the vendor as it is, but for `extra_headers`, which are headers.
 
 {table(["setting", *columns], settings)}
 All of them stream, report usage with cached and reasoning tokens, and map finish reasons and errors to one set each.
@@ -486,7 +486,11 @@ All of them stream, report usage with cached and reasoning tokens, and map finis
 - A `stream`, if it has one, yields pieces and last the whole reply. `part` is the place of the part in the reply, and
   the pieces of a part, joined, are that part. A stream that ends before the vendor said so is an error.
 - Arguments of calls are kept as the model wrote them, be they broken JSON: the agent answers that.
-- `Usage.input` includes what was cached, `output` includes reasoning. `cost` stays None where nobody knows the price.
+- `Usage.input` includes what was cached, `output` includes reasoning. `details` counts what is billed apart. `cost` stays
+  None where nobody knows the price.
+- It may have `check_settings(settings)`, which raises `ConfigError` for settings that a request to it cannot have: an
+  agent calls it when it is made.
+- A call in its reply that no tool can answer is named in `ModelReply.client_calls`, and ends the turn.
 - What it does not understand and its vendor wants back goes into an `OpaquePart`, thinking into a `ThinkingPart`, both
   with its name as `vendor`; it sends back those of its own vendor and leaves out all others.
 - It changes nothing in a request, and serves several at once.

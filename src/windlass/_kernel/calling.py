@@ -196,6 +196,8 @@ class ModelCaller:
         """What leaves the guard band counts as what the model said, if it was asked."""
         if self.reply is not None:
             self.reply = given
+            if self.limited:
+                self.segment.standing = given.usage
         return given
 
     async def _innermost(self, request: ModelRequest) -> ModelReply:
