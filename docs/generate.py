@@ -486,8 +486,8 @@ All of them stream, report usage with cached and reasoning tokens, and map finis
 - A `stream`, if it has one, yields pieces and last the whole reply. `part` is the place of the part in the reply, and
   the pieces of a part, joined, are that part. A stream that ends before the vendor said so is an error.
 - Arguments of calls are kept as the model wrote them, be they broken JSON: the agent answers that.
-- `Usage.input` includes what was cached, `output` includes reasoning. `details` counts what is billed apart. `cost` stays
-  None where nobody knows the price.
+- `Usage.input` includes what was cached, `output` includes reasoning. `details` counts what is billed apart. `cost`
+  stays None where nobody knows the price.
 - It may have `check_settings(settings)`, which raises `ConfigError` for settings that a request to it cannot have: an
   agent calls it when it is made.
 - A call in its reply that no tool can answer is named in `ModelReply.client_calls`, and ends the turn.

@@ -67,7 +67,7 @@ from .events import ModelReplying
 from .lifecycle import install_lifecycle
 from .masking import Mask, Masking
 from .messages import Message, TextPart, ToolCall, as_message, user
-from .models import check_settings, open_model
+from .models import open_model
 from .outcomes import error_value
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -145,7 +145,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_options("Agent", _OPTIONS, locals())
         model = open_model(model) if isinstance(model, str) else model
         others = [open_model(other) if isinstance(other, str) else other for other in models]
-        check_settings(model, settings or {})
+        if (check_settings := getattr(model, "check_settings", None)) is not None:
+            check_settings(settings or {})
         self.name = name
         self.model = model
         self.system = system

@@ -54,14 +54,6 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
     return opened if price is None else PricedModel(opened, price)
 
 
-def check_settings(model: Model, settings: Mapping[str, Any]) -> None:
-    """Have a model refuse settings that it does not know, if it can tell (`model.check_settings`)."""
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"settings is a mapping of names to values, not {settings!r:.100}")
-    if (check := getattr(model, "check_settings", None)) is not None:
-        check(settings)
-
-
 def _check_options(name: str, adapter: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse options that the adapter does not have."""
     known = [*list(signature(adapter).parameters)[1:], "price"]
@@ -80,4 +72,4 @@ def _missing(error: ImportError) -> str:
     return f"more than is installed ({error})"
 
 
-__all__ = ["VENDORS", "Price", "PricedModel", "check_settings", "open_model"]
+__all__ = ["VENDORS", "Price", "PricedModel", "open_model"]
