@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from .errors import ConfigError
 
@@ -83,8 +83,9 @@ def _is_whole(value: object) -> bool:
 
 def listed(values: Iterable[T]) -> Sequence[T]:
     """The values as a list, so that they can be read twice; what cannot be read is left for the check to refuse."""
-    given: Any = values
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else given
+    given: object = values
+    readable = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    return list(values) if readable else cast(Sequence[T], given)
 
 
 def check_each(owner: str, domain: Domain, values: Iterable[Any]) -> None:

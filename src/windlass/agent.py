@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from ._kernel.handover import Handover
 from ._kernel.loop import drive_wrapped as _drive
 from ._kernel.matchers import check_matchers
 from ._kernel.program import Program, SystemClock
+from ._kernel.scoping import check_scope, require_scopes
 from ._kernel.segment import Segment
 from ._kernel.speaking import PLACES
 from ._options import (
@@ -74,7 +75,7 @@ from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Delegated, HookFailed, Record, SessionEnded
-from .results import Result, Stream
+from .results import Result, Stream, times_asked
 from .states import Fold, State, fold, fold_log
 from .stores import open_store
 from .tools import Tool, toolset
@@ -106,7 +107,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     Hooks are registered with the verbs `observe`, `inject`, `rewrite`, `gate`, `wrap`, `transform` (and `hook`, which
     combines them) until the first run compiles the agent; registering later is a clear error. One agent serves any
-    number of sessions at once.
+    number of sessions at once. With `scope=Desk` it neither runs nor resumes without `scope=` an instance of `Desk`.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         tools: Iterable[Callable[..., Any]] = (),
         system: str = "",
         output: type[OutputT] | None = None,
+        scope: type[ScopeT] | None = None,
         name: str = "agent",
         settings: Mapping[str, Any] | None = None,
         criteria: Iterable[Criterion] = (),
@@ -150,6 +152,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self.name = name
         self.model = model
         self.system = system
+        self.scope = scope
         self.busy = busy
         self._window = window
         self._toolset = toolset(tools)
@@ -268,6 +271,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             handlers=self._pipeline.handlers,
             store=self._store,
             observers=Observers(),
+            scopes=() if self.scope is None else ((self.name, self.scope),),
             description=describe(
                 compiled.all,
                 tools.values(),
@@ -279,7 +283,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         )
         try:
             for delegate in self._program.delegates.values():
-                program_of(self._program, delegate)
+                require_scopes(self._program, self.scope, program_of(self._program, delegate))
             check_matchers(self._program)
         except BaseException:
             self._program = None
@@ -337,6 +341,24 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     # ------------------------------------------------------------ running
 
+    @overload
+    async def run(
+        self: Agent[None, OutputT],
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    async def run(
+        self,
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: ScopeT,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]: ...
     async def run(
         self,
         message: str | Message,
@@ -347,6 +369,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]:
         """A turn from a user message to its outcome. Without a session id the session ends with the turn."""
         given = user(message) if type(message) is str else _user_message(message)
+        program = self._program or self.compile()
+        if program.scopes:
+            check_scope(program, scope)
         if session is not None and session in self._running:
             return await self._while_busy(session, given, scope, slots)
         if session is None:
@@ -364,10 +389,27 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return await self._approved(result, scope)
         return result
 
+    @overload
+    async def resume(
+        self: Agent[None, OutputT],
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    async def resume(
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+    ) -> Result[OutputT]: ...
     async def resume(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
+        check_scope(self.compile(), scope)
         self.refuse_busy(session)
         _check_answers(answers)
         return await self._produce(session, None, answers, scope, None)
@@ -384,7 +426,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         while result.waiting_for:
             answers, failures = await self._ask_approvers(result, heard)
             if failures:
-                result = await self._note(result, failures)
+                result = await self._note(result, failures, scope)
             further = await self._answer(result.session_id, answers, scope, emit, handover) if answers else None
             if further is None:
                 break
@@ -401,13 +443,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: dict[str, AnyResolution] = {}
         failures: list[HookFailed] = []
         for asked in result.waiting_for:
-            put = (asked.id, asked.digest, result._times_asked(asked))
+            put = (asked.id, asked.digest, times_asked(result, asked))
             for place, approver in enumerate(self.registered.approvers):
                 if asked.id in answers or (*put, place) in heard:
                     continue
                 heard.add((*put, place))
                 try:
-                    answer = await ask_approver(result.session_id, approver, asked, self._given["clock"].now)
+                    answer = await ask_approver(
+                        result.session_id, approver, asked, self._given["clock"].now, self._check_edit
+                    )
                 except Exception as error:
                     failures.append(HookFailed(name_of(approver), asked.event, error_value(error), "left open"))
                 else:
@@ -434,7 +478,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
                     raise
         return None
 
-    async def _note(self, result: Result[OutputT], facts: Sequence[Record]) -> Result[OutputT]:
+    async def _note(self, result: Result[OutputT], facts: Sequence[Record], scope: Any) -> Result[OutputT]:
         """Add facts to the log of a suspended session. What cannot be written there is in the Python log only."""
         session = result.session_id
         for fact in facts:
@@ -443,7 +487,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return result
         self._running[session] = running = _Running()
         try:
-            segment = running.segment = Segment(self.compile(), await self._log(session), resumed=True)
+            segment = running.segment = Segment(self.compile(), await self._log(session), scope=scope, resumed=True)
             for fact in facts:
                 segment.record(fact)
             return self._result(segment, await segment.settle())
@@ -453,6 +497,26 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             del self._running[session]
             running.end()
 
+    @overload
+    def iterate(
+        self: Agent[None, OutputT],
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[State, None]: ...
+    @overload
+    def iterate(
+        self,
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+        slots: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[State, None]: ...
     def iterate(
         self,
         message: str | Message | None = None,
@@ -467,6 +531,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if given is None and session is None:
             raise ConfigError("iterate needs a message, or a session to resume")
         _check_answers(answers)
+        check_scope(self.compile(), scope)
         handover: Handover[State] = Handover()
 
         async def produce() -> None:
@@ -475,6 +540,26 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         return handover.read(produce)
 
+    @overload
+    def stream(
+        self: Agent[None, OutputT],
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Stream[OutputT]: ...
+    @overload
+    def stream(
+        self,
+        message: str | Message | None = None,
+        *,
+        session: str | None = None,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Stream[OutputT]: ...
     def stream(
         self,
         message: str | Message | None = None,
@@ -492,6 +577,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if given is None and session is None:
             raise ConfigError("stream needs a message, or a session to resume")
         _check_answers(answers)
+        check_scope(self.compile(), scope)
         results: list[Result[OutputT]] = []
         handover: Handover[StreamEvent] = Handover(PLACES)
 
@@ -500,6 +586,24 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         return Stream(handover.read(produce), results)
 
+    @overload
+    def run_sync(
+        self: Agent[None, OutputT],
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: None = None,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    def run_sync(
+        self,
+        message: str | Message,
+        *,
+        session: str | None = None,
+        scope: ScopeT,
+        slots: Mapping[str, Any] | None = None,
+    ) -> Result[OutputT]: ...
     def run_sync(
         self,
         message: str | Message,
@@ -509,13 +613,31 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         slots: Mapping[str, Any] | None = None,
     ) -> Result[OutputT]:
         """`run` for code that is not async. Inside a running loop it works in a thread of its own."""
-        return _sync(lambda: self.run(message, session=session, scope=scope, slots=slots))
+        given: Any = scope
+        return _sync(lambda: self.run(message, session=session, scope=given, slots=slots))
 
+    @overload
+    def resume_sync(
+        self: Agent[None, OutputT],
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    def resume_sync(
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+    ) -> Result[OutputT]: ...
     def resume_sync(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """`resume` for code that is not async."""
-        return _sync(lambda: self.resume(session, answers=answers, scope=scope))
+        given: Any = scope
+        return _sync(lambda: self.resume(session, answers=answers, scope=given))
 
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
@@ -586,12 +708,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
         """
         mask, now = self._given["mask"], self._given["clock"].now()
-
-        def fits(call: ToolCall) -> None:
-            check_edit(self.compile(), call)
-
         masked = None if mask is None else mask.plain
-        await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=fits)
+        await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
+
+    def _check_edit(self, call: ToolCall) -> None:
+        check_edit(self.compile(), call)
 
     async def catch_up(self) -> int:
         """Tell durable observers all that nobody has told them, in every session of this agent: how many facts.
@@ -648,15 +769,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         await fork_session(self._store, session, name, at, self._given["clock"].now())
         return name
 
-    async def compact(self, session: str, *, instructions: str = "") -> tuple[Compacted, ...]:
+    async def compact(
+        self, session: str, *, instructions: str = "", scope: ScopeT | None = None
+    ) -> tuple[Compacted, ...]:
         """Compact a session now, due or not: every strategy is asked, in their order. What was replaced.
 
         `instructions` are for whoever writes a summary. The transcript stays as it is, and so does all if it fails.
         """
+        program = self.compile()
+        check_scope(program, scope)
         self.refuse_busy(session)
         if "/" in session:
             await self._refuse_child(session)
-        program = self.compile()
         if not program.compactors:
             raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")
         self._running[session] = running = _Running()
@@ -665,7 +789,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if log.turn is None:
                 raise _unknown(session)
             _refuse_parented(log)
-            segment = running.segment = Segment(program, log)
+            segment = running.segment = Segment(program, log, scope=scope)
             segment.resumed, segment.recorded = False, ()  # what was decided and asked before is not this
             done = await compact_now(segment, instructions)
             await segment.settle()
@@ -907,13 +1031,39 @@ class Session(Generic[ScopeT, OutputT]):
         self.agent = agent
         self.id = id
 
-    async def run(self, message: str | Message, *, scope: ScopeT | None = None) -> Result[OutputT]:
+    @overload
+    async def run(
+        self: Session[None, OutputT],
+        message: str | Message,
+        *,
+        scope: None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    async def run(
+        self,
+        message: str | Message,
+        *,
+        scope: ScopeT,
+    ) -> Result[OutputT]: ...
+    async def run(self, message: str | Message, *, scope: Any = None) -> Result[OutputT]:
         """A turn in this session."""
         return await self.agent.run(message, session=self.id, scope=scope)
 
+    @overload
     async def resume(
-        self, answers: Mapping[str, AnyResolution] | None = None, *, scope: ScopeT | None = None
-    ) -> Result[OutputT]:
+        self: Session[None, OutputT],
+        answers: Mapping[str, AnyResolution] | None = None,
+        *,
+        scope: None = None,
+    ) -> Result[OutputT]: ...
+    @overload
+    async def resume(
+        self,
+        answers: Mapping[str, AnyResolution] | None = None,
+        *,
+        scope: ScopeT,
+    ) -> Result[OutputT]: ...
+    async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: Any = None) -> Result[OutputT]:
         """Go on with the turn that is suspended."""
         return await self.agent.resume(self.id, answers=answers, scope=scope)
 
@@ -1051,6 +1201,16 @@ def _reseed() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reseed)
 
+
+def _is_scope(given: object) -> bool:
+    """Whether `isinstance` takes it: a class or a union does, a TypedDict and `dict[str, int]` do not."""
+    try:
+        isinstance(None, given)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(given, tuple)
+
+
 _MODEL = Domain(
     "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
     lambda given: (
@@ -1062,6 +1222,7 @@ _OPTIONS: dict[str, Domain] = {
     "model": _MODEL,
     "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
     "system": TEXT,
+    "scope": optional(Domain("a class that isinstance takes", _is_scope)),
     "name": TEXT,
     "settings": optional(instance("a mapping", Mapping)),
     "criteria": each("a list of criteria, each", CRITERION),

@@ -65,6 +65,19 @@ async def resolve(
         raise stale(session, ask_id, "it has been answered already")
 
 
+async def open_questions(store: Store, session: str | None = None) -> list[tuple[str, Asked]]:
+    """The questions of a session, or of all, that nobody has answered. An answer may still wait for the next resume."""
+    found: list[tuple[str, Asked]] = []
+    answered: dict[str, set[tuple[Any, Any]]] = {}
+    for name, asked in await store.approvals(session):
+        if name not in answered:
+            entries = [data for _, kind, data in await store.take(name, ()) if kind == "answer"]
+            answered[name] = {(data.get("id"), data.get("digest")) for data in entries if isinstance(data, dict)}
+        if (asked.id, asked.digest) not in answered[name]:
+            found.append((name, asked))
+    return found
+
+
 async def _holders(store: Store, session: str, records: Sequence[Record], asked: Asked) -> list[tuple[str, str]]:
     """The sessions in which a question is open and its key there: the agent that asks it, then those above it.
 
@@ -181,7 +194,7 @@ def _open(waiting: dict[str, Asked]) -> str:
 
 
 async def ask_approver(
-    session: str, approver: Approver, asked: Asked, now: Callable[[], float]
+    session: str, approver: Approver, asked: Asked, now: Callable[[], float], fits: Fits | None = None
 ) -> AnyResolution | None:
     """The answer of an approver of this process, or None. Raises what it raised, or why its answer does not count."""
     try:
@@ -192,7 +205,7 @@ async def ask_approver(
             raise
         raise RuntimeError("the approver was cancelled, but not the turn") from error
     if answer is not None:
-        check_answer(session, asked, answer, now())
+        check_answer(session, asked, answer, now(), fits)
     return answer
 
 

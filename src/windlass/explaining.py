@@ -95,6 +95,7 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
         "pipeline": program.digest,
         "models": [_model(name, model) for name, model in program.models.items()],
         "output": getattr(output, "__name__", str(output)),
+        "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
         "capabilities": list(capabilities),
         "tools": [_tool(tool) for tool in program.tools.values()],
         "points": [point for point in points if point["stages"]],
@@ -370,6 +371,8 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("other models", ", ".join(models[1:])))
     if data["output"] != "str":
         lines.append(_row("output", data["output"]))
+    if data["scope"]:
+        lines.append(_row("needs scope", ", ".join([f"{one['type']} ({one['agent']})" for one in data["scope"]])))
     if data["capabilities"]:
         lines.append(_row("capabilities", ", ".join(data["capabilities"])))
     held = [f"{hook['name']} ({hook['kind']} on {hook['event']})" for hook in data["stream"]["held_by"]]

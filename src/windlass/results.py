@@ -105,10 +105,6 @@ class Result(Generic[OutputT]):
         """The slots that are shown to callers."""
         return {name: slot.load(self.state.slots) for name, slot in self._slots.items() if slot.output}
 
-    def _times_asked(self, asked: Asked) -> int:
-        """How often this question was put in the turn."""
-        return sum([isinstance(record, Asked) and record.id == asked.id for record in self._records])
-
     def why(self) -> Why:
         """Why the turn ended as it did: who decided what, and what was changed, as the log tells it."""
         from .why import Why
@@ -176,3 +172,9 @@ class Stream(Generic[OutputT]):
         if not self._results:
             raise ConfigError("the stream has no result yet: read it to its end")
         return self._results[0]
+
+
+def times_asked(result: Result[Any], asked: Asked) -> int:
+    """How often a question was put in a turn."""
+    records = result._records  # pyright: ignore[reportPrivateUsage]
+    return sum([isinstance(record, Asked) and record.id == asked.id for record in records])

@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 from tests.checks import check_log
 
-from windlass import Agent, Approve, Ask, Asked, Completed, HookFailed, Reject, Result, Suspended, ToolCalling, tool
+from windlass import (
+    Agent,
+    Approve,
+    Ask,
+    Asked,
+    Completed,
+    Edit,
+    HookFailed,
+    Reject,
+    Result,
+    Suspended,
+    ToolCalling,
+    tool,
+)
 from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
@@ -135,6 +148,15 @@ async def test_an_answer_that_the_question_does_not_take_leaves_it_open():
     assert isinstance(result.outcome, Suspended)
     failed = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
     assert [(record.hook, record.error.type) for record in failed] == [("not_allowed", "StaleAnswer")]
+    assert paid == []
+
+
+async def test_an_edit_that_the_tool_does_not_take_leaves_the_question_open():
+    agent, paid = make(calls("pay", euros=5), says("done"), approvers=[lambda asked: Edit({"euros": "many"})])
+    result = await agent.run("go", session="s")
+    assert isinstance(result.outcome, Suspended)
+    failed = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert [(record.error.type, record.effect) for record in failed] == [("StaleAnswer", "left open")]
     assert paid == []
 
 

@@ -44,6 +44,7 @@ from windlass import (
     Vote,
     tool,
 )
+from windlass.deltas import StreamEvent
 from windlass.testing import ScriptedModel, says
 from windlass.types import CallModel, CallTool
 
@@ -203,9 +204,38 @@ plan = Slot("plan", list)
 
 async def use() -> None:
     assert_type(await typed.run("pay", scope=User()), Result[Invoice])
-    assert_type((await typed.run("pay")).output, Invoice)
+    assert_type((await typed.run("pay", scope=User())).output, Invoice)
     assert_type((await untyped.run("hi")).text, str)
+    assert_type(await untyped.run("hi", scope={"user": "ann"}), Result[str])
     await typed.run("pay", scope="ann")  # type: ignore[arg-type]
+
+
+async def scoped() -> None:
+    declared = Agent(ScriptedModel(says("hi")), scope=User)
+    assert_type(declared, Agent[User, str])
+    both = Agent(ScriptedModel(says("{}")), scope=User, output=Invoice)
+    assert_type(both, Agent[User, Invoice])
+    unscoped = Agent[None, str](ScriptedModel(says("hi")))
+    assert_type(await unscoped.run("hi"), Result[str])
+    assert_type(await declared.run("hi", scope=User()), Result[str])
+    assert_type(await both.resume("s", scope=User()), Result[Invoice])
+    async for event in declared.stream("hi", scope=User()):
+        assert_type(event, StreamEvent)
+    async for state in declared.iterate(session="s", scope=User()):
+        assert_type(state, State)
+    async with both.session("s") as session:
+        assert_type(await session.run("hi", scope=User()), Result[Invoice])
+        await session.run("hi")  # type: ignore[call-arg]
+        await session.resume()  # type: ignore[call-arg]
+    await declared.run("hi")  # type: ignore[call-arg]
+    await declared.run("hi", scope=None)  # type: ignore[arg-type]
+    await declared.resume("s")  # type: ignore[call-arg]
+    declared.stream("hi")  # type: ignore[call-arg]
+    declared.iterate("hi")  # type: ignore[call-arg]
+    declared.run_sync("hi")  # type: ignore[call-arg]
+    declared.resume_sync("s")  # type: ignore[call-arg]
+    await unscoped.run("hi", scope=User())  # type: ignore[call-overload]
+    Agent[User, str](ScriptedModel(says("hi")), scope=str)  # type: ignore[arg-type]
 
 
 @typed.gate(ToolCalling)

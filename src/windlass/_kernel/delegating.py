@@ -125,6 +125,7 @@ def below(
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
+        scopes=own.scopes,
         description=describe(
             [*hooks.all, *stopping],
             tools.values(),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import astuple
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from .composites import Composites, PhaseHandler
 
 
+Scopes: TypeAlias = tuple[tuple[str, Any], ...]
+"""The types of scope that an agent and those below it have declared, each with the name of its agent."""
+
+
 class SystemClock:
     """The machine's clock."""
 
@@ -60,8 +64,8 @@ class Program:
         "max_depth", "max_idle_steps", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model",
         "model_name", "models", "monotonic", "name", "named_criteria", "now", "observed", "observers",
         "only_tools_count", "output_schema", "patience", "policy", "read_output", "reserve", "reviews_calls",
-        "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched", "wraps_models",
-        "wraps_tools",
+        "scopes", "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched",
+        "wraps_models", "wraps_tools",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +90,7 @@ class Program:
         store: Store,
         clock: Clock,
         observers: Observers,
+        scopes: Scopes,
         description: bytes,
         unmatched: Literal["allow", "ask", "deny"],
         reserve: int,
@@ -132,6 +137,7 @@ class Program:
         self.now = clock.now
         self.monotonic = clock.monotonic
         self.observers = observers
+        self.scopes = scopes
         self.description = description
         self.digest = blake2b(description, digest_size=8).hexdigest()
         self.unmatched: Literal["allow", "ask", "deny"] = unmatched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.core import ParameterSource
 
 from windlass import Agent
 from windlass._text import shown
-from windlass.approvals import CHILD, resolve
+from windlass.approvals import CHILD, expired, open_questions, resolve
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.protocols import Store
 from windlass.records import Asked
@@ -102,7 +103,7 @@ def _answer(message: str | None, arguments: str | None, text: str | None, by: st
 
 def _list(where: str | Store, session: str | None) -> None:
     async def work(store: Store) -> list[tuple[str, Asked]]:
-        found = await store.approvals(session)
+        found = await open_questions(store, session)
         asking: dict[tuple[str, str], list[str]] = {}
         for name, asked in found:
             asking.setdefault((asked.id, asked.digest), []).append(name)
@@ -114,5 +115,11 @@ def _list(where: str | Store, session: str | None) -> None:
         if asked.call is not None:
             click.echo(f"    {shown(f'{asked.call.name} {asked.call.json}', 90)}")
         click.echo(f"    answers: {', '.join(asked.allow)}")
+        if asked.approvers is not None:
+            click.echo(f"    approvers: {', '.join(asked.approvers)}")
+        if asked.expires_at is not None:
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(asked.expires_at))
+            past = "expired" if expired(asked, time.time()) else "expires"
+            click.echo(f"    {past}: {when}, then it counts as {asked.default}")
     if not found:
         click.echo("nothing is asked")

@@ -11,14 +11,16 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from windlass import Agent
 
 F = TypeVar("F", bound=Callable[..., Any])
+ScopeFactory: TypeAlias = Callable[[str], Any]
 DEFAULT_ATTRIBUTE = "agent"
+DEFAULT_SCOPE = "scope"
 
 
 class CannotLoad(Exception):
@@ -36,7 +38,13 @@ def load_agent(target: str) -> Agent[Any, Any]:
 
 
 def _load(target: str) -> Agent[Any, Any]:
-    where, attribute = _split(target)
+    where, attribute, found = _found(target, DEFAULT_ATTRIBUTE)
+    return found if isinstance(found, Agent) else _made(found, f"{where}:{attribute}")
+
+
+def _found(target: str, default: str) -> tuple[str, str, Any]:
+    """Where something is, its name there, and what it is."""
+    where, attribute = _split(target, default)
     _importable(Path.cwd())
     module = _file(where) if where.endswith(".py") or "/" in where or "\\" in where else _module(where)
     found: Any = module
@@ -45,14 +53,14 @@ def _load(target: str) -> Agent[Any, Any]:
             found = getattr(found, name)
         except AttributeError:
             raise CannotLoad(f"{where!r} has no {attribute!r}{_hint(module)}") from None
-    return found if isinstance(found, Agent) else _made(found, f"{where}:{attribute}")
+    return where, attribute, found
 
 
-def _split(target: str) -> tuple[str, str]:
+def _split(target: str, default: str) -> tuple[str, str]:
     where, _, attribute = target.rpartition(":")
     if where and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", attribute):
         return where, attribute
-    return target.removesuffix(":"), DEFAULT_ATTRIBUTE
+    return target.removesuffix(":"), default
 
 
 def _module(name: str) -> ModuleType:
@@ -143,6 +151,41 @@ def agent_argument(command: F) -> F:
 def agent_option(text: str) -> Callable[[F], F]:
     """Give a command the option `--agent`, with a text of help: its user writes `module:agent`."""
     return click.option("--agent", metavar="MODULE:AGENT", callback=_loaded, help=text)
+
+
+def scope_option(command: F) -> F:
+    """Give a command the option `--scope`: its user names a function, the command gets it."""
+    return click.option(
+        "--scope",
+        metavar="MODULE:FUNCTION",
+        callback=_loaded_scope,
+        help="A function that is given the session's id and makes the scope of its turn.",
+    )(command)
+
+
+async def make_scope(factory: ScopeFactory | None, session: str) -> Any:
+    """The scope of a session, made by what the user has named."""
+    if factory is None:
+        return None
+    try:
+        made = factory(session)
+        return await made if inspect.isawaitable(made) else made
+    except Exception as error:
+        raise click.ClickException(f"--scope failed: {_told(error)}") from error
+
+
+def _loaded_scope(ctx: click.Context, param: click.Parameter, value: str | None) -> ScopeFactory | None:
+    if value is None:
+        return None
+    try:
+        with redirect_stdout(sys.stderr):
+            _, _, found = _found(value, DEFAULT_SCOPE)
+    except CannotLoad as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    if not callable(found):
+        raise click.BadParameter(f"{value!r} is no function but {_a(found)}", ctx, param)
+    factory: ScopeFactory = found
+    return factory
 
 
 def _loaded(ctx: click.Context, param: click.Parameter, value: str | None) -> Agent[Any, Any] | None:

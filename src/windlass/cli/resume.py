@@ -11,22 +11,26 @@ from windlass import Agent, Result
 from windlass._text import shown
 from windlass.outcomes import Failed
 
-from .loading import agent_argument
-from .stores import told
+from .loading import ScopeFactory, agent_argument, make_scope, scope_option
+from .stores import require_file, told
 
 
 @click.command()
 @agent_argument
 @click.argument("session")
-def resume(agent: Agent[Any, Any], session: str) -> None:
+@scope_option
+def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> None:
     """Go on with a turn that waits for an answer or was interrupted.
 
-    Answers are given before, with `windlass approve`. The agent must be made with the store that has the session.
+    Answers are given before, with `windlass approve`. The agent must be made with the store that has the session. An
+    agent that declares its scope, Agent(scope=Desk), is resumed only with --scope.
     """
+
+    require_file(agent.store)
 
     async def work() -> Result[Any]:
         try:
-            return await agent.resume(session)
+            return await agent.resume(session, scope=await make_scope(scope, session))
         finally:
             await agent.aclose()
             await agent.store.close()

@@ -102,7 +102,7 @@ def import_(address: str, file: Path, name: str | None) -> None:
     async def work(store: Store) -> str:
         return await import_session(store, lines, name)
 
-    click.echo(f"imported {with_store(address, work)}")
+    click.echo(f"imported {with_store(address, work, create=True)}")
 
 
 @sessions.command()

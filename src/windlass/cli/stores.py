@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,11 +27,16 @@ store_option = click.option(
 )
 
 
-def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Open a store, do something with it and close it; what goes wrong is told without a traceback."""
+def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
+    """Open a store, do something with it and close it; what goes wrong is told without a traceback.
+
+    Only a command that writes sessions may `create` the file of a store.
+    """
 
     async def run() -> T:
         store = open_store(where)
+        if not create:
+            require_file(store)
         try:
             return await work(store)
         finally:
@@ -39,6 +45,13 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]]) -> T:
     if where == "memory:" or isinstance(where, MemoryStore):
         raise click.UsageError("a store in memory has nothing to show; name a file with --store")
     return told(lambda: asyncio.run(run()))
+
+
+def require_file(store: Store) -> None:
+    """Refuse a store whose file does not exist: to look into it would make an empty one."""
+    path = getattr(store, "path", None)
+    if path is not None and not Path(path).exists():
+        raise click.ClickException(f"there is no store at {path}; name one with --store, or with WINDLASS_STORE")
 
 
 def told(work: Callable[[], T]) -> T:

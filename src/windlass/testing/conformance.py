@@ -62,6 +62,7 @@ class Bench(Struct, frozen=True):
     make: Callable[[], Capability]
     prepare: Callable[[AnyAgent], object]
     changes_answer: bool
+    scope: Any = None
 
     def agent(
         self,
@@ -92,7 +93,9 @@ class Bench(Struct, frozen=True):
 
     async def live(self, session: str = "session", *, agent: AnyAgent | None = None, capable: bool = True) -> Lived:
         """A turn of such an agent."""
-        return await live(by_run, agent or self.agent(capable=capable), user("Echo it."), session=session)
+        return await live(
+            by_run, agent or self.agent(capable=capable), user("Echo it."), session=session, scope=self.scope
+        )
 
 
 def _names(agent: AnyAgent) -> set[str]:
@@ -106,11 +109,12 @@ async def check_capability(
     *,
     changes_answer: bool = False,
     prepare: Callable[[AnyAgent], object] = lambda agent: None,
+    scope: Any = None,
 ) -> CapabilityReport:
     """Check a capability; raise `CapabilityFailed`, an AssertionError that lists all it fails.
 
     `make` makes one, anew each time. `changes_answer` says that it is meant to change what the agent answers. `prepare`
-    gives an agent what the capability needs of it, such as slots or other capabilities.
+    gives an agent what the capability needs of it, such as slots or other capabilities; `scope` is that of all turns.
 
     - *installs*: through the public registrar, also where the application puts it into the guard band, which it must
       not ask for itself
@@ -122,10 +126,10 @@ async def check_capability(
     - *silent*: if nothing in the log is from it, the log is what it is without it
     - *tidy*: no task and no thread is left behind
 
-    The turns have a scripted model, two tools, a fake clock and no scope. What a capability is *for* remains to be
+    The turns have a scripted model, two tools and a fake clock. What a capability is *for* remains to be
     tested by its own tests.
     """
-    bench = Bench(make, prepare, changes_answer)
+    bench = Bench(make, prepare, changes_answer, scope)
     passed: list[str] = []
     failed: dict[str, str] = {}
     for name, check in _CHECKS.items():
@@ -244,7 +248,7 @@ async def _separate(bench: Bench) -> None:
 
 
 async def _same_everywhere(bench: Bench) -> None:
-    await assert_same_everywhere(lambda: bench.agent(verdict=Ask("May it?")), "Echo it.")
+    await assert_same_everywhere(lambda: bench.agent(verdict=Ask("May it?")), "Echo it.", scope=bench.scope)
 
 
 async def _unshaken(bench: Bench) -> None:
@@ -286,7 +290,7 @@ async def _tidy(bench: Bench) -> None:
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
     agent = bench.agent()
     async with agent.session("tidy") as session:
-        await session.run("Echo it.")
+        await session.run("Echo it.", scope=bench.scope)
     for pause in [0.0] * 20 + [0.01] * 100:  # what is about to end has a second for it
         await asyncio.sleep(pause)
         if not _left(tasks, threads):

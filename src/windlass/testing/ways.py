@@ -70,7 +70,7 @@ def agreeable(asked: Asked) -> AnyResolution:
 
 
 async def run_everywhere(
-    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable, scope: Any = None
 ) -> dict[str, Lived]:
     """One turn, lived through in every way there is: by `run`, `run_sync`, `iterate`, `stream`, by another process that
     goes on with it after every suspension (`resume`), and as a sub-agent.
@@ -78,31 +78,31 @@ async def run_everywhere(
     The factory makes the same agent each time, with a model and a store of its own. `answers` says what is answered to
     the questions of a turn: one answer for all, a function of what is asked, or None to leave it suspended, as is one
     that still asks after `PATIENCE` answers. A turn that is never suspended has no `resume`; ways that agents do not
-    have are left out.
+    have are left out. Every turn gets the same `scope`.
     """
     given = as_message(message)
     known = {name: enter for name, enter in _WAYS.items() if hasattr(Agent, name)}
-    lived = {name: await live(enter, factory(), given, answers) for name, enter in known.items()}
+    lived = {name: await live(enter, factory(), given, answers, scope=scope) for name, enter in known.items()}
     if lived["run"].resumed:
-        lived["resume"] = await live(by_run, factory(), given, answers, heir=factory)
+        lived["resume"] = await live(by_run, factory(), given, answers, heir=factory, scope=scope)
     if hasattr(Agent, "as_tool"):
-        lived["as_tool"] = await _delegate(factory(), given, answers)
+        lived["as_tool"] = await _delegate(factory(), given, answers, scope)
     return lived
 
 
 async def traces(
-    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable, scope: Any = None
 ) -> dict[str, HookTrace]:
     """What the hooks do in one turn, by the way of running it; see `run_everywhere`."""
-    lived = await run_everywhere(factory, message, answers=answers)
+    lived = await run_everywhere(factory, message, answers=answers, scope=scope)
     return {name: way.trace for name, way in lived.items()}
 
 
 async def assert_same_everywhere(
-    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable
+    factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable, scope: Any = None
 ) -> Lived:
     """Fail unless hooks, transcript, outcome and slots are the same in every way of running; see `run_everywhere`."""
-    lived = await run_everywhere(factory, message, answers=answers)
+    lived = await run_everywhere(factory, message, answers=answers, scope=scope)
     for name, other in lived.items():
         assert_alike(lived["run"], other, names=("run", name))
     return lived["run"]
@@ -119,27 +119,30 @@ def assert_alike(one: Lived, other: Lived, *, names: tuple[str, str]) -> None:
 # ---------------------------------------------------------------- the ways
 
 Given: TypeAlias = Mapping[str, AnyResolution] | None
-Enter: TypeAlias = Callable[[AnyAgent, str, Message | None, Given], Awaitable[None]]
+Enter: TypeAlias = Callable[[AnyAgent, str, Message | None, Given, Any], Awaitable[None]]
 
 
-async def by_run(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
-    await (agent.resume(session, answers=answers) if message is None else agent.run(message, session=session))
-
-
-async def _run_sync(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
+async def by_run(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
     if message is None:
-        agent.resume_sync(session, answers=answers)
+        await agent.resume(session, answers=answers, scope=scope)
     else:
-        agent.run_sync(message, session=session)
+        await agent.run(message, session=session, scope=scope)
 
 
-async def _iterate(agent: AnyAgent, session: str, message: Message | None, answers: Given) -> None:
-    async for _ in agent.iterate(message, session=session, answers=answers):
+async def _run_sync(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+    if message is None:
+        agent.resume_sync(session, answers=answers, scope=scope)
+    else:
+        agent.run_sync(message, session=session, scope=scope)
+
+
+async def _iterate(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+    async for _ in agent.iterate(message, session=session, answers=answers, scope=scope):
         pass
 
 
-async def _stream(agent: Any, session: str, message: Message | None, answers: Given) -> None:
-    async with agent.stream(message, session=session, answers=answers) as stream:
+async def _stream(agent: Any, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+    async with agent.stream(message, session=session, answers=answers, scope=scope) as stream:
         async for _ in stream:
             pass
 
@@ -160,16 +163,17 @@ async def live(
     *,
     session: str = SESSION,
     heir: Factory | None = None,
+    scope: Any = None,
 ) -> Lived:
     """A turn to its end. With an heir, another agent goes on after every suspension."""
     if session in await agent.store.sessions():
         raise ValueError("the factory gave an agent a store that was used before; each needs a model and a store anew")
-    await enter(agent, session, message, None)
+    await enter(agent, session, message, None, scope)
     log = await agent.store.read(session)
     resumed = 0
     while answers is not None and resumed < PATIENCE and (waiting := fold(session, log).waiting):
         agent = agent if heir is None else await _inherit(agent, heir(), session)
-        await enter(agent, session, None, {asked.id: answer_to(asked, answers) for asked in waiting})
+        await enter(agent, session, None, {asked.id: answer_to(asked, answers) for asked in waiting}, scope)
         log = await agent.store.read(session)
         resumed += 1
     return Lived(session, log, resumed)
@@ -190,12 +194,12 @@ async def _inherit(agent: AnyAgent, heir: AnyAgent, session: str) -> AnyAgent:
     return heir
 
 
-async def _delegate(child: Any, message: Message, answers: Answers) -> Lived:
+async def _delegate(child: Any, message: Message, answers: Answers, scope: Any) -> Lived:
     """The same turn as that of a sub-agent."""
     made = child.as_tool()
     task = next(iter(made.spec.schema["properties"]))
     parent = Agent(ScriptedModel(calls([(made.name, {task: message.text})]), says("done")), tools=[made], name="parent")
-    await live(by_run, parent, message, answers)
+    await live(by_run, parent, message, answers, scope=scope)
     for store in (parent.store, child.store):
         for session in await store.sessions():
             if session != SESSION:
