@@ -285,7 +285,7 @@ class Tool(Generic[P, R]):
         """The arguments that a model wrote, validated; `ArgumentsError` tells the model what to mend."""
         try:
             return self._decode(json)
-        except _UNREADABLE as problem:
+        except Exception as problem:
             return self._second_look(json, problem)
 
     def prepare(self, json: str) -> tuple[Any, ...]:
@@ -293,7 +293,7 @@ class Tool(Generic[P, R]):
         decode = self._decode
         try:
             return astuple(decode(json))
-        except _UNREADABLE as problem:
+        except Exception as problem:
             return astuple(self._second_look(json, problem))
 
     def complete(self, json: str) -> str:
@@ -489,6 +489,8 @@ def _diagnosis(tool: Tool[..., Any], json: str, problem: Exception) -> tuple[str
     if missing or unknown:
         what = [_listed(kind, names) for kind, names in (("missing", missing), ("unknown", unknown)) if names]
         return "; ".join(what), tuple(_cut(name) for name in (missing + unknown)[:_NAMES_SHOWN])
+    if not isinstance(problem, msgspec.MsgspecError):  # code of a class among the types: it is not for the model
+        return f"its arguments could not be read ({type(problem).__name__})", ()
     return _misfit(given, str(problem))
 
 

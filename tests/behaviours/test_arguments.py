@@ -329,6 +329,29 @@ async def test_an_invalid_call_is_an_error_that_the_model_reads_and_no_hook_is_a
     assert seen == {"returning": ["error", "ok"], "nobody": [], "raising gate": []}.get(looker, [SENT])
 
 
+@pytest.mark.parametrize("looker", ["nobody", "gate"])
+async def test_a_class_that_fails_to_read_arguments_makes_the_call_invalid(looker):
+    @dataclass
+    class Odd:
+        x: int
+
+        def __post_init__(self) -> None:
+            raise KeyError("inside")
+
+    @tool(inline=True)
+    def odd(value: Odd) -> None: ...
+
+    agent = Agent(ScriptedModel(calls("odd", value={"x": 1}), says("done")), tools=[odd])
+    if looker == "gate":
+        agent.gate(ToolCalling)(lambda event: pytest.fail("asked"))
+    result = await agent.run("go", session="s")
+    (returned,) = of(await agent.store.read("s"), ToolReturned)
+    assert returned.result.status == "error"
+    assert "its arguments could not be read (KeyError)" in returned.result.text
+    assert "inside" not in returned.result.text
+    assert result.outcome == Completed()
+
+
 async def test_an_invalid_call_beside_others_is_decided_with_them():
     desk = Desk(calls([("send", SEND), ("send", "{}"), ("send", SEND)]), says("done"))
     desk.agent.gate(ToolReturning)(lambda event: None)
@@ -566,3 +589,35 @@ async def test_a_rejected_call_with_complete_arguments_is_denied_as_before():
     result = await desk.agent.resume("s", answers={"s/1/1": Reject("no")})
     assert [r.result.status for r in of(await desk.agent.store.read("s"), ToolReturned)] == ["denied"]
     await check_log(desk.agent, "s", result.state)
+
+
+@pytest.mark.parametrize("answer", [None, Allow(), Ask("Fetch?")], ids=["silent", "allow", "ask"])
+async def test_a_default_with_a_secret_is_shown_to_nobody_and_reaches_the_tool(answer):
+    got: list[Any] = []
+    seen: list[str] = []
+
+    @dataclass
+    class Login:
+        user: str
+        password: str = "hunter2"
+
+    @tool(inline=True)
+    def fetch(url: str, login: Login, key: str = "hunter2", retries: int = 3) -> str:
+        got.append((url, login.password, key, retries))
+        return "fetched"
+
+    call = calls("fetch", login={"user": "ann"}, url="x")
+    agent = Agent(ScriptedModel(call, says("done")), tools=[fetch], secrets=["hunter2"])
+
+    @agent.gate(ToolCalling)
+    def look(event: ToolCalling) -> Any:
+        seen.append(event.call.json)
+        return answer
+
+    result = await agent.run("go", session="s")
+    for asked in result.waiting_for:
+        result = await agent.resume("s", answers={asked.id: Approve()})
+    assert {*map(len, map(msgspec.json.decode, seen))} == {3}
+    assert "hunter2" not in repr(seen)
+    assert got == [("x", "hunter2", "hunter2", 3)]
+    await check_log(agent, "s", result.state)

@@ -218,9 +218,9 @@ class Executor:
             changed: ToolCall = (await passage.rewrite()).call
         except HookError as error:
             denied = Deny(failed_hook(error))
-            answers, name, took = ((error.hook or "?", denied),), call.name, passage.took
+            answers, json, took = ((error.hook or "?", denied),), _difference(state, call), passage.took
             segment.record(HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took))
-            segment.record(ToolDecided(call.id, denied, call.digest, answers, name=name, took=took))
+            segment.record(ToolDecided(call.id, denied, call.digest, answers, json, name=call.name, took=took))
             return
         await self._judge(passage, changed, state, rewritten=changed is not call)
 

@@ -20,7 +20,7 @@ from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
 from windlass.criteria import Effect as LimitedEffect
 from windlass.criteria import Limit, name_of
-from windlass.decisions import AnyResolution
+from windlass.decisions import Allow, AnyResolution
 from windlass.deltas import StreamEvent
 from windlass.errors import ConfigError, SlotConflict, StoreError, WindlassError
 from windlass.messages import (
@@ -49,6 +49,7 @@ from windlass.records import (
     Record,
     SlotSet,
     Suspended,
+    ToolDecided,
     TurnStarted,
     encode,
 )
@@ -624,7 +625,27 @@ class Segment(Rare):
         """
         tool = self.tool(call.name)
         json = call.json if tool is None else tool.complete(call.json)
-        return call if json == call.json else ToolCall(call.id, call.name, json, call.vendor_id)
+        if json == call.json:
+            return call
+        completed = ToolCall(call.id, call.name, json, call.vendor_id)
+        return completed if self.mask is None else self._without_secret_defaults(call, completed)
+
+    def _without_secret_defaults(self, given: ToolCall, completed: ToolCall) -> ToolCall:
+        """A completed call without defaults that hold a secret: no hook sees them and the tool gets them unmasked."""
+        if not self._holds_secrets(completed.json):
+            return completed
+        before, shown = given.arguments, completed.arguments
+        for name, value in completed.arguments.items():
+            if self._holds_secrets(completed.replace(arguments={"value": value}).json):
+                del shown[name]
+                if name in before:
+                    shown[name] = before[name]
+        return completed.replace(arguments=shown)
+
+    def _holds_secrets(self, json: str) -> bool:
+        assert self.mask is not None
+        decided = ToolDecided("", Allow(), json=json)
+        return self.mask(decided) is not decided
 
     # ------------------------------------------------------------ what hooks write
 
