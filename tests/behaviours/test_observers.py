@@ -11,6 +11,7 @@ import pytest
 
 from windlass import (
     Agent,
+    Answer,
     Completed,
     HookFailed,
     ModelCalled,
@@ -29,7 +30,8 @@ from windlass import (
     tool,
 )
 from windlass.errors import RegistrationError
-from windlass.records import Rewritten, SlotSet
+from windlass.messages import Message, ModelReply, OpaquePart, ToolCallPart
+from windlass.records import Rewritten, SlotSet, ToolDecided
 from windlass.stores import MemoryStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
@@ -321,6 +323,45 @@ async def test_an_observer_that_changes_the_settings_of_a_request_changes_its_co
 
     await agent.run("1 + 2?")
     assert [dict(request.settings) for request in model.requests] == [{"temperature": 0}] * 2
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_an_observer_that_changes_what_only_a_vendor_understands_changes_nothing(wait: bool):
+    """Behaviour 86: the next request sends back what the model said, and the log keeps it."""
+    said = Message("assistant", (OpaquePart("acme", {"ids": ["a"]}), ToolCallPart("add", '{"a":1,"b":2}')))
+    model = ScriptedModel(ModelReply(said), says("3"))
+    agent = Agent(model, tools=[add])
+
+    @agent.observe(ModelReplied, wait=wait)
+    def meddler(fact: Any) -> None:
+        if fact.step == 1:
+            fact.reply.message.parts[0].data["ids"].append("forged")
+
+    await agent.run("1 + 2?", session=SESSION)
+    assert model.requests[-1].messages[1].parts[0] == OpaquePart("acme", {"ids": ["a"]})
+    first = next(record for record in await log_of(agent) if isinstance(record, ModelReplied))
+    assert first.reply.message.parts[0] == OpaquePart("acme", {"ids": ["a"]})
+    assert [failed.hook for failed in await failures(agent)] == ["meddler"]
+
+
+async def test_what_an_observer_or_the_gate_itself_does_to_an_answer_changes_nothing():
+    """Behaviour 86: an answer is what it was when the gate gave it, in the transcript and in the log."""
+    agent = adder()
+    given = {"sum": [3]}
+
+    @agent.gate(ToolCalling)
+    def answers(event: Any) -> Any:
+        return Answer(given)
+
+    @agent.observe(ToolDecided, wait=True)
+    def meddler(fact: Any) -> None:
+        given["sum"].append(4)
+        fact.verdict.value["sum"].append(5)
+
+    result = await agent.run("1 + 2?", session=SESSION)
+    assert result.messages[2].parts[0].text == '{"sum":[3]}'
+    assert [r.verdict.value for r in await log_of(agent) if isinstance(r, ToolDecided)] == [{"sum": [3]}]
+    assert [failed.hook for failed in await failures(agent)] == ["meddler"]
 
 
 async def test_an_observer_cannot_write_to_the_turn():
