@@ -98,10 +98,11 @@ class Reader:
 
     def wake(self, backlog: Backlog) -> None:
         """The log has grown: read on, in a task. `backlog` waits for it."""
-        backlog.add()
         with self._lock:
             self._backlog = backlog
-            self._waiting.append(backlog)
+            if backlog not in self._waiting:
+                backlog.add()
+                self._waiting.append(backlog)
             self._again = True
             if self.busy:
                 return

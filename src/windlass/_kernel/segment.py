@@ -738,7 +738,7 @@ class Segment(Rare):
             drained = await self.backlog.drained(max(until - clock(), 0.0))
             await self.commit()
         if not drained:
-            log.warning("observers still had %d facts to deal with when the turn was over", self.backlog.count)
+            log.warning("observers were still at work when the turn was over; agent.aclose() waits for them")
         for failure in self.backlog.close():
             self.record(failure)
         if self.fold.pending:
