@@ -180,6 +180,7 @@ def _hook(hook: Hook) -> Data:
         "timeout": hook.timeout,
         "thread": hook.thread,
         "live": hook.live,
+        "side_calls": hook.side_calls,
         "on_resume": hook.on_resume,
         "optional": hook.optional,
         "group": hook.group,
@@ -444,6 +445,7 @@ _RUNS = {"async": "async", "inline": "inline", "thread": "in a thread"}
 _FLAGS = {
     "optional": "optional",
     "live": "live: does not hold the stream",
+    "side_calls": "side calls too",
     "wait": "awaited before the next point",
     "durable": "reads the log behind a cursor",
     "inherit": "sub-agents inherit it",

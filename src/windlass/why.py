@@ -171,7 +171,7 @@ class _Teller:
             if isinstance(record, r.HookDecided | r.ToolDecided) and not getattr(record, "shadow", False):
                 at = getattr(record, "event", "ToolCalling")
                 found = [name for name, decision in record.answers if isinstance(decision, kind)]
-                if found and event in (None, at):
+                if found and not _side_call(getattr(record, "about", "")) and event in (None, at):
                     return found
             if isinstance(record, r.ErrorHandled) and kind is Halt and record.action == "halt":
                 return [record.by]
@@ -259,8 +259,9 @@ def _changed(name: str, before: Any, after: Any) -> str:
 def _(teller: _Teller, record: r.HookDecided) -> Iterable[Told]:
     what = "shadow" if record.shadow else "decide"
     about = {"event": record.event, "about": record.about}
+    side = _side_call(record.about)
     for hook, decision in record.answers:
-        said = f"{_at(hook, record.event)}: {_decision(decision)}"
+        said = f"{_at(hook, record.event)}{side}: {_decision(decision)}"
         yield what, said + (", only recorded" if record.shadow else ""), {**about, "hook": hook, **_decided(decision)}
     if len(record.answers) > 1:
         yield "verdict", f"on {record.event}: {_decision(record.verdict)}", {**about, **_decided(record.verdict)}
@@ -489,6 +490,12 @@ def _(teller: _Teller, record: r.Unknown) -> Iterable[Told]:
 
 
 # ---------------------------------------------------------------- in words
+
+
+def _side_call(about: str) -> str:
+    """Of a decision on a side call: who asked."""
+    asker = about.rsplit(":", 1)[-1].split("#")[0]
+    return f" on the side call of {shown(asker)}" if about.startswith("side:") else ""
 
 
 def _at(hook: str, event: str) -> str:

@@ -12,6 +12,7 @@ from windlass import (
     Allow,
     Answer,
     Ask,
+    Completed,
     Deny,
     Halt,
     ModelCall,
@@ -20,6 +21,7 @@ from windlass import (
     ModelReplying,
     SessionStarting,
     StepStarting,
+    TokenLimit,
     ToolCall,
     ToolCalling,
     Turn,
@@ -203,7 +205,7 @@ async def test_a_guards_refusal_of_a_side_call_is_raised_recorded_and_told_by_wh
     asker = "consult" if by == "tool" else by
     assert f":{asker}#1" in decided.about
     why = str(await agent.why(session))
-    assert "no_side" in why
+    assert f"no_side (ModelCalling) on the side call of {asker}: Halt" in why
     assert "not this" in why
 
 
@@ -585,6 +587,37 @@ async def test_a_hook_may_ask_before_the_turn_has_started(event: Any):
     assert [record.by for record in await log(agent, SideReplied)] == ["before"] * len(side.asked)
     assert first.usage.input >= 7
     assert second.state.turn.usage.input >= (7 if event is TurnStarting else 0)
+
+
+async def test_a_wrap_of_a_turn_may_ask_before_the_turn_has_started():
+    side = Side()
+    agent = Agent(ScriptedModel(says("one"), says("two")), store=MemoryStore())
+
+    @agent.wrap(Turn)
+    async def around(value: Any, call_next: Any, turn: Turn) -> None:
+        await turn.ask(side.model, "before?")
+        await call_next(value)
+
+    for _ in range(2):
+        result = await agent.run("go", session=SESSION)
+        assert result.outcome == Completed()
+        assert result.state.turn.usage.requests == 2
+    assert side.asked == ["before?"] * 2
+    assert len(await log(agent, SideReplied)) == 2
+
+
+async def test_what_the_last_turn_has_spent_does_not_bind_a_hook_that_opens_the_next():
+    side = Side(*[says("fine", usage=Usage(input=5)) for _ in range(3)])
+    model = ScriptedModel(*[says("hi", usage=Usage(input=30)) for _ in range(3)])
+    agent = Agent(model, store=MemoryStore(), criteria=[TokenLimit(36)])
+
+    @agent.rewrite(TurnStarting)
+    async def before(event: TurnStarting, turn: Turn) -> None:
+        await turn.ask(side.model, "fine?")
+
+    for _ in range(3):
+        assert (await agent.run("go", session=SESSION)).outcome == Completed()
+    assert len(side.asked) == 3
 
 
 async def test_unknown_options_are_refused_and_known_settings_are_sent():

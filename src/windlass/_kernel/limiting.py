@@ -50,7 +50,7 @@ def levels(segment: Segment | None) -> Iterator[Segment]:
 
 def spent(segment: Segment) -> Usage:
     """What a turn has spent, with what is not in its log yet: the attempt that stands, and children at work."""
-    turn = segment.fold.turn
+    turn = (segment.fold if segment.opening is None else segment.opening.fold).turn
     total = _NOTHING if turn is None else turn.usage
     if segment.standing is not None:
         total = total + segment.standing

@@ -118,6 +118,7 @@ class Rare:
     relieved = 0
     onions: tuple[Onion, ...] = ()
     opening: Opening | None = None
+    early: tuple[Record, ...] = ()
     _unreturned: dict[str, ToolResult] | None = None
     _carried: Carried | None = None
     _cancels = 0

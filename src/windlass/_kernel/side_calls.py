@@ -251,12 +251,13 @@ class SideCall:
             self._write(SideReplied(key, self.fingerprint, reply, self.asker.by))
 
     def _write(self, record: Record) -> None:
+        segment = self.segment
         if not self.asker.recorded:
             return
-        if isinstance(record, SideReplied):
-            self.segment.record(record)
+        if segment.opening is None and segment.message is not None and not segment.began:  # a wrap of the turn asks
+            segment.early = (*segment.early, record)
         else:
-            self.site.record(record)
+            segment.record(record)
 
 
 class Unrecorded:

@@ -196,7 +196,7 @@ class TurnLifecycle(Struct):
             segment.record(InboxTaken(segment.taken, "steer"))
         if segment.given_slots and opening is None:
             self._take_slots()
-        for one in written:
+        for one in (*segment.early, *written):
             record(one)
 
     def _take_slots(self) -> None:
