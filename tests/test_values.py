@@ -30,6 +30,7 @@ from windlass import (
     ModelReply,
     ModelReplying,
     OpaquePart,
+    Pipeline,
     Regenerate,
     Reject,
     Respond,
@@ -48,6 +49,7 @@ from windlass import (
     ToolCalling,
     ToolCallPart,
     ToolResult,
+    ToolResultPart,
     ToolReturned,
     ToolReturning,
     TurnEnding,
@@ -62,7 +64,7 @@ from windlass import (
 )
 from windlass.errors import ConfigError, RateLimited, StaleAnswer, StoreError
 from windlass.lifecycle import HookAction, Lifecycle
-from windlass.records import Rewritten, ToolDecided, TurnStarted, decode
+from windlass.records import HookFailed, MessageAdded, Rewritten, SlotSet, ToolDecided, TurnStarted, decode
 from windlass.stores import MemoryStore, open_store
 from windlass.testing import FunctionModel, ScriptedModel, calls, says, unpaired
 
@@ -193,6 +195,7 @@ REPLIES: dict[str, Any] = {
     "arguments are None": Message("assistant", (ToolCallPart("act", None),)),  # type: ignore[arg-type]
     "a tool's name is None": Message("assistant", (ToolCallPart(None),)),  # type: ignore[arg-type]
     "a vendor's id is an int": Message("assistant", (ToolCallPart("act", vendor_id=5),)),  # type: ignore[arg-type]
+    "a result among the parts": Message("assistant", (ToolResultPart("s/1/1", "act"),)),
     "thinking is None": Message("assistant", (ThinkingPart(None), TextPart("x"))),  # type: ignore[arg-type]
     "a signature is bytes": Message("assistant", (ThinkingPart("x", b"sig"),)),  # type: ignore[arg-type]
 }
@@ -454,7 +457,17 @@ async def test_an_invalid_message_of_a_rewrite_fails_the_turn_in_its_name(world,
     await world.sound(result)
 
 
-@pytest.mark.parametrize("value", with_id({**MESSAGES, "a tool call": Message("user", (ToolCallPart("act"),)), "5": 5}))
+@pytest.mark.parametrize(
+    "value",
+    with_id(
+        {
+            **MESSAGES,
+            "a tool call": Message("user", (ToolCallPart("act"),)),
+            "a tool's role": Message("tool", (TextPart("x"),)),
+            "a number": 5,
+        }
+    ),
+)
 async def test_an_invalid_message_that_is_added_is_the_error_of_who_adds_it(world, value):
     @tool
     async def adds(turn: Any) -> str:
@@ -821,7 +834,29 @@ async def test_an_edit_may_hold_what_json_can_be_made_of(world):
     await world.sound(result)
 
 
-# ---------------------------------------------------------------- slots, cancel
+# ---------------------------------------------------------------- slots, cancel, phase handlers
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        MessageAdded(Message("user", "hello")),  # type: ignore[arg-type]
+        SlotSet("notes", [math.nan]),
+        HookFailed("a", "b", "boom"),  # type: ignore[arg-type]
+    ],
+    ids=lambda record: type(record).__name__,
+)
+@pytest.mark.parametrize("phase", ["before_turn", "after_step"])
+async def test_an_invalid_record_of_a_phase_handler_fails_the_turn_in_its_name(world, phase, record):
+    class Mine:
+        def handle(self, state: Any, turn: Any) -> Any:
+            return state.record(record)
+
+    agent = world.agent(says("hi"), pipeline=Pipeline.minimal().with_handler(phase, Mine()))
+    result = await world.live(agent)
+    assert isinstance(result.outcome, Failed)
+    assert "phase handler 'Mine' made an invalid" in result.outcome.error.message
+    await world.sound(result)
 
 
 @pytest.mark.parametrize("value", with_id({**VALUES, "a text": "x"}))

@@ -175,6 +175,8 @@ def checked_message(message: Message) -> Message:
 def said_message(value: object) -> Message:
     """A text or a message that somebody says: it has no tool calls or results in it, which only steps have."""
     message = checked_message(as_message(value))
+    if message.role == "tool":
+        raise TypeError("a message of role 'tool' is made of a step's results: use 'user' or 'assistant'")
     for part in message.parts:
         if type(part) is ToolCallPart or type(part) is ToolResultPart:
             raise TypeError(f"a message cannot bring its own {type(part).__name__}: only a step adds calls and results")
@@ -212,7 +214,7 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
                 return False
             if part.vendor_id is not None and type(part.vendor_id) is not str:
                 return False
-        elif not _is_part(part):
+        elif type(part) is ToolResultPart or not _is_part(part):
             return False
     usage: Any = reply.usage
     if usage is not _NO_USAGE and not (
@@ -246,6 +248,8 @@ def checked_reply(value: object) -> ModelReply:
     if is_reply(reply):
         return reply
     read: ModelReply = read_back(reply, ModelReply)
+    if any(type(part) is ToolResultPart for part in read.message.parts):
+        raise TypeError("a reply cannot hold the results of tools")
     return read
 
 
@@ -369,9 +373,10 @@ def checked_decision(decision: Decision | Vote, *, reply: bool = False) -> Any:
 
 def _checked_reply_value(value: Any) -> Any:
     """A text, a message or a reply; each stays what it is."""
-    if type(value) is Message:
-        return checked_message(value)
-    return value if type(value) is str else checked_reply(value)
+    if type(value) is str:
+        return value
+    reply = checked_reply(value)
+    return reply.message if type(value) is Message else reply
 
 
 def _checked_value(value: Any) -> Any:

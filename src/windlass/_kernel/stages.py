@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windlass._hooks.dispatch import Passage
+from windlass.checking import read_back
 from windlass.decisions import Allow, Ask, Deny, Halt
 from windlass.errors import ConfigError, HookError, text_of
 from windlass.events import MessageAdding
@@ -160,10 +161,21 @@ async def handled(segment: Segment, handlers: Sequence[PhaseHandler]) -> None:
         if not isinstance(made, State):
             raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
         for record in segment.made_by(name, made):
+            record = _readable(name, record)
             if isinstance(record, MessageAdded) and record.message is not None:
                 await add_message(segment, record.message, record.by or name)
             else:
                 segment.record(record)
+
+
+def _readable(handler: str, record: Record) -> Record:
+    """A record that a phase handler made, as a log gives it back."""
+    try:
+        read: Record = read_back(record, type(record))
+    except TypeError as error:
+        text = f"phase handler {handler!r} made an invalid {type(record).__name__}: {error}"
+        raise HookError(text, hook=handler) from None
+    return read
 
 
 async def admit(segment: Segment, message: Any, about: str) -> Any:
