@@ -339,7 +339,7 @@ def test_an_error_policy_that_makes_no_sense_is_refused():
         ErrorPolicy(actions={"weather": "retry"})
     with pytest.raises(ValueError, match="panic"):
         ErrorPolicy(otherwise="panic")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="0 or more"):
         ErrorPolicy(retries=-1)
 
 

@@ -66,8 +66,12 @@ class ErrorPolicy(Struct, frozen=True):
         actions = (*self.actions.values(), self.otherwise)
         if wrong := [action for action in actions if action not in ("retry", "ignore", "halt")]:
             raise ValueError(f"ErrorPolicy: unknown actions {wrong}; known: retry, ignore, halt")
-        if self.retries < 0 or self.total < 0 or self.delay < 0 or self.cap < 0:
-            raise ValueError("ErrorPolicy: retries, total, delay and cap must not be negative")
+        counts: tuple[object, ...] = (self.retries, self.total)
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError(f"ErrorPolicy: retries and total must be whole numbers, 0 or more, not {counts}")
+        waits: tuple[object, ...] = (self.delay, self.cap)
+        if not all(isinstance(wait, int | float) and wait >= 0 for wait in waits):
+            raise ValueError(f"ErrorPolicy: delay and cap must be seconds, 0 or more, not {waits}")
 
     def action(self, category: Category) -> Action:
         """What the policy says of a category of errors."""

@@ -169,8 +169,16 @@ def test_a_policy_can_say_how_long_it_would_wait():
     assert policy.wait_before_retry(AuthFailed("x"), 1) is None
     assert policy.wait_before_retry(RateLimited("x", retry_after=61), 1) is None
     assert (policy.backoff(ServerError("x"), 5000) or 0.0) <= 60
-    with pytest.raises(ValueError, match="cap must not be negative"):
-        ErrorPolicy(cap=-1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"cap": -1}, {"cap": None}, {"delay": "1"}, {"delay": float("nan")}, {"retries": 1.5}, {"total": -1}],
+    ids=repr,
+)
+def test_a_bound_that_cannot_be_is_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match=f"ErrorPolicy: .*{next(iter(wrong))}"):
+        ErrorPolicy(**wrong)
 
 
 async def test_a_deadline_holds_while_it_waits():
@@ -387,6 +395,23 @@ async def test_fail_ends_the_turn_with_a_tools_error():
     assert isinstance(result.outcome, Failed)
     assert result.outcome.error.type == "ValueError"
     assert [message.role for message in result.messages] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("policy", [ErrorPolicy.strict(), None], ids=["strict", "Fail"])
+async def test_the_error_of_a_pure_tool_that_ends_the_turn_is_not_an_unknown_outcome(policy: ErrorPolicy | None):
+    @tool(effect="pure", inline=True)
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("broken")
+
+    agent = Agent(ScriptedModel(calls("fail"), says("never said")), tools=[fail], errors=policy)
+    if policy is None:
+        agent.gate(Erring)(lambda event: Fail())
+    result = await agent.run("go")
+    assert isinstance(result.outcome, Failed)
+    (part,) = result.messages[-1].parts
+    assert "unknown" not in part.text  # type: ignore[union-attr]
+    assert part.status == "cancelled"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("swapped", [False, True])

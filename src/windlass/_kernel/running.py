@@ -66,7 +66,9 @@ class Runner:
                     if segment.voice is not None:
                         segment.voice.stands()
                     ready = fold.open
-                    if ready is not None and ready.calls and not self._is_cut_off(ready) and fold.going:
+                    if ready is not None and ready.calls and fold.going:
+                        if ready.reply is not None and ready.reply.finish == "length" and self._is_cut_off(ready.reply):
+                            break
                         await segment.executor.execute(fold)
                     break
                 continue
@@ -119,11 +121,8 @@ class Runner:
         same = failed is not None and (failed.step, failed.round) == (step.number, step.round)
         return failed.request if failed is not None and same else None
 
-    def _is_cut_off(self, step: StepFold) -> bool:
+    def _is_cut_off(self, reply: ModelReply) -> bool:
         """Whether a call in the reply was cut off at the limit of tokens: then none runs, and the turn stops."""
-        reply = step.reply
-        if reply is None or reply.finish != "length":
-            return False
         program = self.segment.program
         for call in reply.tool_calls:
             if not _is_readable(call, program.tools.get(call.name)):

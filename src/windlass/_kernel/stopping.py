@@ -34,7 +34,7 @@ class Resolver(Struct, frozen=True):
     def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]:
         segment = self.segment
         if evaluated.vote in _GOING_ON:
-            if fold.turn is not None and fold.turn.idle > segment.program.max_idle_steps:
+            if (turn := fold.turn) is not None and turn.idle and turn.idle > segment.program.max_idle_steps:
                 segment.conclude(
                     Stopped(StopReason.NO_PROGRESS, _idle_detail(evaluated, segment.program.max_idle_steps))
                 )
