@@ -77,7 +77,7 @@ def narrowed(request: ModelRequest, settings: dict[str, Any]) -> tuple[ModelRequ
 
 
 def chosen(tools: tuple[ToolSpec, ...], names: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools with these names."""
+    """The tools with these names; names of which none is a tool are refused."""
     found = tuple(tool for tool in tools if tool.name in names)
     if tools and not found:
         known = ", ".join(tool.name for tool in tools)

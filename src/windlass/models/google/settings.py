@@ -98,7 +98,8 @@ def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> Json:
     if isinstance(choice, str):
         mode = CHOICES.get(choice)
         return {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [choice]}
-    return {"mode": "ANY", "allowedFunctionNames": [spec.name for spec in chosen(tools, choice)]}
+    chosen(tools, choice)
+    return {"mode": "ANY", "allowedFunctionNames": list(choice)}
 
 
 def _thinking(model: str, reasoning: Any, *, newer: bool) -> Json:
