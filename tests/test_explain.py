@@ -205,6 +205,7 @@ def test_all_that_was_said_of_a_hook_is_in_the_data():
         "timeout": 2.5,
         "thread": False,
         "live": False,
+        "side_calls": False,
         "on_resume": "rerun",
         "optional": False,
         "group": None,
