@@ -175,7 +175,7 @@ class _Lane:
             except TimeoutError:
                 future.cancel()
                 return _late(hook)
-        if inspect.isawaitable(answer):
+        if answer is not None and inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
             return HookError("it returned something to await but is not async; write it as `async def`", hook=hook.name)
@@ -279,7 +279,7 @@ class Observers:
                 answer = call()
                 if not hook.is_async and backlog is not None and perf_counter() - started > BLOCKED_AFTER:
                     note_failure(hook, fact, backlog, _blocked(hook, perf_counter() - started), "blocked the loop")
-            if inspect.isawaitable(answer):
+            if answer is not None and inspect.isawaitable(answer):
                 await answer
         except asyncio.CancelledError as error:
             if cancelled():
