@@ -267,8 +267,9 @@ async def test_however_a_typed_turn_ends_its_output_fits_or_it_is_not_completed(
     result = await way(agent)
     assert result.stop_reason is StopReason.WITHHELD
     assert result.text == ""
-    with pytest.raises(OutputError, match="not a valid Invoice"):
+    with pytest.raises(OutputError, match="not a valid Invoice") as raised:
         _ = result.output
+    assert "truncated" not in str(raised.value)
 
 
 async def test_a_person_who_responds_at_the_end_of_a_typed_turn_must_fit_too():

@@ -36,12 +36,14 @@ class Output(Generic[T]):
         """The value that a text stands for, or an `OutputError` the model can act on."""
         if self._decode is None:
             return text  # type: ignore[return-value]
+        name = getattr(self.type, "__name__", str(self.type))
+        if not text.strip():
+            raise OutputError(f"the reply is not a valid {name}: it has no text")
         fenced = _FENCE.match(text)
         try:
             return self._decode(fenced[1] if fenced else text)
         except (msgspec.MsgspecError, ValueError) as error:
-            name = getattr(self.type, "__name__", str(self.type))
-            raise OutputError(f"the reply is not a valid {name}: {error}. Reply with JSON only.") from error
+            raise OutputError(f"the reply is not a valid {name}: {error}") from error
 
     def check(self, event: ModelReplying) -> Regenerate | None:
         """A gate: a final reply that does not fit is asked for again, but not one that was cut off: the limit stays."""
@@ -50,5 +52,5 @@ class Output(Generic[T]):
         try:
             self.parse(event.reply.text)
         except OutputError as error:
-            return Regenerate(str(error))
+            return Regenerate(f"{error}. Reply with JSON only.")
         return None
