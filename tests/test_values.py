@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from msgspec.structs import replace
 
 from windlass import (
     Agent,
@@ -62,11 +64,23 @@ from windlass import (
     tool,
     user,
 )
-from windlass.errors import ConfigError, RateLimited, StaleAnswer, StoreError
+from windlass.checking import checked_call, checked_message, checked_result, is_reply, reply_of
+from windlass.errors import BadReply, ConfigError, RateLimited, StaleAnswer, StoreError
 from windlass.lifecycle import HookAction, Lifecycle
-from windlass.records import HookFailed, MessageAdded, Rewritten, SlotSet, ToolDecided, TurnStarted, decode
+from windlass.records import (
+    HookFailed,
+    MessageAdded,
+    ModelAttempted,
+    ModelReplied,
+    Rewritten,
+    SlotSet,
+    ToolDecided,
+    TurnStarted,
+    decode,
+)
 from windlass.stores import MemoryStore, open_store
 from windlass.testing import FunctionModel, ScriptedModel, calls, says, unpaired
+from windlass.testing.strategies import values_of
 
 from .checks import FrozenClock, only_this_task
 
@@ -945,6 +959,66 @@ def test_an_opaque_part_refuses_what_json_does_not_have():
     assert made.data == {"1": [2, "2024-01-02"]}
     with pytest.raises(TypeError):
         made.data["1"].append(3)
+
+
+# ---------------------------------------------------------------- no field is forgotten
+
+WHOLE: list[tuple[Any, Callable[[Any], Any]]] = [
+    (TextPart("x"), lambda part: checked_message(Message("user", (part,)))),
+    (ThinkingPart("x"), lambda part: checked_message(Message("assistant", (part,)))),
+    (ImagePart(b"x"), lambda part: checked_message(Message("user", (part,)))),
+    (ToolCallPart("x"), lambda part: checked_message(Message("assistant", (part,)))),
+    (ToolCallPart("x"), lambda part: reply_of("m", ModelReply(Message("assistant", (part,))))),
+    (ToolResultPart("x", "y"), lambda part: checked_message(Message("tool", (part,)))),
+    (Message("user"), checked_message),
+    (Message("assistant"), lambda message: reply_of("m", ModelReply(message))),
+    (ModelReply(HI), lambda reply: reply_of("m", reply)),
+    (Usage(1), lambda usage: reply_of("m", ModelReply(HI, usage))),
+    (ToolResult(), checked_result),
+    (ToolCall("i", "n"), checked_call),
+]
+
+
+@pytest.mark.parametrize(("value", "check"), WHOLE, ids=lambda given: type(given).__name__)
+def test_every_field_of_every_value_is_checked(value, check):
+    """A field that is added to one of these values is checked, too."""
+    check(value)
+    for field in value.__struct_fields__:
+        with pytest.raises((TypeError, BadReply)):
+            check(replace(value, **{field: object()}))
+
+
+@pytest.mark.parametrize("value", [OpaquePart("v", 1)], ids=["OpaquePart"])
+def test_every_field_of_an_opaque_part_is_checked(value):
+    for field in value.__struct_fields__:
+        with pytest.raises(TypeError):
+            checked_message(Message("user", (replace(value, **{field: object()}),)))
+
+
+@given(values_of(ModelReply))
+def test_a_valid_reply_is_taken_as_it_is(reply):
+    assume(not any(isinstance(part, ToolResultPart) for part in reply.message.parts))
+    assert is_reply(reply)
+    assert reply_of("m", reply) is reply
+
+
+async def test_a_reply_that_a_wrap_hands_on_is_paid_whatever_is_in_it(world):
+    rich = ModelReply(
+        Message("user", (TextPart("hi", "me"), ImagePart(b"1"), OpaquePart("v", {"x": 1})), "me", "id", True),
+        Usage(1, 2, cost=0.5, details={"web_searches": 1}),
+        "stop",
+        "other",
+        "STOP",
+        "r1",
+    )
+    agent = world.agent(model=FunctionModel(_in_turn([rich])))
+    agent.wrap(ModelCall)(_through)
+    agent.wrap(ModelCall)(_through)
+    result = await world.live(agent)
+    log = await world.log()
+    assert [record.paid for record in log if isinstance(record, ModelReplied)] == [True]
+    assert not any(isinstance(record, ModelAttempted) for record in log)
+    await world.sound(result)
 
 
 # ---------------------------------------------------------------- a step's messages

@@ -196,7 +196,7 @@ def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart
 
 
 def is_reply(reply: Any) -> TypeGuard[ModelReply]:
-    """Whether this is a reply of the common shape, with the types that a log gives back. It runs once per step."""
+    """Whether this is a reply that has the types that a log gives back."""
     if type(reply) is not ModelReply:
         return False
     message: Any = reply.message
@@ -207,7 +207,7 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
         return False
     for part in parts:
         if type(part) is TextPart:
-            if type(part.text) is not str or part.origin is not None:
+            if type(part.text) is not str or not (part.origin is None or type(part.origin) is str):
                 return False
         elif type(part) is ToolCallPart:
             if type(part.name) is not str or type(part.json) is not str or type(part.id) is not str:
@@ -216,6 +216,16 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
                 return False
         elif type(part) is ToolResultPart or not _is_part(part):
             return False
+    if message.role not in _ROLES or type(message.id) is not str:
+        return False
+    if message.origin is not None and type(message.origin) is not str:
+        return False
+    partial: object = message.partial
+    return type(partial) is bool and is_paid(reply)
+
+
+def is_paid(reply: Any) -> bool:
+    """Whether all but the message of a reply has the types that a log gives back."""
     usage: Any = reply.usage
     if usage is not _NO_USAGE and not (
         type(usage) is Usage
@@ -226,15 +236,22 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
         and type(usage.reasoning) is int
         and type(usage.requests) is int
         and (usage.cost is None or (type(usage.cost) is float and usage.cost - usage.cost == 0.0))
+        and (usage.details is _NO_USAGE.details or _are_counts(usage.details))
     ):
         return False
-    if type(reply.finish) is not str or message.role != "assistant" or type(message.id) is not str:
-        return False
-    if message.origin is not None or message.partial is not False:
+    if type(reply.finish) is not str or (reply.client_calls != () and not _are_names(reply.client_calls)):
         return False
     if reply.model is None and reply.raw_finish is None and reply.response_id is None:
         return True
     return _is_name(reply.model) and _is_name(reply.raw_finish) and _is_name(reply.response_id)
+
+
+def _are_counts(details: Any) -> bool:
+    return isinstance(details, Mapping) and all(type(name) is str and type(n) is int for name, n in details.items())
+
+
+def _are_names(names: Any) -> bool:
+    return type(names) is tuple and all(type(name) is str for name in names)
 
 
 _NO_USAGE = ModelReply(Message("assistant")).usage

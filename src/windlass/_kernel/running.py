@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import SILENT, Passage, first_answer
 from windlass._hooks.streams import transform_reply
-from windlass.checking import is_reply, reply_of
+from windlass.checking import is_paid, reply_of
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -79,6 +79,7 @@ class Runner:
             if not self.alone and request is None:
                 await compact(segment)
             reply: ModelReply | None = None
+            ours: ModelReply | None = None
             if request is None:
                 request = assembled = assemble(fold, program, segment.unrecorded)
                 if (point := self.calling) is not None:
@@ -95,7 +96,8 @@ class Runner:
                     else:
                         model = program.model if request.model is program.model_name else segment.model(request)
                         given: object = await model.reply(request)
-                        reply = given if is_reply(given) else reply_of(model.name, given)
+                        ours = None if self.replying is not None else _ours(given, f"{fold.session}/{number}")
+                        reply = ours or reply_of(model.name, given)
                 except Exception as error:
                     if isinstance(error, ContextOverflow) and await relieve(segment, error):
                         continue
@@ -110,7 +112,7 @@ class Runner:
                     self._silent = first is SILENT
                     if first is not SILENT:
                         reply = await self._rewrite_reply(point, reply, first)
-                self._take(reply, number, round_, request is not None)
+                self._take(reply, ours, number, round_, request is not None)
             if segment.listens:
                 await segment.told()
         return fold.open or StepFold(number)
@@ -189,11 +191,12 @@ class Runner:
         about = f"{fold.session}/{fold.steps + 1}/{what}"
         return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
 
-    def _take(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
-        """The reply into the log, after the rewrites and before anybody slow looks at it."""
+    def _take(self, reply: ModelReply, ours: ModelReply | None, number: int, round_: int, asked: bool) -> None:
+        """The reply into the log, after the rewrites and before anybody slow looks at it; `ours` is it with our ids."""
         segment, caller = self.segment, self.caller
         record, fold = segment.add, segment.fold
-        ours = _with_ids(reply, f"{segment.fold.session}/{number}")
+        if ours is None:
+            ours = _with_ids(reply, f"{segment.fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and segment.fold.open is not None:
             attempt += segment.fold.open.tried
@@ -291,6 +294,29 @@ def _is_heard(segment: Segment) -> bool:
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
     return tuple(sorted([name for name, decision in passage.answers if isinstance(decision, kind)]))
+
+
+def _ours(reply: Any, step: str) -> ModelReply | None:
+    """A model's reply, checked and with our ids, if it has one part: text or a call. All others are None.
+
+    The same as `is_reply` and `_with_ids`, for what most steps are made of.
+    """
+    if type(reply) is not ModelReply:
+        return None
+    message: Any = reply.message
+    if type(message) is not Message or type(message.parts) is not tuple or len(message.parts) != 1:
+        return None
+    (part,) = message.parts
+    if type(part) is ToolCallPart:
+        name, json, vendor_id = part.name, part.json, part.vendor_id
+        if type(name) is not str or type(json) is not str or not (vendor_id is None or type(vendor_id) is str):
+            return None
+        part = ToolCallPart(name, json, f"{step}/1", vendor_id)
+    elif type(part) is not TextPart or type(part.text) is not str or part.origin is not None:
+        return None
+    if message.origin is not None or message.partial is not False or not is_paid(reply):
+        return None
+    return replace(reply, message=Message("assistant", (part,), None, step))
 
 
 def _with_ids(reply: ModelReply, step: str) -> ModelReply:
