@@ -263,6 +263,8 @@ def _default_json(parameter: Parameter) -> str | None:
     try:
         text = msgspec.json.encode(default, enc_hook=_dump_model).decode()
         read = type_decoder(parameter.annotation)(text)
+        if isinstance(default, set | frozenset):
+            return text if set(read) == default else None
         if isinstance(default, _SEQUENCES) and isinstance(read, _SEQUENCES):
             return text if list(read) == list(default) else None
         return text if read == default else None

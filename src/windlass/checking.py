@@ -210,7 +210,9 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
             if type(part.text) is not str or not (part.origin is None or type(part.origin) is str):
                 return False
         elif type(part) is ToolCallPart:
-            if type(part.name) is not str or type(part.json) is not str or type(part.id) is not str:
+            if type(part.name) is not str or type(part.json) is not str:
+                return False
+            if part.id != "" and type(part.id) is not str:
                 return False
             if part.vendor_id is not None and type(part.vendor_id) is not str:
                 return False

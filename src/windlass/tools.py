@@ -89,7 +89,8 @@ class Tool(Generic[P, R]):
     A tool is made by `tool`, is not changed afterwards and may be shared by agents, sessions and threads. In a class
     it is a method: `instance.name` is the tool bound to that instance; without one it `needs_instance`. `supplied`
     pairs each parameter that the runtime fills in with its source: `turn`, `key` (of idempotency) or `slot:<name>`.
-    A tool is `direct` if calling it is no more than awaiting `fn` with what `prepare` gives.
+    A tool is `direct` if calling it is no more than awaiting `fn` with what `prepare` gives, and `quick` if it is no
+    more than calling it.
     """
 
     __slots__ = (
@@ -112,6 +113,7 @@ class Tool(Generic[P, R]):
         "is_async",
         "name",
         "needs_instance",
+        "quick",
         "retry",
         "sequential",
         "show_errors",
@@ -165,6 +167,7 @@ class Tool(Generic[P, R]):
         self._keywords: tuple[str, ...] = tuple(p.name for p in asked[self._positional :])
         self._plain: bool = not supplied and not self._keywords
         self.direct: bool = self.is_async and self._plain and self.timeout is None
+        self.quick: bool = self.inline and not self.is_async and self._plain and self.timeout is None
 
     def _check_definition(self) -> None:
         if not _NAME.fullmatch(self.name):

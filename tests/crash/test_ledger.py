@@ -196,7 +196,8 @@ async def test_a_compensation_that_fails_is_told_and_not_repeated():
     desk.options = {"compensate": unbook}
     done = await result_of(desk.agent(await desk.interrupted()))
     assert desk.undone == [{"seat": 7, "idempotency_key": "s/1/1"}]
-    assert "Undoing it failed: ConnectionError: no line" in done.content[0].text
+    assert "Undoing it failed." in done.content[0].text
+    assert "no line" not in done.content[0].text
 
 
 async def test_a_compensation_that_is_in_doubt_itself_is_told_and_not_repeated():

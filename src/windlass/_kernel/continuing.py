@@ -31,8 +31,8 @@ _FINISHED = {
 }
 _NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
 _PAUSED = (("tools_ran", PAUSED[1]),)
-_GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
-_GOING_ON = Given(_GO_ON)
+GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
+_GOING_ON = Given(GO_ON)
 
 
 class Evaluator(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Evaluator(Struct, frozen=True):
         if best is Vote.REQUEST and reasons == _AS_EVER:
             if segment.listens:
                 segment.fact(Evaluated, state.steps, best, tuple(reasons))
-            return _GO_ON
+            return GO_ON
         if len(reasons) > 1:
             reasons.sort()
         evaluated = Evaluated(state.steps, best, tuple(reasons))

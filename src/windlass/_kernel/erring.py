@@ -48,7 +48,9 @@ class DefaultErrorHandler:
         settled, segment.settled = segment.settled, None
         if settled is not None and settled[0] is error:
             answer: Handling = settled[1]
+            value: ErrorValue = settled[2]
         else:
+            value = error_value(error)
             answer = await handling_of(segment, error, category_of(error))
         if answer.action == "retry":
             if segment.voice is not None:
@@ -63,11 +65,11 @@ class DefaultErrorHandler:
         else:
             await abandon(segment, ENDED_BY_ERROR, error)
             if answer.by == _RETRY_LIMIT:
-                segment.conclude(Stopped(StopReason.RETRY_LIMIT, str(error)))
+                segment.conclude(Stopped(StopReason.RETRY_LIMIT, value.message))
             elif answer.halt is not None:
                 segment.conclude(Stopped(StopReason.HALTED, answer.halt.reason), answer.halt.reply)
             else:
-                segment.conclude(Failed(error_value(error)))
+                segment.conclude(Failed(value))
         await segment.commit()
 
 

@@ -80,16 +80,20 @@ class Executor:
         (call,) = step.calls.values()
         if call.result is not None:  # the step was entered again
             return self._execute(fold, step)
-        shown, values = call.call, None
+        segment, shown, values = self.segment, call.call, None
         try:
             if self.wrapped:
-                shown = self.segment.completed(shown)
-            elif (tool := self.segment.tool(shown.name)) is not None:
-                values = tool.prepare(shown.json)
+                shown = segment.completed(shown)
+            else:
+                opened = fold.opened
+                changed = opened is not None and opened.tools is not None
+                tool = segment.tool(shown.name) if changed else self.tools.get(shown.name)
+                if tool is not None:
+                    values = tool.prepare(shown.json)
         except ArgumentsError as error:
             self._refuse(call, error)
         else:
-            record = self.segment.add
+            record = segment.add
             record(ToolDecided(shown.id, _ALLOW, name=shown.name, at=fold.at))
         return self._run(call, shown, values)
 
@@ -459,7 +463,8 @@ class Executor:
                     result = await self._in_wraps(state, call)
                 else:
                     number = self._next(state) if self.delegates else state.called + 1
-                    value = await self.attempt(call, number, "", values)
+                    made = self.attempt(call, number, "", values)
+                    value = made.value if type(made) is Given else await made
                     kind = type(value)
                     if kind is str:
                         result = ToolResult((TextPart(value),))
@@ -490,8 +495,10 @@ class Executor:
         if self.reviewed:
             await self._return(state, result, details)
         else:
-            record, fold = segment.add, segment.fold
-            record(ToolReturned(call.id, call.name, result, details, at=fold.tick(segment.now)))
+            record, fold, now = segment.add, segment.fold, segment.now
+            at = (now() * 1e6 + 0.5) // 1 / 1e6  # as `fold.tick` does
+            fold.at = at = at if at > fold.at else fold.at
+            record(ToolReturned(call.id, call.name, result, details, at=at))
         if self.shown:
             self.shown.pop(call.id, None)
         if state.undoing:
@@ -530,7 +537,7 @@ class Executor:
             retryable = not unsafe or isinstance(error, NotDone)
             answer = await handling_of(segment, error, "tool", retryable, details_of(segment, call, error))
             if answer.action in ("fail", "halt"):
-                segment.settled = (error, answer)
+                segment.settled = (error, answer, details_of(segment, call, error))
                 raise error
             if answer.action == "retry":
                 if len(state.attempts) < state.called:
@@ -566,6 +573,8 @@ class Executor:
         record, fold = segment.add, segment.fold
         at = fold.at if self.prompt and number == 1 else fold.tick(segment.now)
         record(ToolCalled(call.id, name, number, fingerprint, call.json if fingerprint else None, at=at))
+        if tool.quick and (not segment.durable or tool.effect == "pure"):
+            return Given(tool.fn(*values))
         if tool.direct and not segment.durable:
             made: Awaitable[Any] = tool.fn(*values)
             return made

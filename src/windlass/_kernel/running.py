@@ -35,7 +35,9 @@ from .stages import WAITING, begun, decide, handled, inject
 class Runner:
     """Runs a step, or goes on with an open one."""
 
-    __slots__ = ("_passage", "_silent", "alone", "begins", "caller", "calling", "limited", "replying", "segment")
+    __slots__ = (
+        "_passage", "_silent", "alone", "begins", "caller", "calling", "limited", "replying", "segment", "watched",
+    )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         program, hooks = segment.program, segment.hooks
@@ -44,6 +46,7 @@ class Runner:
         self.begins = program.begins_steps or (segment.listens and _is_heard(segment))
         self.alone = not program.compactors
         self.limited = segment.limited("model") and not program.wraps_models  # inside wraps, before each attempt
+        self.watched = bool(hooks.all)  # a hook may have swallowed a cancel
         self.calling = hooks.model_calling
         self.replying = hooks.model_replying
         self._passage: Passage | None = None
@@ -89,7 +92,8 @@ class Runner:
             if self.limited and request is not None and fold.going:
                 segment.stopped_before("model")
             if request is not None and fold.going:
-                segment.refuse_cancelled()
+                if self.watched:
+                    segment.refuse_cancelled()
                 try:
                     if caller is not None:
                         reply = await caller.ask(request, number, round_, tried)
@@ -206,7 +210,10 @@ class Runner:
                 segment.standing = None
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
-        record(ModelReplied(number, ours, round_, attempt, paid, changed, at=fold.tick(segment.now)))
+        now = segment.now
+        at = (now() * 1e6 + 0.5) // 1 / 1e6  # as `fold.tick` does
+        fold.at = at = at if at > fold.at else fold.at
+        record(ModelReplied(number, ours, round_, attempt, paid, changed, at=at))
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 

@@ -31,7 +31,7 @@ from windlass.messages import (
     ToolResult,
     Usage,
 )
-from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 from windlass.protocols import Clock, Model
 from windlass.records import (
     Answered,
@@ -97,7 +97,7 @@ class Rare:
 
     failure: BaseException | None = None
     recorded: tuple[HookDecided, ...] = ()
-    settled: tuple[Exception, Any] | None = None
+    settled: tuple[Exception, Any, ErrorValue] | None = None
     failed_call: FailedCall | None = None
     taken: str | None = None
     known: set[tuple[str, str, str]] | None = None

@@ -16,7 +16,7 @@ from windlass.records import Evaluated, StopVetoed
 from windlass.states import Fold, step_id
 
 from .composites import DONE
-from .continuing import reason_of
+from .continuing import GO_ON, reason_of
 from .inbox import steered
 from .segment import Segment
 from .stages import add_message, decide
@@ -32,6 +32,8 @@ class Resolver(Struct, frozen=True):
     segment: Segment
 
     def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]:
+        if evaluated is GO_ON:  # tools were called: the usual case
+            return DONE
         segment = self.segment
         if evaluated.vote in _GOING_ON:
             if (turn := fold.turn) is not None and turn.idle and turn.idle > segment.program.max_idle_steps:
