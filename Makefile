@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs api bench lock clean
+.PHONY: help setup demo test attack check format docs api bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,9 @@ demo: $(BASE) $(if $(filter local:%,$(MODEL)),$(LOCAL)) ## Run the demo (base on
 test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 	@$(BIN)/windlass local install >/dev/null || true
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+attack: $(DEV) ## Attack the hooks over the whole matrix of events, decisions and ways of running
+	@WINDLASS_ATTACK=1 $(BIN)/python -m pytest -q -n auto tests/attacks $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check --quiet .
