@@ -65,7 +65,8 @@ from windlass import (
     user,
 )
 from windlass.checking import checked_call, checked_message, checked_result, is_reply, reply_of
-from windlass.errors import BadReply, ConfigError, RateLimited, StaleAnswer, StoreError
+from windlass.errors import BadReply, CompactionError, ConfigError, RateLimited, StaleAnswer, StoreError
+from windlass.events import Compaction
 from windlass.lifecycle import HookAction, Lifecycle
 from windlass.records import (
     HookFailed,
@@ -910,6 +911,38 @@ async def test_the_reason_of_a_cancel_is_a_text(world):
     assert "'mine'" in await world.sound(result)
     with pytest.raises(ConfigError, match="reason"):
         await agent.cancel("s", 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "given"),
+    [
+        *[pytest.param(Compaction((0, 3)), [value], id=name) for name, value in MESSAGES.items()],
+        pytest.param(Compaction((0, 3)), "hello", id="a text"),
+        pytest.param(Compaction((0, 3)), ["hello"], id="texts"),
+        pytest.param(Compaction(("0", "1")), [], id="a range of texts"),  # type: ignore[arg-type]
+        pytest.param(Compaction((0, 1), instructions=5), [], id="instructions are an int"),  # type: ignore[arg-type]
+        pytest.param({"range": (0, 1)}, [], id="a plan is a mapping"),
+    ],
+)
+async def test_an_invalid_compaction_changes_nothing_and_names_its_strategy(world, plan, given):
+    class Mine:
+        name = "mine"
+
+        def plan(self, window: Any, *, forced: bool = False) -> Any:
+            return plan if forced else None
+
+        async def replace(self, plan: Any, window: Any, turn: Any) -> Any:
+            return given
+
+    agent = world.agent(says("one " * 50), says("two"))
+    agent.compactor(Mine())
+    await world.live(agent, "hello " * 50)
+    result = await world.live(agent, "and?")
+    before = await world.log()
+    with pytest.raises(CompactionError, match=r"'mine'.*nothing was changed"):
+        await agent.compact("s")
+    assert await world.log() == before
+    await world.sound(result)
 
 
 # ---------------------------------------------------------------- nobody changes what is in the log
