@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 WIDTH = 100
 
@@ -33,3 +34,22 @@ def shown(text: str, limit: int = 60) -> str:
 def printable(text: str) -> str:
     """A text on one line, with what does not print spelled out."""
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())])
+
+
+def date(at: float) -> str:
+    """The day of a time, in UTC."""
+    moment = _moment(at)
+    return "a time that no calendar has" if moment is None else moment.date().isoformat()
+
+
+def clock(at: float | None) -> str:
+    """The time of day in UTC, to the millisecond; blank if it is not known, as in logs of older versions."""
+    moment = _moment(at) if at else None
+    return " " * 12 if moment is None else moment.strftime("%H:%M:%S.%f")[:12]
+
+
+def _moment(at: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

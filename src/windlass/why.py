@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from . import records as r
-from ._text import entry, printable, shown
+from ._text import clock, date, entry, printable, shown
 from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
 from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
@@ -26,8 +26,9 @@ _R = TypeVar("_R", bound=r.Record)
 class Why:
     """A turn explained: why it ended, who decided what about what, what was changed, denied, asked, tried again.
 
-    `str` is text of at most 100 columns, with long values shortened; `data` is plain data with whole values: `ended`
-    says why, `parts` hold what happened before the first step, in each step and at the end, in the order of the log.
+    `str` is text of at most 100 columns, with long values shortened and the time of each entry in UTC; `data` is plain
+    data with whole values: `ended` says why, `parts` hold what happened before the first step, in each step and at the
+    end, in the order of the log. Each entry has its time (`at`), and how long a hook `took` where one spoke.
     """
 
     __slots__ = ("data",)
@@ -62,14 +63,17 @@ class _Teller:
     def told(self) -> Data:
         for record in self.records:
             self.place = self._place(record)
+            times = _times(record)
             for what, text, data in _TELLS.get(type(record), _nothing)(self, record):
-                self._part()["entries"].append({"what": what, **_plain(data), "text": printable(text)})
+                text += f" (took {times['took']:.3f} s)" if times.get("took", 0.0) >= _SLOW else ""
+                self._part()["entries"].append({"what": what, **times, **_plain(data), "text": printable(text)})
         started = _last(self.records, r.TurnStarted)
         usage = _spent(self.records)
         return {
             "session": self.session,
             "turn": started.turn if started is not None else None,
             "message": started.message.text if started is not None else None,
+            "began": None if started is None else started.at or None,
             "ended": _plain(self._ended()),
             "parts": self.parts,
             "usage": _plain({name: getattr(usage, name) for name in Usage.__struct_fields__}),
@@ -99,12 +103,18 @@ class _Teller:
         vote = _last(self.records, r.Evaluated)
         return {
             "outcome": "Running" if outcome is None else type(outcome).__name__,
+            "at": self._ended_at(),
             "reason": None if reason is None else reason.value,
             "detail": self._detail(outcome),
             "by": list(dict.fromkeys(self._causes(outcome))),
             "vote": None if vote is None else _vote_data(vote),
             "unreviewed": list(getattr(outcome, "unreviewed", ())),
         }
+
+    def _ended_at(self) -> float | None:
+        """When the turn ended, or was suspended."""
+        last = _last(self.records, r.TurnEnded) or _last(self.records, r.Suspended)
+        return last.at or None if last is not None and self._outcome() is not None else None
 
     def _outcome(self) -> r.Outcome | None:
         for record in reversed(self.records):
@@ -272,7 +282,7 @@ def _(teller: _Teller, record: r.ToolDecided) -> Iterable[Told]:
     if record.json is not None and record.call in teller.calls:
         teller.calls[record.call] = teller.calls[record.call].replace(json=record.json)
     call = _call(teller, record.call)
-    about = {"event": "ToolCalling", "about": record.call, "call": call}
+    about = {"event": "ToolCalling", "about": record.call, "call": call, "tool": record.name or None}
     for hook, decision in record.answers:
         event = "Delegating" if hook in record.delegating else "ToolCalling"
         text = f"{_at(hook, event)} on {call}: {_decision(decision)}"
@@ -424,8 +434,10 @@ def _(teller: _Teller, record: r.Answered) -> Iterable[Told]:
     asked = teller.questions.get(record.id)
     question = f" to {_quoted(asked.question)}" if asked is not None else ""
     who = "nobody in time, so by default" if record.expired else shown(record.by) or "a person"
-    data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
-    yield "answer", f"{who}{question}: {_resolution(record.answer)}", data
+    data: Data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
+    when = f", answered at {clock(record.answered_at)}" if record.answered_at else ""
+    data["answered_at"] = record.answered_at or record.at or None
+    yield "answer", f"{who}{question}: {_resolution(record.answer)}{when}", data
 
 
 @_tells(r.Suspended)
@@ -635,11 +647,17 @@ def _lines(data: Data) -> list[str]:
     turn = "no turn" if data["turn"] is None else f"turn {data['turn']}"
     reason = "" if ended["reason"] in (None, ended["outcome"].lower()) else f", {ended['reason']}"
     lines = [shown(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}", 100), ""]
+    day = "" if data["began"] is None else date(data["began"])
     for label, text in _ending(data):
         lines.append(entry(label, text, indent=0, column=_COLUMN))
     for part in data["parts"]:
         lines += ["", _TITLES.get(part["place"], f"Step {part['place']}")]
-        lines += [entry(told["what"], told["text"], indent=2, column=_COLUMN) for told in part["entries"]]
+        for told in part["entries"]:
+            if told["at"] is not None and date(told["at"]) != day:
+                day = date(told["at"])
+                lines.append(f"  {day} (UTC)")
+            label = f"{clock(told['at'])}  {told['what']}"
+            lines.append(entry(label, told["text"], indent=2, column=_COLUMN + len(clock(None)) + 2))
     return [*lines, "", f"Spent: {_usage(data['usage'])}"]
 
 
@@ -654,6 +672,22 @@ def _ending(data: Data) -> Iterable[tuple[str, str]]:
         yield "unreviewed", f"hooks that should have looked at it failed: {_names(ended['unreviewed'])}"
     if data["message"] is not None:
         yield "asked", _quoted(data["message"])
+    if data["began"] is not None:
+        yield "began", f"{date(data['began'])} {clock(data['began'])} UTC"
+        if ended["at"] is not None:
+            label = "suspended" if ended["outcome"] == "Suspended" else "ended"
+            after = ended["at"] - data["began"]
+            yield label, f"{date(ended['at'])} {clock(ended['at'])} UTC, after {after:.3f} s"
+
+
+def _times(record: r.Record) -> Data:
+    """When a record was written, and how long the hook took if one spoke."""
+    took: float = getattr(record, "took", 0.0)
+    return {"at": record.at or None, **({"took": took} if took else {})}
+
+
+_SLOW = 0.01
+"""The text tells of hooks that took at least this long, in seconds."""
 
 
 def _usage(usage: Data) -> str:

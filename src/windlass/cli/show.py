@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from windlass._text import shown
+from windlass._text import clock, date, shown
 from windlass.protocols import Store
 from windlass.records import decode, encode
 from windlass.why import Why
@@ -18,7 +18,7 @@ from .stores import store_option, with_store
 @click.command()
 @store_option
 @click.argument("session")
-@click.option("--records", is_flag=True, help="Every record, one a line, with its number.")
+@click.option("--records", is_flag=True, help="Every record, one a line, with its number and its time (UTC).")
 @click.option(
     "--context", "step", type=int, metavar="STEP", help="What filled the model's window at a step, by origin."
 )
@@ -30,7 +30,10 @@ from .stores import store_option, with_store
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
 def show(address: str, session: str, records: bool, step: int | None, audit: Path | None, as_json: bool) -> None:
-    """Show the latest turn of a session, step by step, or all its records, or what a model was shown."""
+    """Show the latest turn of a session, step by step, or all its records, or what a model was shown.
+
+    Times are in UTC.
+    """
     if audit is not None and step is None:
         raise click.UsageError("--audit says where a request is kept; name its step with --context")
     if step is not None:
@@ -55,5 +58,6 @@ def show(address: str, session: str, records: bool, step: int | None, audit: Pat
 
 def _line(number: int, line: bytes) -> str:
     plain = json.loads(line)
-    kind = plain.pop("kind")
-    return f"{number:>5}  {kind:<16} {shown(json.dumps(plain, ensure_ascii=False, separators=(',', ':')), 76)}"
+    kind, at = plain.pop("kind"), plain.pop("at", None)
+    when = f"{date(at)} {clock(at)}" if isinstance(at, float) and at else " " * 23
+    return f"{number:>5}  {when}  {kind:<16} {shown(json.dumps(plain, ensure_ascii=False, separators=(',', ':')), 51)}"
