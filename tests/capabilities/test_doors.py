@@ -196,7 +196,7 @@ async def test_who_looks_on_is_told_and_why_and_explain_say_it():
     assert len(seen) == len(told) == 1
     assert told[0].before > told[0].after > 0
     assert told[0].seq
-    why = str(await agent.why("s"))
+    why = " ".join(str(await agent.why("s")).split())
     assert "summarize compacted messages 0 to" in why
     assert f"from about {told[0].before:,} to" in why
     assert "summarize · trigger Tokens(300) · keep Messages(2) · target 0.5" in str(agent.explain())

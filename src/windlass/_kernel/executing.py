@@ -266,17 +266,20 @@ class Executor:
         verdict = await passage.judge()
         if verdict is None:
             verdict = self._unmatched(call)
-        names: tuple[str, ...] = ()
         spoken = rewritten or bool(passage.answers) or verdict is not _ALLOW
+        if not spoken and type(passage) is Passage:
+            segment.add(ToolDecided(call.id, _ALLOW, name=call.name, at=segment.fold.tick(segment.now)))
+            if passage.injects:
+                await self._inject(passage, call)
+            return
+        names: tuple[str, ...] = ()
         digest, json = (call.digest, _difference(state, call)) if spoken else ("", None)
         answers, name, took = passage.answers, call.name, passage.took
         if isinstance(passage, Handing):
             delegation, names = passage.delegation, passage.names()
             segment.record(ToolDecided(call.id, verdict, digest, answers, json, delegation, names, name, took))
-        elif spoken:
-            segment.record(ToolDecided(call.id, verdict, digest, answers, json, name=name, took=took))
         else:
-            segment.add(ToolDecided(call.id, _ALLOW, name=name, at=segment.fold.tick(segment.now)))
+            segment.record(ToolDecided(call.id, verdict, digest, answers, json, name=name, took=took))
         if type(verdict) is Ask:
             self._put(passage, verdict, call, asks_of(passage.answers), names)
         elif not isinstance(verdict, Halt | Deny):
@@ -760,11 +763,12 @@ class Executor:
         """ToolReturning, for every result, then the record. If that is broken off the result is kept for the end."""
         segment, call = self.segment, state.call
         result = _with_durable(segment, call.id, result)
-        try:
-            result = await pass_on(segment, self._shown(state), result)
-        except asyncio.CancelledError:
-            segment.unreturned[call.id] = result
-            raise
+        if segment.hooks.tool_returning is not None:
+            try:
+                result = await pass_on(segment, self._shown(state), result)
+            except asyncio.CancelledError:
+                segment.unreturned[call.id] = result
+                raise
         segment.add(ToolReturned(call.id, call.name, result, error, at=segment.fold.tick(segment.now)))
 
 
