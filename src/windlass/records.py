@@ -502,7 +502,9 @@ def _opaque(value: Any) -> Any:
         return [_opaque(item) for item in value]
     if not isinstance(value, dict):
         return value
-    known = {key: item if key in _FOREIGN and "holds" not in value else _opaque(item) for key, item in value.items()}
+    known: dict[str, Any] = {
+        key: item if key in _FOREIGN and "holds" not in value else _opaque(item) for key, item in value.items()
+    }
     if known.get("decision") == "Retry":  # what `Again` was called before
         known = {"decision": "Again", "after": max(known.get("delay", 0.0), 0.0)}
     for key in ("parts", "content"):

@@ -214,7 +214,7 @@ class Turn(Generic[ScopeT]):
 
 def askers(turn: Turn[Any]) -> tuple[Any, ...]:
     """On whose behalf a side call is made, by the turn that its guards see, the asker last."""
-    asker = turn._asker
+    asker = turn._asker  # pyright: ignore[reportPrivateUsage]
     return () if asker is None else asker.chain
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from windlass.errors import HookError, SessionConflict
 from windlass.messages import ModelReply
-from windlass.outcomes import error_value
+from windlass.outcomes import ErrorValue, error_value
 from windlass.protocols import Clock, Store
 from windlass.records import HookFailed, Record
 from windlass.slots import Slot
@@ -168,6 +168,7 @@ class Reader:
     async def _deliver(self, record: Record, state: State) -> None:
         """Tell one fact, again and again if the observer fails; one that fails every time is skipped."""
         hook, pause = self.hook, FIRST_PAUSE
+        value: ErrorValue | None = None
         fact = record.replace(seq=state.seq, path=self.session if hook.inherited else "")
         turn: Turn[Any] = Turn(_LogHost(hook, self.source.hooks, state), state=state)
         for attempt in range(1, hook.tries + 1):
@@ -182,7 +183,7 @@ class Reader:
             if attempt < hook.tries:
                 await self.source.clock.sleep(pause)
                 pause = min(4 * pause, LONGEST_PAUSE)
-        if not isinstance(record, HookFailed):
+        if value is not None and not isinstance(record, HookFailed):
             failed = HookFailed(hook.name, type(record).__name__, value, "skipped", state.seq)
             if self._backlog is None or not self._backlog.report(failed):
                 await self._note(failed if self.source.mask is None else self.source.mask(failed), state.seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from windlass._hooks.dispatch import Passage
 from windlass.checking import checked_history, read_back
@@ -16,7 +17,7 @@ from windlass.outcomes import error_value
 from windlass.policies import category_of
 from windlass.records import Compacted, ErrorHandled, HookFailed
 from windlass.states import over, step_id
-from windlass.turns import Asker, Turn
+from windlass.turns import Asker, Host, Turn
 
 from .segment import Segment
 from .side_calls import Unrecorded
@@ -107,7 +108,7 @@ def prepare(segment: Segment) -> None:
         if (prepares := getattr(compactor, "prepare", None)) is not None:
             asker = Asker("Compacting", about, compactor.name, (compactor.name,), recorded=False)
             try:
-                prepares(Turn(Unrecorded(segment), asker=asker))
+                prepares(Turn(cast(Host, Unrecorded(segment)), asker=asker))
             except Exception as error:
                 segment.record(HookFailed(compactor.name, "TurnEnded", error_value(error), effect="not prepared"))
 

@@ -266,7 +266,7 @@ class ChildSegment(Segment):
         delivered: tuple[Answered, ...] | None = None,
     ) -> None:
         self.parent = self.above = parent
-        self.started: Delegated = started
+        self.task_given = self.started = started
         self.delivered = None if delivered is None else tuple([answered.replace() for answered in delivered])
         super().__init__(program, fold, message=message, scope=parent.scope, ephemeral=True)
         self.share = _limits(started)
@@ -295,7 +295,7 @@ class ChildSegment(Segment):
         """What was injected for this child when its task was judged, as parts of its turn."""
         above = self.above.fold.turn
         items = (*(above.injected if above is not None else ()), *self.above.unrecorded)
-        mine = f"{self.started.call}/t1"
+        mine = f"{self.task_given.call}/t1"
         about = f"{self.fold.session}/t1"
         return [i.replace(about=about) for i in items if i.event == "Delegating" and i.about == mine and i.parts]
 
@@ -521,7 +521,7 @@ def charge(segment: Segment, child: ChildSegment) -> None:
     """What a child has spent since it was last charged, to its parent's turn."""
     usage = owed(segment, child, child.state.usage)
     if usage.requests or usage.total:
-        segment.record(Charged(child.started.call, child.started.session, usage))
+        segment.record(Charged(child.task_given.call, child.task_given.session, usage))
 
 
 def _portion(segment: Segment, share: float | None) -> tuple[int | None, float | None]:

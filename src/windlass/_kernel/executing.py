@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ from .delegating import ChildWaits, Handing, end_children, hand_over
 from .doubting import UNKNOWN, settle, waits_for_word
 from .erring import handling_of
 from .inbox import take_inbox
-from .questions import Judged, after_answer, asked_again, asks_of, judge_again, question, settled_by
+from .questions import Answers, Judged, after_answer, asked_again, asks_of, judge_again, question, settled_by
 from .returning import CLOSED, beside_result, details_of, pass_on
 from .segment import Segment
 
@@ -348,7 +348,7 @@ class Executor:
         passage = self._passage(call, decided)
         judged = await judge_again(segment, passage, _ALLOW, settled_by(decided.answers))
         names = _names(passage)
-        answers = (*settled_by(decided.answers), (answered.by or "person", _ALLOW), *judged.new)
+        answers: Answers = (*settled_by(decided.answers), (answered.by or "person", _ALLOW), *judged.new)
         delegation = passage.delegation if isinstance(passage, Handing) else None
         name, took = call.name, passage.took
         segment.record(
@@ -663,8 +663,7 @@ class Executor:
             raise ChildWaits
         if result is not attempts.result:
             self._write_attempt(call.id, attempts)
-        returned: ToolResult = result
-        return returned
+        return cast(ToolResult, result)
 
     def _guarded(self, call: ToolCall, given: ToolResult) -> ToolResult:
         """What leaves the guard band counts as what the tool said, if it was called."""

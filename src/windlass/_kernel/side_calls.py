@@ -202,6 +202,7 @@ class SideCall:
             self._write_attempt()
             if self.refusal is None:
                 onion.raised(error)
+            raise self.refusal from None
         if self.refusal is not None:
             raise self.refusal
         return reply
