@@ -31,7 +31,7 @@ from windlass import (
 )
 from windlass.errors import SessionError, ToolError
 from windlass.messages import user
-from windlass.records import HookFailed, MessageAdded, ToolDecided, TurnStarted
+from windlass.records import ErrorHandled, HookFailed, MessageAdded, ToolDecided, TurnStarted
 from windlass.stores import MemoryStore, open_store
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 from windlass.transfer import export_session, import_session
@@ -253,6 +253,31 @@ async def test_a_tools_error_is_not_told_past_hooks_that_clean_its_results(polic
     assert CARD not in repr(seen)
     assert CARD not in await log(agent)
     assert CARD not in str(await agent.why("s"))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_errors_of_parallel_calls_are_each_handled_once_and_told_to_nobody(first: int):
+    """Whichever of them ends the turn, its text is not told past the hooks that clean the results."""
+    turns = [asyncio.Event(), asyncio.Event()]
+
+    @tool(effect="pure", name="card")
+    async def failing(x: int) -> str:
+        """Fail, one after the other."""
+        if x != first:
+            await turns[first].wait()
+            await asyncio.sleep(0)
+        turns[x].set()
+        raise ValueError(f"bad card {CARD}")
+
+    both = calls([("card", {"x": 0}), ("card", {"x": 1})])
+    agent = Agent(ScriptedModel(both), tools=[failing], errors=ErrorPolicy.strict())
+    agent.rewrite(ToolReturning, band="guard")(lambda event: "clean")
+    seen: list[Any] = []
+    async with agent.stream("go", session="s") as stream:
+        seen += [event async for event in stream]
+    assert CARD not in repr(seen) + await log(agent)
+    handled = [record for record in await agent.store.read("s") if isinstance(record, ErrorHandled)]
+    assert {record.category for record in handled} == {"tool"}
 
 
 async def test_the_model_reads_of_an_exception_only_that_the_tool_failed():

@@ -45,8 +45,9 @@ class DefaultErrorHandler:
         if isinstance(error, SessionError) or category_of(error) == "store" or fold.turn is None:
             raise error
         segment.failure = error
-        settled, segment.settled = segment.settled, None
-        if settled is not None and settled[0] is error:
+        settled = next((found for found in segment.settled if found[0] is error), None)
+        segment.settled = ()
+        if settled is not None:
             answer: Handling = settled[1]
             value: ErrorValue = settled[2]
         else:

@@ -540,7 +540,7 @@ class Executor:
             retryable = not unsafe or isinstance(error, NotDone)
             answer = await handling_of(segment, error, "tool", retryable, details_of(segment, call, error))
             if answer.action in ("fail", "halt"):
-                segment.settled = (error, answer, details_of(segment, call, error))
+                segment.settled = (*segment.settled, (error, answer, details_of(segment, call, error)))
                 raise error
             if answer.action == "retry":
                 if len(state.attempts) < state.called:

@@ -97,7 +97,7 @@ class Rare:
 
     failure: BaseException | None = None
     recorded: tuple[HookDecided, ...] = ()
-    settled: tuple[Exception, Any, ErrorValue] | None = None
+    settled: tuple[tuple[Exception, Any, ErrorValue], ...] = ()
     failed_call: FailedCall | None = None
     taken: str | None = None
     known: set[tuple[str, str, str]] | None = None
