@@ -17,6 +17,7 @@ from windlass import (
     Halt,
     ModelCalling,
     ModelReplying,
+    Reject,
     Respond,
     Resuming,
     Slot,
@@ -24,6 +25,7 @@ from windlass import (
     Suspended,
     ToolCalling,
     TurnEnding,
+    TurnStarting,
     tool,
 )
 from windlass.errors import RegistrationError
@@ -222,3 +224,39 @@ async def test_a_gate_that_reuses_its_answer_needs_a_name(world: World):
     agent = world.agent(says("end"))
     with pytest.raises(RegistrationError, match="name="):
         agent.gate(ToolCalling, on_resume="reuse")(lambda event: None)
+
+
+ASKABLE = [TurnStarting, ModelCalling, ModelReplying, TurnEnding, Resuming]
+
+
+@pytest.mark.parametrize("event", ASKABLE, ids=lambda event: event.__name__)
+@pytest.mark.parametrize("answer", [None, Reject("no")], ids=["no answer", "rejected"])
+@pytest.mark.parametrize("way", ["resume", "stream"])
+async def test_an_agent_without_the_hook_that_asked_keeps_to_the_question(
+    event: Any, answer: Any, way: str, world: World
+):
+    """The log has the question; that nobody looks at the event any more answers nothing."""
+    agent = world.agent(calls("act", x=1), says("end"))
+    if event is Resuming:
+        agent.gate(ToolCalling, name="first")(lambda event: Ask("?"))
+    agent.gate(event, name="asker")(lambda event: Ask("?"))
+    waiting = await agent.run("go", session="s")
+    if event is Resuming:
+        waiting = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    ran = list(world.done)
+    asked = waiting.waiting_for[-1]
+    other = world.agent(says("more"), says("more"))
+    answers = {} if answer is None else {asked.id: answer}
+    if way == "stream":
+        async with other.stream(session="s", answers=answers) as stream:
+            async for _ in stream:
+                pass
+        result = stream.result
+    else:
+        result = await other.resume("s", answers=answers)
+    assert world.done == ran
+    if answer is None:
+        assert isinstance(result.outcome, Suspended)
+        assert asked.id in [question.id for question in result.waiting_for]
+    else:
+        assert result.outcome != Completed() or event is ModelReplying

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 from windlass.errors import ConfigError
@@ -138,6 +139,16 @@ class CompiledHooks:
             known = ", ".join(self.slots) or "none"
             raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
         return self.slots[name]
+
+    def with_events(self, names: Iterable[str]) -> CompiledHooks:
+        """The same hooks with a point, be it empty, for each of these events: the log has something to say there."""
+        missing = [event for event in EVENTS if event.__name__ in names and getattr(self, _ATTRIBUTES[event]) is None]
+        if not missing:
+            return self
+        made = copy(self)
+        for event in missing:
+            setattr(made, _ATTRIBUTES[event], Point(event, ()))
+        return made
 
     @property
     def holders(self) -> tuple[Hook, ...]:

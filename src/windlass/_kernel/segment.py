@@ -207,6 +207,10 @@ class Segment(Rare):
             self.conceal(program.mask)
         if self.resumed and fold.turn is not None:
             self.recorded = (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
+            events = {decided.event for decided in self.recorded}
+            self.hooks = self.hooks.with_events(events)
+            if self.voice is not None and events & {"ModelReplying", "TurnEnding"}:
+                self.voice.mute = True  # what a person may have to judge yet is not shown
         if program.metered:
             self.meter = Meter(program.budget)
             calibrate(self.meter, fold, program)

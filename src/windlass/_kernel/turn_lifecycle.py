@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import Passage
+from windlass._hooks.dispatch import Passage, failed_hook
 from windlass._hooks.hooks import Hook
 from windlass.approvals import checked_answers, stale
 from windlass.context.assembly import joined
@@ -50,6 +50,11 @@ from .shielding import shielded
 from .speaking import Voice
 from .stages import WAITING, add_message, begun, decide, handled, inject, may_go_on, take_in
 from .unwritten import inject_unwritten
+
+
+def _why_withheld(error: Exception) -> str:
+    """Why an answer is withheld, for those who may not read what the hook's error says."""
+    return failed_hook(error) if isinstance(error, HookError) else "the hooks of TurnEnding took too long"
 
 
 class TurnLifecycle(Struct):
@@ -362,10 +367,12 @@ class TurnLifecycle(Struct):
         point = segment.hooks.resuming
         if answered is not None and isinstance(answered.answer, Reject):
             return Halt(answered.answer.message or "a person stopped the turn")
-        if answered is not None or point is None:
+        if answered is not None:
             return None
         if segment.is_waiting(about):
             return WAITING
+        if point is None:
+            return None
         passage = Passage(point, Resuming(fold.state, segment.turn, drift), segment, about)
         await passage.rewrite()
         verdict = await passage.judge()
@@ -496,7 +503,7 @@ class TurnLifecycle(Struct):
                 if isinstance(verdict, Answer):
                     text, verdict = await self._respond(point, outcome, str(verdict.value), about)
         except Exception as error:
-            verdict = Deny(str(error) or "ending hooks took too long")
+            verdict = Deny(_why_withheld(error))
             text = ""
             who = getattr(error, "hook", "") or "TurnEnding"
             segment.record(HookFailed(who, "TurnEnding", error_value(error), effect="withheld"))
