@@ -74,6 +74,27 @@ async def test_a_verdict_after_the_time_out_does_not_count(event: Any):
     assert result.text in ("end", "")
 
 
+@pytest.mark.parametrize("verb", ["gate", "rewrite"])
+async def test_no_tool_is_begun_once_the_caller_has_cancelled_while_the_reply_was_judged(verb: str):
+    agent = acting()
+    entered = asyncio.Event()
+
+    async def stubborn(event: Any) -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            pass
+
+    getattr(agent, verb)(ModelReplying)(stubborn)
+    task = asyncio.ensure_future(agent.run("go", session="s"))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ran == []
+
+
 @pytest.mark.parametrize("verb", ["gate", "rewrite", "wrap"])
 async def test_nothing_is_begun_once_the_caller_has_cancelled_whatever_a_hook_does_with_that(verb: str):
     agent = acting()

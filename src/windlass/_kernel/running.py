@@ -72,6 +72,8 @@ class Runner:
                     if ready is not None and ready.calls and fold.going:
                         if ready.reply is not None and ready.reply.finish == "length" and self._is_cut_off(ready.reply):
                             break
+                        if self.watched:
+                            segment.refuse_cancelled()
                         await segment.executor.execute(fold)
                     break
                 continue
