@@ -241,7 +241,7 @@ def is_paid(reply: Any) -> bool:
         and (usage.details is _NO_USAGE.details or _are_counts(usage.details))
     ):
         return False
-    if type(reply.finish) is not str or (reply.client_calls != () and not _are_names(reply.client_calls)):
+    if type(reply.finish) is not str or (reply.client_calls is not _NO_NAMES and not _are_names(reply.client_calls)):
         return False
     if reply.model is None and reply.raw_finish is None and reply.response_id is None:
         return True
@@ -257,6 +257,7 @@ def _are_names(names: Any) -> bool:
 
 
 _NO_USAGE = ModelReply(Message("assistant")).usage
+_NO_NAMES = ModelReply(Message("assistant")).client_calls
 
 
 def checked_reply(value: object) -> ModelReply:

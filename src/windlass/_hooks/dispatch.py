@@ -57,16 +57,13 @@ class Site(Host, Protocol):
 
 async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write: bool = True) -> Any:
     """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
-    given = event if hook.view is None else hook.view(getattr(event, event.payload))
     try:
         if hook.plain:
             if hook.is_async:
-                return await hook.fn(given)
-            started = perf_counter()
-            answer = hook.fn(given)
-            if perf_counter() - started > BLOCKED_AFTER:
-                _blocked(hook, perf_counter() - started, site)
+                return await hook.fn(_given(hook, event))
+            answer = call_inline(hook, event, site)
             return await answer if answer is not None and inspect.isawaitable(answer) else answer
+        given = _given(hook, event)
         writes = Writes(hook.name) if may_write else None
         chain = askers(event.turn)
         supplied = supply(hook, site, writes, about, chain)
@@ -82,6 +79,21 @@ async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write
         if writes.slots or writes.messages:
             site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
+
+
+def call_inline(hook: Hook, event: Any, site: Site) -> Any:
+    """What a plain function answers that only takes the event: mostly nothing that has to be awaited."""
+    given = event if hook.view is None else _given(hook, event)
+    started = perf_counter()
+    answer = hook.fn(given)
+    if perf_counter() - started > BLOCKED_AFTER:
+        _blocked(hook, perf_counter() - started, site)
+    return answer
+
+
+def _given(hook: Hook, event: Any) -> Any:
+    """What a hook is shown of an event."""
+    return event if hook.view is None else hook.view(getattr(event, event.payload))
 
 
 def stage_of(event: str, about: str) -> str:
@@ -305,21 +317,22 @@ class Passage(Struct, gc=False):
 
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
         """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
+        point = self.point
         if not self.heard:
-            for hook in self.point.changing:
+            for hook in point.changing:
                 if hook.kind == "hook":
                     await self._ask(hook, only)
         for hook, says, payload in self.said:
             if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
                 self.answers = (*self.answers, (hook.name, says.decision))
-        for hook in self.point.gates:
+        for hook in point.gates:
             await self._ask(hook, only)
-        if self.point.costly and not self._refused():
-            for hook in self.point.costly:
+        if point.costly and not self._refused():
+            for hook in point.costly:
                 await self._ask(hook, only)
-        for hook in self.point.shadows:
+        for hook in point.shadows:
             self.site.beside(self._shadow(hook))
-        return strictest(self.point.event, self.answers)
+        return strictest(point.event, self.answers) if self.answers else None
 
     async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
         if only is not None and not only(hook):
@@ -329,13 +342,22 @@ class Passage(Struct, gc=False):
         try:
             if hook.matches is not None and not hook.matches(self.event.call):
                 return
-            answer = await call(hook, self.event, self.site, self.about)
+            if hook.plain and not hook.is_async:
+                answer = call_inline(hook, self.event, self.site)
+                if answer is not None and inspect.isawaitable(answer):
+                    answer = await answer
+            else:
+                answer = await call(hook, self.event, self.site, self.about)
             if hook.kind == "hook" and answer is not None:
                 answer = self._answer(hook, answer)
                 answer = answer.decision if isinstance(answer, Says) else answer
             if answer is None:
                 return
             answer = _check_decision(hook, self.point, answer)
+        except asyncio.CancelledError:
+            if cancelled():
+                raise
+            answer = self._failed(hook, unasked(hook), monotonic() - began)
         except Exception as error:
             answer = self._failed(hook, error, monotonic() - began)
         if answer is not None:

@@ -27,13 +27,10 @@ PHASES: tuple[str, ...] = ("before_turn", "before_step", "after_step", "after_tu
 Emit: TypeAlias = Callable[[State], Awaitable[None]]
 
 
-class Given(Generic[T]):
+class Given(Struct, Generic[T], frozen=True):
     """What need not be waited for: its value is there. It may be awaited like anything else."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
+    value: T
 
     def __await__(self) -> Generator[Any, None, T]:
         yield from ()

@@ -46,7 +46,7 @@ class Executor:
 
     __slots__ = (
         "_onion", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "prompt", "retried",
-        "reviewed", "segment", "shown", "tools", "waiting_writes", "wrapped", "written",
+        "returning", "reviewed", "segment", "shown", "tools", "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -56,6 +56,7 @@ class Executor:
         self.delegates = program.delegates
         self.judged = program.judges_calls or segment.resumed
         self.reviewed = program.reviews_calls or segment.resumed
+        self.returning = segment.hooks.tool_returning is not None
         self.limited = segment.limited("tool")
         self.shown: dict[str, ToolCall] = {}
         self.judged_again: set[str] = set()
@@ -102,7 +103,13 @@ class Executor:
         segment = self.segment
         ready = [call for call in step.calls.values() if call.result is None]
         if self.judged:
-            ready = await self._decide_all(ready)
+            for call in ready:
+                await self._decide(call)
+            if halts := [c.decided.verdict for c in ready if c.decided is not None and type(c.decided.verdict) is Halt]:
+                await self._halt(ready, halts)
+                ready = []
+            else:
+                ready = [call for call in ready if not (call.waits or (call.called and self._in_doubt(call)))]
             if not fold.going:
                 for call in ready if segment.limit_hit is not None else ():
                     await self._run(call)
@@ -124,15 +131,6 @@ class Executor:
             await self._run_all(ready)
         if step.decided or segment.waiting:
             await self._conclude(fold, step)
-
-    async def _decide_all(self, calls: list[CallFold]) -> list[CallFold]:
-        """The calls that may run now, once all are decided. A halt on any closes all."""
-        for call in calls:
-            await self._decide(call)
-        if halts := [c.decided.verdict for c in calls if c.decided and type(c.decided.verdict) is Halt]:
-            await self._halt(calls, halts)
-            return []
-        return [call for call in calls if not call.waits and not (call.called and self._in_doubt(call))]
 
     async def _halt(self, calls: list[CallFold], halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
@@ -185,6 +183,8 @@ class Executor:
         """What hooks and wraps see of a call: the recorded bytes if somebody spoke of it. An invalid one as it is."""
         if state.decided is not None and state.decided.digest:
             return state.call
+        if (call := self.shown.get(state.proposed.id)) is not None:
+            return call
         try:
             return self._completed(state)
         except ArgumentsError:
@@ -217,16 +217,19 @@ class Executor:
         if segment.hooks.tool_calling is None and call.name not in self.delegates:
             self._decide_unmatched(state, call)
             return
-        passage = self._passage(call)
+        passage, changed = self._passage(call), call
         try:
-            changed: ToolCall = (await passage.rewrite()).call
+            if self.delegates or passage.point.changing:
+                changed = (await passage.rewrite()).call
         except HookError as error:
             denied = Deny(failed_hook(error))
             answers, json, took = ((error.hook or "?", denied),), _difference(state, call), passage.took
             segment.record(HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took))
             segment.record(ToolDecided(call.id, denied, call.digest, answers, json, name=call.name, took=took))
             return
-        await self._judge(passage, changed, state, rewritten=changed is not call)
+        verdict = await passage.judge()
+        if self._may_go_on(passage, verdict, changed, state, rewritten=changed is not call) and passage.injects:
+            await self._inject(passage, changed)
 
     def _passage(self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None) -> Passage:
         """The way of a call through its hooks. That of a task for another agent goes on through `Delegating`."""
@@ -260,30 +263,27 @@ class Executor:
             nobody = Passage(_NOBODY, ToolCalling(call, segment.turn), segment, call.id)
             segment.ask_person(question(segment, nobody, verdict, digest, (), call=call))
 
-    async def _judge(self, passage: Passage, call: ToolCall, state: CallFold, *, rewritten: bool) -> None:
-        """The verdict on a call with its final arguments. They are recorded if somebody spoke and they differ."""
+    def _may_go_on(self, passage: Passage, verdict: Any, call: ToolCall, state: CallFold, *, rewritten: bool) -> bool:
+        """Record the verdict on a call, with its final arguments if somebody spoke and they differ. Whether it runs."""
         segment = self.segment
-        verdict = await passage.judge()
         if verdict is None:
             verdict = self._unmatched(call)
-        spoken = rewritten or bool(passage.answers) or verdict is not _ALLOW
+        answers, name, took = passage.answers, call.name, passage.took
+        spoken = rewritten or answers or verdict is not _ALLOW
         if not spoken and type(passage) is Passage:
-            segment.add(ToolDecided(call.id, _ALLOW, name=call.name, at=segment.fold.tick(segment.now)))
-            if passage.injects:
-                await self._inject(passage, call)
-            return
+            record, fold = segment.add, segment.fold
+            record(ToolDecided(call.id, _ALLOW, name=name, at=fold.tick(segment.now)))
+            return True
         names: tuple[str, ...] = ()
         digest, json = (call.digest, _difference(state, call)) if spoken else ("", None)
-        answers, name, took = passage.answers, call.name, passage.took
         if isinstance(passage, Handing):
             delegation, names = passage.delegation, passage.names()
             segment.record(ToolDecided(call.id, verdict, digest, answers, json, delegation, names, name, took))
         else:
             segment.record(ToolDecided(call.id, verdict, digest, answers, json, name=name, took=took))
         if type(verdict) is Ask:
-            self._put(passage, verdict, call, asks_of(passage.answers), names)
-        elif not isinstance(verdict, Halt | Deny):
-            await self._inject(passage, call)
+            self._put(passage, verdict, call, asks_of(answers), names)
+        return type(verdict) not in (Ask, Halt, Deny)
 
     def _unmatched(self, call: ToolCall) -> Any:
         """What holds when no gate answered."""
@@ -495,10 +495,10 @@ class Executor:
                 self.waiting_writes[call.id] = (state, result, writes)
                 return
             result = self._kept(writes, result)
-        if self.reviewed:
+        record, fold, now = segment.add, segment.fold, segment.now
+        if self.returning or (fold.turn is not None and fold.turn.injected):
             await self._return(state, result, details)
         else:
-            record, fold, now = segment.add, segment.fold, segment.now
             at = (now() * 1e6 + 0.5) // 1 / 1e6  # as `fold.tick` does
             fold.at = at = at if at > fold.at else fold.at
             record(ToolReturned(call.id, call.name, result, details, at=at))

@@ -202,10 +202,10 @@ class Runner:
         segment, caller = self.segment, self.caller
         record, fold = segment.add, segment.fold
         if ours is None:
-            ours = _with_ids(reply, f"{segment.fold.session}/{number}")
+            ours = _with_ids(reply, f"{fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
-        if asked and segment.fold.open is not None:
-            attempt += segment.fold.open.tried
+        if asked and fold.open is not None:
+            attempt += fold.open.tried
         if asked and caller is not None:
             attempt, paid, changed = caller.number, caller.paid, caller.fingerprint if caller.paid else ""
             if caller.wrapped:

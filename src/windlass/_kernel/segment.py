@@ -287,11 +287,11 @@ class Segment(Rare):
             record = self.mask(record)
         fold = self.fold
         if not record.at:
-            at = fold.tick(self.now)
+            force_setattr(record, "at", fold.tick(self.now))
         else:
             at = fold.at = max(microseconds(record.at), fold.at)
-        if record.at != at:
-            force_setattr(record, "at", at)
+            if record.at != at:
+                force_setattr(record, "at", at)
         fold.add(record)
         if self.listens:
             self._tell(record)
