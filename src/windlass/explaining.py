@@ -331,7 +331,7 @@ def _not_mediated(program: Program) -> list[str]:
     found = [
         "what a vendor executes on its side: it arrives as parts with mediated=False, when it is done",
         "what the code of a tool or a hook does by itself: hooks see a call and its result, nothing between",
-        "turn.ask passes the gates of the guard band on ModelCalling, and no other hook",
+        "turn.ask passes the hooks of the guard band and the wraps with side_calls=True, and no other hook",
     ]
     in_threads = [tool.name for tool in program.tools.values() if not tool.is_async and not tool.inline]
     if in_threads:

@@ -120,6 +120,42 @@ async def test_nothing_is_begun_once_the_caller_has_cancelled_whatever_a_hook_do
     assert ran == []
 
 
+@pytest.mark.parametrize("who", ["model", "tool"])
+async def test_a_cancel_that_a_model_or_a_tool_swallows_ends_the_turn_before_the_next_effect(who: str):
+    entered = asyncio.Event()
+    asked: list[Any] = []
+
+    async def stubborn() -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            pass
+
+    @tool(name="act")
+    async def slow(x: int) -> str:
+        """Act."""
+        ran.append(x)
+        if who == "tool":
+            await stubborn()
+        return "acted"
+
+    async def reply(request: Any) -> Any:
+        asked.append(request)
+        if who == "model" and len(asked) == 1:
+            await stubborn()
+        return calls("act", x=len(asked))
+
+    agent = Agent(FunctionModel(reply), tools=[slow])
+    task = asyncio.ensure_future(agent.run("go", session="s"))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(asked) == 1
+    assert len(ran) <= 1
+
+
 # ---------------------------------------------------------------- a CancelledError that nobody asked for
 
 

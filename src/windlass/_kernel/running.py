@@ -94,7 +94,8 @@ class Runner:
             if self.limited and request is not None and fold.going:
                 segment.stopped_before("model")
             if request is not None and fold.going:
-                if self.watched:
+                task = segment.task
+                if task is not None and task.cancelling():  # a tool or model may have swallowed it
                     segment.refuse_cancelled()
                 try:
                     if caller is not None:
