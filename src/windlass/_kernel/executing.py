@@ -124,7 +124,8 @@ class Executor:
                 except ArgumentsError as error:
                     self._refuse(call, error)
                 else:
-                    segment.record(ToolDecided(call.proposed.id, _ALLOW, name=call.proposed.name))
+                    record, proposed = segment.add, call.proposed
+                    record(ToolDecided(proposed.id, _ALLOW, name=proposed.name, at=fold.tick(segment.now)))
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -695,8 +696,8 @@ class Executor:
             attempts.result = text_result(f"Not run: {stopped.detail}", "cancelled")
             return attempts.result
         try:
-            value = await self.attempt(call, number, attempts.fingerprint)
-            attempts.result = result = _result(call.name, value)
+            made = self.attempt(call, number, attempts.fingerprint)
+            attempts.result = result = _result(call.name, made.value if type(made) is Given else await made)
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
@@ -826,6 +827,8 @@ class Attempts(Struct):
 
 def _result(tool: str, value: object) -> ToolResult:
     """What a tool returned, as a result; a value that is none is the tool's error."""
+    if type(value) is str or type(value) is int:
+        return ToolResult((TextPart(str(value)),))
     try:
         return checked_result(value)
     except TypeError as error:

@@ -28,10 +28,11 @@ async def pass_on(segment: Segment, call: ToolCall, result: ToolResult) -> ToolR
     if point is None:
         return result
     passage = Passage(point, ToolReturning(call, result, segment.turn), segment, call.id)
-    try:
-        result = (await passage.rewrite()).result
-    except HookError as error:
-        return _withheld(segment, error, took=passage.took)
+    if point.changing:
+        try:
+            result = (await passage.rewrite()).result
+        except HookError as error:
+            return _withheld(segment, error, took=passage.took)
     verdict = await passage.judge()
     denied = isinstance(verdict, Deny)
     try:

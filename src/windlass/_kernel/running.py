@@ -88,7 +88,7 @@ class Runner:
             if request is None:
                 request = assembled = assemble(fold, program, segment.unrecorded)
                 if (point := self.calling) is not None:
-                    first = await first_answer(point, assembled, segment)
+                    first = await first_answer(point, assembled, segment) if point.changing else None
                     if first is not SILENT:
                         request, reply = await self._judge_request(point, assembled, first)
             if self.limited and request is not None and fold.going:
@@ -115,10 +115,12 @@ class Runner:
                 if segment.voice is not None:
                     segment.voice.hold()
                 if (point := self.replying) is not None:
-                    first = await first_answer(point, reply, segment)
+                    first = await first_answer(point, reply, segment) if point.changing else None
                     self._silent = first is SILENT
                     if first is not SILENT:
-                        reply = await self._rewrite_reply(point, reply, first)
+                        self._passage = self._passage_of(point, reply)
+                        if point.changing:
+                            reply = (await self._passage.rewrite_from(first)).reply
                 self._take(reply, ours, number, round_, request is not None)
             if segment.listens:
                 await segment.told()
@@ -158,11 +160,12 @@ class Runner:
             return
         about = step_id(segment.fold.session, number)
         passage = Passage(point, StepStarting(number, segment.turn), segment, about + "/start")
-        await passage.rewrite()
+        if point.changing:
+            await passage.rewrite()
         verdict = await decide(segment, passage)
         if isinstance(verdict, Halt):
             segment.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
-        else:
+        elif passage.injects:
             await inject(segment, passage, about)
 
     # ------------------------------------------------------------ the reply
@@ -173,7 +176,7 @@ class Runner:
         """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
         passage = Passage(point, ModelCalling(given, segment.turn), segment, self._about("request"))
-        request: ModelRequest = (await passage.rewrite_from(first)).request
+        request: ModelRequest = (await passage.rewrite_from(first)).request if point.changing else given
         verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
             segment.suspend()
@@ -185,12 +188,9 @@ class Runner:
             return request, None
         return None, None
 
-    async def _rewrite_reply(self, point: Point, reply: ModelReply, first: tuple[int, Any, float] | None) -> ModelReply:
-        """The reply as hooks change it. What else they have to say of it counts when it is in the log."""
-        segment = self.segment
-        self._passage = Passage(point, ModelReplying(reply, segment.turn), segment, self._about("reply"))
-        rewritten: ModelReply = (await self._passage.rewrite_from(first)).reply
-        return rewritten
+    def _passage_of(self, point: Point, reply: ModelReply) -> Passage:
+        """The way of a reply through its hooks. What they have to say of it counts when it is in the log."""
+        return Passage(point, ModelReplying(reply, self.segment.turn), self.segment, self._about("reply"))
 
     def _about(self, what: str) -> str:
         """The id of the request or reply: the step's, with the round if there was more than one."""
@@ -245,9 +245,10 @@ class Runner:
         if passage is None:
             if voice is not None:
                 voice.recall(step.reply, step.number, step.round)
-            passage = Passage(point, ModelReplying(step.reply, segment.turn), segment, self._about("reply"))
+            passage = self._passage_of(point, step.reply)
         message = step.reply.message
-        written = words_of_a_person(segment, message.text)
+        turn = segment.fold.turn
+        written = words_of_a_person(segment, message.text) if turn is not None and turn.answered else ()
         verdict = await decide(segment, passage, lambda: digest(repr(message)), written)
         if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
             voice.drop("the reply does not stand")
@@ -269,7 +270,7 @@ class Runner:
         """A person's words take the place of the reply, and are judged like one."""
         segment, number, round_ = self.segment, step.number, step.round + 1
         said = transform_reply(segment.hooks.transforms, as_reply(words))
-        passage = Passage(point, ModelReplying(said, segment.turn), segment, self._about("reply"))
+        passage = self._passage_of(point, said)
         answered = _with_ids((await passage.rewrite()).reply, f"{segment.fold.session}/{number}")
         if segment.voice is not None:
             segment.voice.hold()
