@@ -35,8 +35,12 @@ class FrozenClock(FakeClock):
 
 
 async def check_log(agent: Agent, session: str, state: State | None = None) -> State:
-    """The log folds to the state, also once it was written down and read again, and no call lacks its result."""
+    """The log folds to the state, also once it was written down and read again, no call lacks its result, and every
+    record has a time that is not before that of the record before it."""
     log = await agent.store.read(session)
+    times = [0.0, *[record.at for record in log]]
+    assert all(times[1:])
+    assert times == sorted(times)
     folded = fold(session, log)
     assert fold(session, [decode(encode(record)) for record in log]) == folded
     assert unpaired(folded.messages) == []

@@ -71,7 +71,7 @@ def agent_on(pipeline: Pipeline, *script: Any, **options: Any) -> Agent:
 
 def opened(fold: Fold) -> Fold:
     """A session whose turn has just begun."""
-    for record in (SessionOpened(), TurnStarted(1, user("go"), "s/t1"), MessageAdded()):
+    for record in (SessionOpened(at=1.0), TurnStarted(1, user("go"), "s/t1", at=1.0), MessageAdded(at=1.0)):
         fold.add(record)
     return fold
 
@@ -511,7 +511,7 @@ async def test_a_turn_that_is_not_over_ends_before_the_next_also_if_nothing_says
     await agent.run("another session")
     proposed = assistant("").replace(parts=(ToolCallPart("add", '{"a":1,"b":2}', "s/1/1"),), id="s/1")
     begun = [TurnStarted(1, user("go"), "s/t1"), MessageAdded(), ModelReplied(1, ModelReply(proposed))]
-    await agent.store.append("s", begun, 0)
+    await agent.store.append("s", [record.replace(at=1.0) for record in begun], 0)
     result = await agent.run("go on", session="s")
     assert [message.role for message in result.messages] == ["user", "assistant", "tool", "user", "assistant"]
     await check_log(agent, "s", result.state)

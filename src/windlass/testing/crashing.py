@@ -13,6 +13,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -126,6 +127,8 @@ async def _look(world: World, life: Life, given: State | None) -> None:
     for name, log in (await _logs(world)).items():
         state = fold(name, log)
         life.violations += [f"session {_plain(name, world)}: {wrong}" for wrong in unpaired(state.messages)]
+        if any(later.at < record.at for record, later in pairwise(log)):
+            life.violations.append(f"session {_plain(name, world)}: time goes back in the log")
         try:
             await world.store.verify(name)
         except WindlassError as error:
