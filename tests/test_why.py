@@ -406,7 +406,7 @@ async def test_attempts_that_did_not_stand_are_told():
     why = sound((await agent.run("hi")).why())
     model, tool_ = told(why, "attempt")
     assert (model["of"], model["error"]["type"]) == ("model", "RateLimited")
-    assert tool_["result"] == "3"
+    assert tool_["size"] == 1
     assert "with arguments that a wrap changed" in told(why, "call")[0]["text"]
 
 

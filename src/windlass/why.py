@@ -356,10 +356,10 @@ def _(teller: _Teller, record: r.UndoCalled) -> Iterable[Told]:
 
 @_tells(r.ToolAttempted)
 def _(teller: _Teller, record: r.ToolAttempted) -> Iterable[Told]:
-    result = record.result.text if record.result is not None else None
-    came = _error(record.error) if record.error is not None else _quoted(result or "")
+    size = 0 if record.result is None else len(record.result.text)  # no hook has cleaned what it says
+    came = _error(record.error) if record.error is not None else f"a result of {size} characters"
     text = f"attempt {record.attempt} at {_call(teller, record.call)} did not stand: {came}"
-    yield "attempt", text, {"of": record.call, "attempt": record.attempt, "error": record.error, "result": result}
+    yield "attempt", text, {"of": record.call, "attempt": record.attempt, "error": record.error, "size": size}
 
 
 @_tells(r.ToolReturned)

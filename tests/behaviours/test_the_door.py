@@ -31,7 +31,7 @@ from windlass import (
 )
 from windlass.errors import SessionError, ToolError
 from windlass.messages import user
-from windlass.records import ErrorHandled, HookFailed, MessageAdded, ToolDecided, TurnStarted
+from windlass.records import ErrorHandled, HookFailed, MessageAdded, ToolAttempted, ToolDecided, TurnStarted
 from windlass.stores import MemoryStore, open_store
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 from windlass.transfer import export_session, import_session
@@ -253,6 +253,28 @@ async def test_a_tools_error_is_not_told_past_hooks_that_clean_its_results(polic
     assert CARD not in repr(seen)
     assert CARD not in await log(agent)
     assert CARD not in str(await agent.why("s"))
+
+
+async def test_an_attempt_that_a_wrap_discards_is_told_without_what_no_hook_has_cleaned():
+    @tool(effect="pure")
+    async def show() -> str:
+        """Show a card."""
+        return CARD
+
+    agent = Agent(ScriptedModel(calls("show"), says("end")), tools=[show])
+    agent.rewrite(ToolReturning, band="guard")(lambda event: event.result.text.replace(CARD, "•"))
+
+    @agent.wrap(ToolCall)
+    async def twice(call: Any, call_next: Any) -> Any:
+        await call_next(call)
+        return await call_next(call)
+
+    seen: list[Any] = []
+    agent.observe(ToolAttempted, wait=True)(seen.append)
+    async with agent.stream("go", session="s") as stream:
+        seen += [event async for event in stream]
+    assert [fact for fact in seen if isinstance(fact, ToolAttempted)]
+    assert CARD not in repr(seen) + str(stream.result.why()) + repr(stream.result.messages)
 
 
 @pytest.mark.parametrize("first", [0, 1])

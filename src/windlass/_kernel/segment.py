@@ -49,6 +49,7 @@ from windlass.records import (
     Record,
     SlotSet,
     Suspended,
+    ToolAttempted,
     ToolDecided,
     TurnStarted,
     encode,
@@ -294,6 +295,8 @@ class Segment(Rare):
                 force_setattr(record, "at", at)
         fold.add(record)
         if self.listens:
+            if type(record) is ToolAttempted and record.result is not None and self.hooks.tool_returning is not None:
+                record = record.replace(result=None)  # no hook has cleaned it; the log has it, for a resume
             self._tell(record)
 
     def seal(self) -> None:
