@@ -120,7 +120,8 @@ class Runner:
                     if first is not SILENT:
                         self._passage = self._passage_of(point, reply)
                         if point.changing:
-                            reply = (await self._passage.rewrite_from(first)).reply
+                            rewritten: ModelReply = (await self._passage.rewrite_from(first)).reply
+                            reply = rewritten
                 self._take(reply, ours, number, round_, request is not None)
             if segment.listens:
                 await segment.told()
