@@ -131,7 +131,7 @@ class Hook:
         self.view: Callable[[Any], Any] | None = None
         self.answer: Callable[[Any, Any], Any] | None = None
         self.behind: Callable[..., Any] | None = None
-        self.around: Callable[[Any], Any] | None = None
+        self.around: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         self.quick = False

@@ -112,15 +112,15 @@ def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guard
     """
     if any(hook.wants for hook in wraps):
         return Onion(kind, _writing(wraps, effect, site, kind, guarded, place))
-    layer = effect
+    layer, checked = effect, [None]
     *within, (outermost, last) = _inside_out(wraps)
     for hook, outside in within:
-        layer = _layer(hook, layer, kind)
+        layer = _layer(hook, layer, kind, checked)
         if outside:
             layer = _boundary(layer, guarded)
     if outermost.matches is None and not last:
         return Onion(kind, layer, outermost)
-    layer = _layer(outermost, layer, kind)
+    layer = _layer(outermost, layer, kind, checked)
     return Onion(kind, _boundary(layer, guarded) if last else layer)
 
 
@@ -138,22 +138,24 @@ def _boundary(inner: Effect, guarded: Guarded) -> Effect:
     return layer
 
 
-def _layer(hook: Hook, inner: Effect, kind: Kind) -> Effect:
+def _layer(hook: Hook, inner: Effect, kind: Kind, checked: list[Any]) -> Effect:
     if hook.around is None:
         hook.around = _around(hook, kind)
-    layer: Effect = hook.around(inner)
+    layer: Effect = hook.around(inner, checked)
     return layer
 
 
-def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
+def _around(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effect]:
     """Puts a hook around an effect; made once, for all segments.
 
-    The hook keeps it; that of an async hook does not hold the hook in turn, so that a dropped agent is freed at once.
+    The latest result that was found to be a proper one is `known` to all layers: most wraps return what they were
+    given. The hook keeps the function; that of an async hook does not hold the hook in turn, so that a dropped agent is
+    freed at once.
     """
     fn, given, proper, checked = _async(hook), kind.given, kind.proper, _checking(hook, kind)
     matches, named = hook.matches, partial(_raise, hook.kind, hook.name, hook.event.__name__)
 
-    def around(inner: Effect) -> Effect:
+    def around(inner: Effect, known: list[Any]) -> Effect:
         async def layer(value: Any) -> Any:
             if type(value) is not given:
                 passable(given, value)
@@ -163,7 +165,9 @@ def _around(hook: Hook, kind: Kind) -> Callable[[Effect], Effect]:
                 if isinstance(error, NotPassable) and error.value is value:  # a wrap outside made that
                     raise
                 named(error)
-            return result if proper(result) else checked(result)
+            if result is None or result is not known[0]:
+                known[0] = result = result if proper(result) else checked(result)
+            return result
 
         return layer if matches is None else _where(given, matches, named, layer, inner)
 
