@@ -59,7 +59,6 @@ DEFAULTS = {
     "SubagentStopping": "the stop stands",
     "Erring": "the error policy",
 }
-SOURCE = DOCS.parent / "src" / "windlass"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

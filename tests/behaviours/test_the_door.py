@@ -26,6 +26,7 @@ from windlass import (
     ToolCalling,
     ToolReturned,
     ToolReturning,
+    TurnEnding,
     TurnStarting,
     tool,
 )
@@ -461,3 +462,13 @@ async def test_a_wrap_around_a_tool_is_not_seen_by_closed_calls():
 
     assert isinstance((await agent.run("go")).outcome, Failed)
     assert len(entered) == 1
+
+
+async def test_the_error_of_a_childs_ending_hook_does_not_reach_the_parents_model():
+    kid = Agent(ScriptedModel(says("z")), name="kid")
+    kid.rewrite(TurnEnding, name="bad")(raising)
+    top = Agent(ScriptedModel(calls("kid", task="t"), says("top")), tools=[kid.as_tool()])
+    await top.run("go", session="s")
+    told = repr(top.model.requests[-1].messages)
+    assert "'bad' failed" in told
+    assert CARD not in told

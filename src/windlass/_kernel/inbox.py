@@ -113,7 +113,7 @@ async def _hear(segment: Segment, taken: InboxTaken, message: Message) -> bool:
     if segment.fold.open is None:
         return await add_message(segment, message, "steering", taken)
     segment.record(taken)
-    segment.hold(MessageHeld(message, "steering"))
+    segment.record(MessageHeld(message, "steering"))
     return True
 
 

@@ -670,12 +670,8 @@ class Segment(Rare):
                 value = slot.merge(slot.load(self.state.slots), value)
             self.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
-            self.hold(MessageHeld(message, writes.by, stage))
+            self.record(MessageHeld(message, writes.by, stage))
         writes.kept = True
-
-    def hold(self, held: MessageHeld) -> None:
-        """Keep a message for the end of the step."""
-        self.record(held)
 
     def _refuse_conflict(self, slot: Slot[Any], by: str) -> None:
         assert self._parallel is not None

@@ -102,6 +102,9 @@ class TurnLifecycle(Struct):
     def _refuse(self, message: Message, refusal: Halt | Deny) -> None:
         """The user message is not let in: the log has only its length."""
         self._begin(message, kept_out=True)
+        self._halt(refusal)
+
+    def _halt(self, refusal: Halt | Deny) -> None:
         reply = refusal.reply if isinstance(refusal, Halt) else None
         self.segment.conclude(Stopped(StopReason.HALTED, refusal.reason), reply)
 
@@ -358,8 +361,7 @@ class TurnLifecycle(Struct):
         if refusal is None:
             await self._let_in(passage, verdict)
         else:
-            reply = refusal.reply if isinstance(refusal, Halt) else None
-            segment.conclude(Stopped(StopReason.HALTED, refusal.reason), reply)
+            self._halt(refusal)
 
     async def _resuming(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
         """Resuming: hooks may stop the turn or ask again before it goes on; `answered` says what a person told."""
