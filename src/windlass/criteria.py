@@ -19,7 +19,7 @@ from .decisions import Vote
 from .errors import ConfigError
 from .outcomes import StopReason
 from .prices import billed_apart, installed
-from .states import State, TurnState
+from .states import State, Step, StepFold, TurnFold, TurnState
 from .types import Criterion
 
 Evaluation: TypeAlias = tuple[Vote, str]
@@ -187,14 +187,21 @@ _OPTIONS: dict[type, dict[str, Domain]] = {
 }
 
 
+COUNTING: frozenset[type] = frozenset(_OPTIONS)
+"""The limits that only read counters of the turn, which its accumulator has too."""
+
+
 def tools_ran(state: State) -> Evaluation | None:
     """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop.
 
     A step that was taken back is to be taken again; a reply that its vendor has paused goes on if it is sent back.
     """
-    turn = state.turn
-    step = turn.last if turn is not None else None
-    if step is not None and step.results:
+    return vote_on_step(state.turn, None if state.turn is None else state.turn.last)
+
+
+def vote_on_step(turn: TurnState | TurnFold | None, step: Step | StepFold | None) -> Evaluation:
+    """What `tools_ran` votes, by the turn and its last step."""
+    if step is not None and step.calls:
         return TOOLS_RAN
     if turn is not None and step is None and turn.rewinds:
         return REWOUND

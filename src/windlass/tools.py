@@ -305,11 +305,7 @@ class Tool(Generic[P, R]):
         These are what hooks, rules and people see, and what the tool gets. Defaults that are in `hidden_defaults` have
         no JSON form and stay out.
         """
-        arguments = self.decode(json)
-        try:
-            return self._completion.text(arguments, json)
-        except RecursionError as problem:  # writing goes deeper than reading
-            raise _explained(self, json, problem) from problem
+        return completed_arguments(self, json)[0]
 
     @property
     def hidden_defaults(self) -> tuple[str, ...]:
@@ -343,6 +339,16 @@ class Tool(Generic[P, R]):
         if not text or (text == "null" and not self.spec.schema["properties"]):
             return self.decode("{}")
         raise _explained(self, json, problem) from problem
+
+
+def completed_arguments(tool: Tool[..., Any], json: str) -> tuple[str, tuple[Any, ...] | None]:
+    """The canonical JSON of a call's arguments, and their values if that JSON decodes to the same values."""
+    arguments, completion = tool.decode(json), tool._completion
+    try:
+        text = completion.text(arguments, json)
+    except RecursionError as problem:  # writing goes deeper than reading
+        raise _explained(tool, json, problem) from problem
+    return text, astuple(arguments) if completion.plain or text == json else None
 
 
 @overload

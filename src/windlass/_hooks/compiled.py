@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any
 
@@ -35,10 +35,9 @@ class Point:
         "holders",
         "judges",
         "name",
-        "quick",
+        "says",
         "shadows",
         "speaks",
-        "view",
         "waits",
     )
 
@@ -51,32 +50,16 @@ class Point:
         self.gates = tuple([hook for hook in gates if not hook.shadow and not hook.costly])
         self.costly = tuple([hook for hook in gates if hook.costly and not hook.shadow])
         self.shadows = tuple([hook for hook in gates if hook.shadow])
+        self.says = bool(says)
         self.judges = bool(gates)
         self.speaks = bool(says or self.gates or self.costly)
         self.waits = any(hook.is_async or hook.thread for hook in hooks)
         self.holders = tuple([hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live])
-        self.quick: tuple[Callable[[Any], Any], ...] | None = None
-        self.view: Callable[[Any], Any] | None = None
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
-        self._in_one_go()
-
-    def _in_one_go(self) -> None:
-        """If all hooks that may change something are plain and see the same they can be asked in one go."""
-        views = {hook.view for hook in self.changing}
-        fns = tuple([hook.fn for hook in self.changing])
-        told_apart = len({id(fn) for fn in fns}) == len(fns)
-        if len(views) == 1 and told_apart and all(hook.quick for hook in self.changing):
-            self.quick = fns
-            self.view = views.pop()
 
     def looks_at(self, call: ToolCall) -> bool:
         """Whether a hook that can change or withhold something looks at this call; a matcher that fails may."""
         return any(_matches(hook, call) for hook in (*self.changing, *self.gates, *self.costly))
-
-    def who(self, fn: object) -> int:
-        """Which of those that can be asked in one go a function is."""
-        assert self.quick is not None
-        return [known is fn for known in self.quick].index(True)
 
 
 class CompiledHooks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritte
 from windlass.turns import Asker, Host, Turn, Writes, askers
 
 from .compiled import Point
-from .hooks import Hook, itself, legal_answers
+from .hooks import Hook, legal_answers
 from .merging import rank_of, strictest
 from .payloads import changes, coerced
 
@@ -160,40 +160,6 @@ def _blocked(hook: Hook, seconds: float, site: Site) -> None:
     site.record(HookFailed(hook.name, hook.event.__name__, error_value(error), effect, took=took))
 
 
-class Silent:
-    """All hooks of a point were asked, and nobody had anything to say."""
-
-
-SILENT = Silent()
-
-
-async def first_answer(point: Point, payload: Any, site: Site) -> Any:
-    """The first of a point's quick hooks that is not silent, what it says and how long it took: mostly there is none.
-
-    None if there are hooks that cannot be asked in one go.
-    """
-    quick, view = point.quick, point.view
-    if quick is None:
-        return None
-    if view is None:
-        given = point.event(payload, site.turn)
-    else:
-        given = payload if view is itself else view(payload)
-    fn, monotonic = None, site.monotonic
-    try:
-        for fn in quick:
-            began = monotonic()
-            if (answer := await fn(given)) is not None:
-                return point.who(fn), answer, monotonic() - began
-    except asyncio.CancelledError as error:
-        if cancelled():
-            raise
-        raise unasked(point.changing[point.who(fn)]) from error
-    except Exception as error:
-        raise failing(point.changing[point.who(fn)], point, error) from error
-    return None if point.judges else SILENT
-
-
 def failing(hook: Hook, point: Point, error: Exception) -> HookError:
     """The error of a hook that failed, in its name; one that names another hook came from elsewhere."""
     if isinstance(error, HookError) and error.hook == hook.name:
@@ -225,24 +191,30 @@ class Passage(Struct, gc=False):
 
     # ------------------------------------------------------------ rewrite
 
-    async def rewrite_from(self, first: tuple[int, Any, float] | None) -> Any:
-        """The event after `first_answer`, which has asked all quick hooks up to the first that was not silent."""
-        if first is None:
-            return await self.rewrite(0 if self.point.quick is None else len(self.point.changing))
-        at, answer, took = first
-        self._answered(self.point.changing[at], answer, took)
-        return await self.rewrite(at + 1)
-
-    async def rewrite(self, start: int = 0) -> Any:
-        """The event with its final payload; the hooks before `start` were asked. One that fails fails the action."""
+    async def rewrite(self) -> Any:
+        """The event with its final payload. A hook that fails fails the action."""
         self.heard = True
-        for hook in self.point.changing[start:]:
-            monotonic = self.site.monotonic
+        site = self.site
+        monotonic = site.monotonic
+        for hook in self.point.changing:
             began = monotonic()
             try:
                 if hook.matches is not None and not hook.matches(self.event.call):
                     continue
-                answer = await call(hook, self.event, self.site, self.about)
+                if hook.inline:
+                    answer = call_inline(hook, self.event, site)
+                    if answer is not None and inspect.isawaitable(answer):
+                        answer = await answer
+                elif hook.plain:
+                    view = hook.view
+                    event = self.event
+                    answer = await hook.fn(event if view is None else view(getattr(event, event.payload)))
+                else:
+                    answer = await call(hook, self.event, site, self.about)
+            except asyncio.CancelledError as error:
+                if cancelled():
+                    raise
+                raise unasked(hook) from error
             except Exception as error:
                 self.took = round(monotonic() - began, 6)
                 raise failing(hook, self.point, error) from error
@@ -318,51 +290,57 @@ class Passage(Struct, gc=False):
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
         """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
         point = self.point
-        if not self.heard:
-            for hook in point.changing:
-                if hook.kind == "hook":
-                    await self._ask(hook, only)
-        for hook, says, payload in self.said:
-            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
-                self.answers = (*self.answers, (hook.name, says.decision))
-        for hook in point.gates:
-            await self._ask(hook, only)
+        if point.says:
+            await self._judge_said(only)
+        await self._ask(point.gates, only)
         if point.costly and not self._refused():
-            for hook in point.costly:
-                await self._ask(hook, only)
+            await self._ask(point.costly, only)
         for hook in point.shadows:
             self.site.beside(self._shadow(hook))
         return strictest(point.event, self.answers) if self.answers else None
 
-    async def _ask(self, hook: Hook, only: Callable[[Hook], bool] | None) -> None:
-        if only is not None and not only(hook):
-            return
-        monotonic = self.site.monotonic
-        began = monotonic()
-        try:
-            if hook.matches is not None and not hook.matches(self.event.call):
-                return
-            if hook.plain and not hook.is_async:
-                answer = call_inline(hook, self.event, self.site)
-                if answer is not None and inspect.isawaitable(answer):
-                    answer = await answer
-            else:
-                answer = await call(hook, self.event, self.site, self.about)
-            if hook.kind == "hook" and answer is not None:
-                answer = self._answer(hook, answer)
-                answer = answer.decision if isinstance(answer, Says) else answer
-            if answer is None:
-                return
-            answer = _check_decision(hook, self.point, answer)
-        except asyncio.CancelledError:
-            if cancelled():
-                raise
-            answer = self._failed(hook, unasked(hook), monotonic() - began)
-        except Exception as error:
-            answer = self._failed(hook, error, monotonic() - began)
-        if answer is not None:
-            self._count(monotonic() - began)
-            self.answers = (*self.answers, (hook.name, answer))
+    async def _judge_said(self, only: Callable[[Hook], bool] | None) -> None:
+        """What hooks said that combine several verbs; they are asked here if there was no rewrite before."""
+        if not self.heard:
+            await self._ask([hook for hook in self.point.changing if hook.kind == "hook"], only)
+        for hook, says, payload in self.said:
+            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
+                self.answers = (*self.answers, (hook.name, says.decision))
+
+    async def _ask(self, hooks: Iterable[Hook], only: Callable[[Hook], bool] | None) -> None:
+        """Ask some gates, or those `only` picks; their answers join `answers`. A gate that fails answers closed."""
+        site = self.site
+        monotonic = site.monotonic
+        for hook in hooks:
+            if only is not None and not only(hook):
+                continue
+            began = monotonic()
+            try:
+                if hook.matches is not None and not hook.matches(self.event.call):
+                    continue
+                if hook.inline:
+                    answer = call_inline(hook, self.event, site)
+                    if answer is None:
+                        continue
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+                else:
+                    answer = await call(hook, self.event, site, self.about)
+                if answer is not None and hook.kind == "hook":
+                    answer = self._answer(hook, answer)
+                    answer = answer.decision if isinstance(answer, Says) else answer
+                if answer is None:
+                    continue
+                answer = _check_decision(hook, self.point, answer)
+            except asyncio.CancelledError:
+                if cancelled():
+                    raise
+                answer = self._failed(hook, unasked(hook), monotonic() - began)
+            except Exception as error:
+                answer = self._failed(hook, error, monotonic() - began)
+            if answer is not None:
+                self._count(monotonic() - began)
+                self.answers = (*self.answers, (hook.name, answer))
 
     def _note_failure(self, hook: Hook, error: BaseException, effect: str, took: float) -> None:
         self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect, took=round(took, 6)))

@@ -87,9 +87,9 @@ class Hook:
 
     __slots__ = (
         "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
-        "group", "guards_models", "inherit", "is_async", "kind", "live", "matches", "name", "on_error", "on_resume",
-        "optional", "options", "parameters", "plain", "priority", "quick", "reserve", "shadow", "side_calls", "thread",
-        "timeout", "tool", "tries", "view", "wait", "wants",
+        "group", "guards_models", "inherit", "inline", "is_async", "kind", "live", "matches", "name", "on_error",
+        "on_resume", "optional", "options", "parameters", "plain", "priority", "reserve", "shadow", "side_calls",
+        "thread", "timeout", "tool", "tries", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -134,7 +134,7 @@ class Hook:
         self.around: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
-        self.quick = False
+        self.inline = False
         inline = not self.is_async and not self.thread and (kind != "observe" or self.wait)
         if self.timeout is not None and inline:
             raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
@@ -253,7 +253,7 @@ class Hook:
         self.wants = tuple(wants)
         self.guards_models = self.band == "guard" and self.event is ModelCalling  # it may meet its own side calls
         self.plain = not wants and self.timeout is None and not self.thread and not self.guards_models
-        self.quick = self.plain and self.is_async and self.matches is None
+        self.inline = self.plain and not self.is_async
 
     # ------------------------------------------------------------ how it is shown
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from msgspec import Struct
 
@@ -16,7 +15,6 @@ from windlass.outcomes import Stopped, StopReason, error_value
 from windlass.records import HeldReleased, HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded
 from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
-from .composites import DONE
 from .delegating import end_children
 from .returning import close
 from .segment import Segment
@@ -32,50 +30,44 @@ class Applier(Struct, frozen=True):
 
     segment: Segment
 
-    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
+    async def apply(self, fold: Fold, step: StepFold) -> None:
         segment, turn = self.segment, fold.turn
         if turn is None or turn.outcome is not None:
-            return DONE
-        if segment.program.ends_steps or turn.held or not fold.going:
-            return self._end(fold)
-        record = segment.add
-        record(StepEnded(fold.steps + 1, None, segment.active(), at=fold.at))
-        return DONE if segment.commit_now() else segment.commit()
-
-    async def _end(self, fold: Fold) -> None:
-        """The same where hooks or handlers look on, or messages wait to be let in, or the turn is over."""
-        segment, concluded = self.segment, fold.turn.concluded if fold.turn is not None else None
-        reason = "The step ended before this call had a result."
-        if isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
+            return
+        concluded, reason = turn.concluded, "The step ended before this call had a result."
+        if concluded is not None and isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
             reason = f"{concluded.detail}."
-        await end_step(segment, reason=reason)
-        await segment.commit()
+        await end_step(segment, None, reason)
+        if not segment.commit_now():
+            await segment.commit()
 
 
 async def end_step(
     segment: Segment, error: BaseException | None = None, reason: str = "The turn ended before this call."
 ) -> None:
     """MessageAdding, the record that ends the step, what hooks added beside, then StepEnding."""
-    _settle_reply(segment, reason)
-    if segment.program.delegates:
-        await end_children(segment, reason)
-    await close_calls(segment, reason)
-    step = segment.fold.open
-    number = segment.fold.steps + 1
+    fold, hooks, program = segment.fold, segment.hooks, segment.program
+    step, number = fold.open, fold.steps + 1
     messages = None
     failures: list[HookError] = []
-    if step is not None and segment.hooks.message_adding is not None:
-        given = step.messages()
-        messages = await _admitted(segment, given, step_id(segment.fold.session, number), failures)
-        if segment.voice is not None and messages is not None and (said := _spoken(messages)) != _spoken(given):
-            segment.voice.admit(number, said)
-    segment.record(StepEnded(number, messages, segment.active()))
-    await release(segment)
-    if (point := segment.hooks.step_ending) is not None:
+    if hooks.model_replying is not None or segment.voice is not None:
+        _settle_reply(segment, reason)
+        step = fold.open
+    if step is not None:
+        for call in step.calls.values():
+            if call.result is None:  # also one that a replaced executor has forgotten
+                await close_calls(segment, reason)
+                break
+        if hooks.message_adding is not None:
+            messages = await _admitted(segment, step.messages(), step_id(fold.session, number), failures)
+    segment.add(StepEnded(number, messages, segment.active(), at=fold.at))
+    if fold.turn is not None and fold.turn.held:
+        await release(segment)
+    if (point := hooks.step_ending) is not None:
         ending = _ending(segment, Step(number, None) if step is None else step.step(), error)
         await (shielded(ending) if point.waits else ending)
-    if handlers := segment.program.handlers:
-        await handled(segment, handlers.get("after_step", ()))
+    if program.handlers:
+        await handled(segment, program.handlers.get("after_step", ()))
     if failures:
         raise failures[0]
 
@@ -114,7 +106,11 @@ async def _admitted(
             admitted += [withheld] if withheld is not None else []
         else:
             admitted.append(verdict)
-    return None if tuple(admitted) == messages else tuple(admitted)
+    if tuple(admitted) == messages:
+        return None
+    if segment.voice is not None and (said := _spoken(tuple(admitted))) != _spoken(messages):
+        segment.voice.admit(segment.fold.steps + 1, said)
+    return tuple(admitted)
 
 
 def _spoken(messages: tuple[Message, ...]) -> Message | None:
@@ -216,6 +212,8 @@ def _settle_reply(segment: Segment, reason: str) -> None:
 
 async def close_calls(segment: Segment, reason: str) -> None:
     """Give every open call a result: one that was started is of unknown outcome, the others did not run."""
+    if segment.program.delegates:
+        await end_children(segment, reason)
     step = segment.fold.open
     for call in tuple(step.calls.values()) if step is not None else ():
         if call.result is None:

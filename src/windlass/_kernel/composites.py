@@ -2,15 +2,12 @@
 
 Between composites the state travels as its accumulator: they read what they need of the `Fold` and change it only by
 `segment.record`. Its immutable value, `fold.state`, is made for whoever asks: a hook, a criterion, a phase handler.
-
-All of them are awaited. Those who mostly need not wait give `DONE` then, or `Given` with what they have found, which
-saves each step a coroutine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -21,23 +18,9 @@ from windlass.turns import Turn
 if TYPE_CHECKING:
     from .segment import Segment
 
-T = TypeVar("T")
 Phase = Literal["before_turn", "before_step", "after_step", "after_turn"]
 PHASES: tuple[str, ...] = ("before_turn", "before_step", "after_step", "after_turn")
 Emit: TypeAlias = Callable[[State], Awaitable[None]]
-
-
-class Given(Struct, Generic[T], frozen=True):
-    """What need not be waited for: its value is there. It may be awaited like anything else."""
-
-    value: T
-
-    def __await__(self) -> Generator[Any, None, T]:
-        yield from ()
-        return self.value
-
-
-DONE = Given(None)
 
 
 class ExecutionLifecycle(Protocol):
@@ -60,19 +43,19 @@ class StepRunner(Protocol):
 class StepApplier(Protocol):
     """Lets the step's messages enter the transcript and ends the step."""
 
-    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]: ...
+    async def apply(self, fold: Fold, step: StepFold) -> None: ...
 
 
 class ContinuationEvaluator(Protocol):
     """Collects the votes on whether the turn goes on."""
 
-    def evaluate(self, fold: Fold) -> Awaitable[Evaluated]: ...
+    async def evaluate(self, fold: Fold) -> Evaluated: ...
 
 
 class StopResolver(Protocol):
     """Turns a vote into going on or stopping; a stop may be vetoed."""
 
-    def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]: ...
+    async def resolve(self, fold: Fold, evaluated: Evaluated) -> None: ...
 
 
 class ErrorHandler(Protocol):
@@ -84,7 +67,7 @@ class ErrorHandler(Protocol):
 class ToolExecutor(Protocol):
     """Decides all open calls of the step, then runs the allowed ones; their results become records."""
 
-    def execute(self, fold: Fold) -> Awaitable[None]: ...
+    async def execute(self, fold: Fold) -> None: ...
 
 
 class PhaseHandler(Protocol):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from windlass._hooks.dispatch import Passage
-from windlass.criteria import NO_TOOLS, PAUSED, TOOLS_RAN, Limit, name_of
+from windlass.criteria import COUNTING, TOOLS_RAN, Limit, name_of, tools_ran, vote_on_step
 from windlass.decisions import Vote
 from windlass.errors import HookError
 from windlass.events import Continuing
@@ -17,22 +17,18 @@ from windlass.records import Evaluated
 from windlass.states import Fold, State
 from windlass.types import Criterion
 
-from .composites import Given
 from .program import Program
 from .segment import Segment
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
-_AS_EVER = [("tools_ran", TOOLS_RAN[1])]
-_ALLOW_STOP, _FORBID, _COMPLETED = Vote.ALLOW_STOP, Vote.FORBID, StopReason.COMPLETED  # which Python 3.11 finds slowly
+_TOOLS_RAN = [("tools_ran", TOOLS_RAN[1])]
+_REQUEST, _FORBID, _COMPLETED = Vote.REQUEST, Vote.FORBID, StopReason.COMPLETED  # which Python 3.11 finds slowly
 _FINISHED = {
     "length": StopReason.LENGTH,
     "content_filter": StopReason.CONTENT_FILTER,
     "refusal": StopReason.REFUSAL,
 }
-_NO_TOOLS = (("tools_ran", NO_TOOLS[1]),)
-_PAUSED = (("tools_ran", PAUSED[1]),)
-GO_ON = Evaluated(0, Vote.REQUEST, tuple(_AS_EVER))
-_GOING_ON = Given(GO_ON)
+GO_ON = Evaluated(0, Vote.REQUEST, tuple(_TOOLS_RAN))
 
 
 class Evaluator(Struct, frozen=True):
@@ -40,44 +36,26 @@ class Evaluator(Struct, frozen=True):
 
     segment: Segment
 
-    def evaluate(self, fold: Fold) -> Awaitable[Evaluated]:
-        segment, last = self.segment, fold.last
-        if last is None or not segment.program.only_tools_count:
-            return self._evaluate(fold)
-        if last.calls:
-            if segment.voice is not None:
-                segment.fact(Evaluated, fold.steps, Vote.REQUEST, tuple(_AS_EVER))
-            return _GOING_ON
-        if last.reply is not None and last.reply.finish == "paused":
-            evaluated = Evaluated(fold.steps, Vote.REQUEST, _PAUSED)
-        else:
-            evaluated = Evaluated(fold.steps, _ALLOW_STOP, _NO_TOOLS)
-        record = segment.record
-        record(evaluated)
-        return Given(evaluated)
-
-    async def _evaluate(self, fold: Fold) -> Evaluated:
-        """The same where there are other criteria, or hooks."""
-        segment, state = self.segment, fold.state
+    async def evaluate(self, fold: Fold) -> Evaluated:
+        segment = self.segment
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
-        votes = [(name, _vote(name, criterion, state)) for name, criterion in segment.program.named_criteria]
+        votes: Iterable[tuple[str, Any]] = segment.program.named_criteria
         if segment.hooks.continuing is not None:
-            votes += await self._hooks(state)
-        for name, cast in votes:
-            if cast is not None:
-                vote, why = cast if isinstance(cast, tuple) else (cast, "")
+            votes = [*votes, *await self._hooks(fold.state)]
+        for name, criterion in votes:
+            given = criterion if type(criterion) is Vote else _vote(name, criterion, fold)
+            if given is not None:
+                vote, why = given if type(given) is tuple else (given, "")
                 if vote is best:
                     reasons.append((name, why))
                 elif best is None or _RANK[vote] < _RANK[best]:
                     best, reasons = vote, [(name, why)]
-        if best is Vote.REQUEST and reasons == _AS_EVER:
+        if best is _REQUEST and reasons == _TOOLS_RAN:
             if segment.listens:
-                segment.fact(Evaluated, state.steps, best, tuple(reasons))
+                segment.fact(Evaluated, fold.steps, best, tuple(reasons))
             return GO_ON
-        if len(reasons) > 1:
-            reasons.sort()
-        evaluated = Evaluated(state.steps, best, tuple(reasons))
+        evaluated = Evaluated(fold.steps, best, tuple(sorted(reasons)))
         segment.record(evaluated)
         return evaluated
 
@@ -90,9 +68,15 @@ class Evaluator(Struct, frozen=True):
         return list(passage.answers)
 
 
-def _vote(name: str, criterion: Criterion, state: State) -> Any:
+def _vote(name: str, criterion: Criterion, fold: Fold) -> Any:
+    """What one criterion votes. A state is made for those that need one: not for counters that are within limits."""
+    if criterion is tools_ran:
+        last = fold.last or (fold.turn.last if fold.turn is not None else None)
+        return TOOLS_RAN if last is not None and last.calls else vote_on_step(fold.turn, last)
+    if type(criterion) in COUNTING and criterion.exceeded(fold, fold.turn) is None:  # type: ignore[attr-defined]
+        return None
     try:
-        cast = criterion(state)
+        cast = criterion(fold.state)
     except Exception as error:
         raise HookError(f"criterion {name!r} failed: {type(error).__name__}: {error}", hook=name) from error
     given: tuple[object, ...] = cast if isinstance(cast, tuple) and len(cast) == 2 else (cast, "")

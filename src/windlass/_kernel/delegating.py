@@ -217,8 +217,8 @@ class Handing(Passage, kw_only=True):
                 self.delegating = Passage(self.second, event, self.site, self.about, heard=self.heard)
         return self.delegating
 
-    async def rewrite(self, start: int = 0) -> Any:
-        await Passage.rewrite(self, start)
+    async def rewrite(self) -> Any:
+        await Passage.rewrite(self)
         if (delegating := self._prepare()) is not None:
             self.delegation = given = (await delegating.rewrite()).task
             call: ToolCall = self.event.call

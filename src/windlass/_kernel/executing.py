@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -20,12 +20,21 @@ from windlass.errors import HookError, NotDone, SlotConflict, ToolError, UnsafeR
 from windlass.events import LateResult, ToolCalling, ToolReturning
 from windlass.messages import TextPart, ToolCall, ToolResult, as_result, text_result
 from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason, error_value, recorded_error
-from windlass.records import Answered, HookDecided, HookFailed, ToolAttempted, ToolCalled, ToolDecided, ToolReturned
+from windlass.records import (
+    Answered,
+    HookDecided,
+    HookFailed,
+    Injected,
+    ToolAttempted,
+    ToolCalled,
+    ToolDecided,
+    ToolReturned,
+)
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import ArgumentsError, Tool
 from windlass.turns import Asker, Turn, Writes
 
-from .composites import Given
+from .arguments import Prepared
 from .delegates import Delegate
 from .delegating import ChildWaits, Handing, end_children, hand_over
 from .doubting import UNKNOWN, settle, waits_for_word
@@ -45,24 +54,24 @@ class Executor:
     """Decides and runs the open calls of a step."""
 
     __slots__ = (
-        "_onion", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "prompt", "retried",
-        "returning", "reviewed", "segment", "shown", "tools", "waiting_writes", "wrapped", "written",
+        "_onion", "_read", "attempts", "delegates", "held_up", "judged", "judged_again", "limited", "prepared",
+        "prompt", "retried", "returning", "segment", "waiting_writes", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         program = segment.program
         self.segment = segment
-        self.tools = program.tools
         self.delegates = program.delegates
         self.judged = program.judges_calls or segment.resumed
-        self.reviewed = program.reviews_calls or segment.resumed
         self.returning = segment.hooks.tool_returning is not None
         self.limited = segment.limited("tool")
-        self.shown: dict[str, ToolCall] = {}
+        self.prepared: dict[str, Prepared] = {}
         self.judged_again: set[str] = set()
         self.written: dict[str, Writes] | None = None
         self.waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
         self.wrapped = program.wraps_tools
+        seen = self.judged or self.wrapped or self.returning
+        self._read = segment.arguments.complete if seen else segment.arguments.read
         calling = segment.hooks.tool_calling
         waits = self.wrapped or segment.listens or segment.durable or segment.resumed or self.delegates
         self.prompt = not (waits or (calling is not None and calling.groups))
@@ -72,74 +81,62 @@ class Executor:
             self.held_up: set[str] = set()
             self._onion = segment.wrapped(segment.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place)
 
-    def execute(self, fold: Fold) -> Awaitable[None]:
+    async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do."""
         step = fold.open
         assert step is not None
-        if self.reviewed or len(step.calls) != 1:
-            return self._execute(fold, step)
-        (call,) = step.calls.values()
-        if call.result is not None:  # the step was entered again
-            return self._execute(fold, step)
-        segment, shown, values = self.segment, call.call, None
-        try:
-            if self.wrapped:
-                shown = segment.completed(shown)
-            else:
-                opened = fold.opened
-                changed = opened is not None and opened.tools is not None
-                tool = segment.tool(shown.name) if changed else self.tools.get(shown.name)
-                if tool is not None:
-                    values = tool.prepare(shown.json)
-        except ArgumentsError as error:
-            self._refuse(call, error)
-        else:
-            record = segment.add
-            record(ToolDecided(shown.id, _ALLOW, name=shown.name, at=fold.at))
-        return self._run(call, shown, values)
-
-    async def _execute(self, fold: Fold, step: StepFold) -> None:
-        """The same for calls that somebody looks at, or more than one."""
-        segment = self.segment
-        ready = [call for call in step.calls.values() if call.result is None]
-        if self.judged:
-            for call in ready:
-                await self._decide(call)
-            if halts := [c.decided.verdict for c in ready if c.decided is not None and type(c.decided.verdict) is Halt]:
-                await self._halt(ready, halts)
-                ready = []
-            else:
-                ready = [call for call in ready if not (call.waits or (call.called and self._in_doubt(call)))]
-            if not fold.going:
-                for call in ready if segment.limit_hit is not None else ():
-                    await self._run(call)
-                return
-            segment.refuse_cancelled()
-            if segment.waiting:
-                await segment.commit()
-        else:
-            for call in ready:
-                try:
-                    self._completed(call)
-                except ArgumentsError as error:
-                    self._refuse(call, error)
+        ready: list[CallFold] = []
+        held_back = False
+        for call in step.calls.values():
+            if call.result is None:
+                if self.judged:
+                    await self._decide(call)
                 else:
-                    record, proposed = segment.add, call.proposed
-                    record(ToolDecided(proposed.id, _ALLOW, name=proposed.name, at=fold.tick(segment.now)))
+                    self._allow(call, fold.at)
+                if self._is_held_back(call):
+                    held_back = True
+                else:
+                    ready.append(call)
+        if self.judged and not await self._may_begin(fold, step, ready, held_back):
+            return
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
-        if step.decided or segment.waiting:
+        if step.decided or (fold.turn is not None and fold.turn.waiting):
             await self._conclude(fold, step)
 
-    async def _halt(self, calls: list[CallFold], halts: list[Any]) -> None:
+    def _is_held_back(self, call: CallFold) -> bool:
+        """Whether a decided call does not run now: it waits for a person, or a gate halted the turn over it."""
+        assert call.decided is not None
+        verdict = call.decided.verdict
+        if verdict is _ALLOW and not call.called:
+            return False
+        return type(verdict) is Halt or type(verdict) is Ask or (call.called > 0 and self._in_doubt(call))
+
+    async def _may_begin(self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool) -> bool:
+        """Whether calls may be made, once all are decided: no gate halted the turn, nothing ended it meanwhile."""
+        segment = self.segment
+        if held_back and (halts := [c for c in step.calls.values() if _is_halted(c)]):
+            await self._halt([c.decided.verdict for c in halts if c.decided is not None])
+            return False
+        if not fold.going:
+            for call in ready if segment.limit_hit is not None else ():
+                await self._run(call)
+            return False
+        segment.refuse_cancelled()
+        if segment.waiting:
+            await segment.commit()
+        return True
+
+    async def _halt(self, halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
         segment = self.segment
         halt = strictest(ToolCalling, [(str(index), halt) for index, halt in enumerate(halts)])
         if self.delegates:
             await end_children(segment, halt.reason)
-        for call in calls:
+        step = segment.fold.open
+        for call in tuple(step.calls.values()) if step is not None else ():
             if call.result is None:
                 await self._return(call, text_result(f"Not run, the turn was halted: {halt.reason}", "denied"))
         segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
@@ -173,21 +170,19 @@ class Executor:
 
     # ------------------------------------------------------------ the arguments
 
-    def _completed(self, state: CallFold) -> ToolCall:
-        """The call with complete arguments: what hooks, wraps and people see, and what runs. Kept until it has run."""
-        call = self.shown.get(state.proposed.id)
-        if call is None:
-            call = self.shown[state.proposed.id] = self.segment.completed(state.call)
-        return call
+    def _prepare(self, state: CallFold) -> Prepared:
+        """The arguments of a call, read once and kept until it has run. Complete if hooks, wraps or people see it."""
+        prepared = self.prepared.get(state.proposed.id)
+        if prepared is None:
+            prepared = self.prepared[state.proposed.id] = self._read(state.call)
+        return prepared
 
     def _shown(self, state: CallFold) -> ToolCall:
         """What hooks and wraps see of a call: the recorded bytes if somebody spoke of it. An invalid one as it is."""
         if state.decided is not None and state.decided.digest:
             return state.call
-        if (call := self.shown.get(state.proposed.id)) is not None:
-            return call
         try:
-            return self._completed(state)
+            return self._prepare(state).call
         except ArgumentsError:
             return state.call
 
@@ -203,6 +198,16 @@ class Executor:
 
     # ------------------------------------------------------------ decide
 
+    def _allow(self, state: CallFold, at: float) -> None:
+        """Nobody judges the call: it runs if its arguments fit."""
+        proposed = state.proposed
+        try:
+            self.prepared[proposed.id] = self._read(state.call)
+        except ArgumentsError as error:
+            self._refuse(state, error)
+        else:
+            self.segment.add(ToolDecided(proposed.id, _ALLOW, name=proposed.name, at=at))
+
     async def _decide(self, state: CallFold) -> None:
         """The verdict on one call, into the log. One that the log has is looked at again until the call has begun."""
         segment = self.segment
@@ -211,7 +216,7 @@ class Executor:
                 await self._decide_again(state, state.decided)
             return
         try:
-            call = self._completed(state)
+            call = self._prepare(state).call
         except ArgumentsError as error:
             self._refuse(state, error)
             return
@@ -439,21 +444,21 @@ class Executor:
             return text_result(f"Error: {error}", "error")
         return result
 
-    async def _run(self, state: CallFold, call: ToolCall | None = None, values: tuple[Any, ...] | None = None) -> None:
+    async def _run(self, state: CallFold) -> None:
         """A decided call to its result: refused, answered for it, in doubt since a crash, or executed.
 
-        `call` is what wraps see of it and `values` are its decoded arguments, for who has them at hand.
         Once the turn is concluded, which a call may have done that ran before this one, nothing is begun any more.
         """
         segment = self.segment
-        if not segment.fold.going:
+        fold = segment.fold
+        if not fold.going:
             if segment.limit_hit is not None:
                 await self._close(state, segment.limit_hit)
             return
-        call = self._shown(state) if call is None else call
-        decided = state.decided
+        decided, prepared = state.decided, self.prepared.get(state.proposed.id)
+        assert decided is not None, f"call {state.proposed.id} was not decided"
+        call = self._shown(state) if prepared is None or decided.digest else prepared.call
         details: ErrorValue | None = None
-        assert decided is not None, f"call {call.id} was not decided"
         if decided.verdict is not _ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided)
         elif state.called and (settled := await settle(segment, state)) is not None:
@@ -467,15 +472,7 @@ class Executor:
                     result = await self._in_wraps(state, call)
                 else:
                     number = self._next(state) if self.delegates else state.called + 1
-                    made = self.attempt(call, number, "", values)
-                    value = made.value if type(made) is Given else await made
-                    kind = type(value)
-                    if kind is str:
-                        result = ToolResult((TextPart(value),))
-                    elif kind is int:
-                        result = ToolResult((TextPart(str(value)),))
-                    else:
-                        result = _result(call.name, value)
+                    result = _result(call.name, await self.attempt(call, number, ""))
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
@@ -496,15 +493,8 @@ class Executor:
                 self.waiting_writes[call.id] = (state, result, writes)
                 return
             result = self._kept(writes, result)
-        record, fold, now = segment.add, segment.fold, segment.now
-        if self.returning or (fold.turn is not None and fold.turn.injected):
-            await self._return(state, result, details)
-        else:
-            at = (now() * 1e6 + 0.5) // 1 / 1e6  # as `fold.tick` does
-            fold.at = at = at if at > fold.at else fold.at
-            record(ToolReturned(call.id, call.name, result, details, at=at))
-        if self.shown:
-            self.shown.pop(call.id, None)
+        await self._return(state, result, details)
+        self.prepared.pop(call.id, None)
         if state.undoing:
             await segment.commit()
         if segment.listens:
@@ -559,30 +549,27 @@ class Executor:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    def attempt(
-        self, call: ToolCall, number: int, fingerprint: str, values: tuple[Any, ...] | None = None
-    ) -> Awaitable[Any]:
+    async def attempt(self, call: ToolCall, number: int, fingerprint: str) -> Any:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool's value."""
-        segment, name = self.segment, call.name
-        tool = segment.tool(name) if values is None else self.tools[name]
-        if tool is None:
-            return Given(unknown_tool(name, segment))
-        if values is None:
+        segment, prepared = self.segment, self.prepared.get(call.id)
+        if prepared is None or prepared.call is not call or prepared.values is None:
             try:
-                values = tool.prepare(call.json)
+                prepared = segment.arguments.read(call)
             except ToolError as error:
-                return Given(text_result(f"Error: {error}", "error"))
+                return text_result(f"Error: {error}", "error")
+        tool, values = prepared.tool, prepared.values
+        if tool is None or values is None:
+            return unknown_tool(call.name, segment)
         if self.delegates and isinstance(tool, Delegate):
-            return self._hand_over(tool, call, values[0], number, fingerprint)
-        record, fold = segment.add, segment.fold
+            return await self._hand_over(tool, call, values[0], number, fingerprint)
+        fold = segment.fold
         at = fold.at if self.prompt and number == 1 else fold.tick(segment.now)
-        record(ToolCalled(call.id, name, number, fingerprint, call.json if fingerprint else None, at=at))
+        segment.add(ToolCalled(call.id, call.name, number, fingerprint, call.json if fingerprint else None, at=at))
         if tool.quick and (not segment.durable or tool.effect == "pure"):
-            return Given(tool.fn(*values))
+            return tool.fn(*values)
         if tool.direct and not segment.durable:
-            made: Awaitable[Any] = tool.fn(*values)
-            return made
-        return self._invoke(tool, call, values)
+            return await tool.fn(*values)
+        return await self._invoke(tool, call, values)
 
     async def _hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int, fingerprint: str) -> ToolResult:
         """The same for a task that another agent works on. Its start is in the log once, however often it goes on."""
@@ -696,8 +683,8 @@ class Executor:
             attempts.result = text_result(f"Not run: {stopped.detail}", "cancelled")
             return attempts.result
         try:
-            made = self.attempt(call, number, attempts.fingerprint)
-            attempts.result = result = _result(call.name, made.value if type(made) is Given else await made)
+            value = await self.attempt(call, number, attempts.fingerprint)
+            attempts.result = result = _result(call.name, value)
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
@@ -761,15 +748,16 @@ class Executor:
 
     async def _return(self, state: CallFold, result: ToolResult, error: ErrorValue | None = None) -> None:
         """ToolReturning, for every result, then the record. If that is broken off the result is kept for the end."""
-        segment, call = self.segment, state.call
-        result = _with_durable(segment, call.id, result)
-        if segment.hooks.tool_returning is not None:
+        segment, call, fold = self.segment, state.call, self.segment.fold
+        if fold.turn is not None and fold.turn.injected:
+            result = _with_durable(fold.turn.injected, call.id, result)
+        if self.returning:
             try:
                 result = await pass_on(segment, self._shown(state), result)
             except asyncio.CancelledError:
                 segment.unreturned[call.id] = result
                 raise
-        segment.add(ToolReturned(call.id, call.name, result, error, at=segment.fold.tick(segment.now)))
+        segment.add(ToolReturned(call.id, call.name, result, error, at=fold.tick(segment.now)))
 
 
 class Late:
@@ -873,6 +861,10 @@ def _difference(state: CallFold, call: ToolCall) -> str | None:
     return None if call.json == state.call.json else call.json
 
 
+def _is_halted(call: CallFold) -> bool:
+    return call.result is None and call.decided is not None and type(call.decided.verdict) is Halt
+
+
 def _invalid(decided: ToolDecided) -> bool:
     """Whether the arguments did not fit the tool: nobody was asked about them, so the verdict has no digest."""
     return not decided.digest and type(decided.verdict) is Deny
@@ -886,9 +878,8 @@ def unknown_tool(name: str, segment: Segment) -> ToolResult:
     return text_result(f"Error: there is no tool {name!r}. Known tools: {known}.", "error")
 
 
-def _with_durable(segment: Segment, call: str, result: ToolResult) -> ToolResult:
+def _with_durable(injected: tuple[Injected, ...], call: str, result: ToolResult) -> ToolResult:
     """The result with what was injected beside it for good, when the call was judged."""
-    injected = segment.fold.turn.injected if segment.fold.turn is not None else ()
     for item in injected:
         if item.durable and item.about == call:
             result = result.replace(content=(*result.content, *item.parts))

@@ -13,7 +13,7 @@ from windlass.records import HookFailed
 from windlass.states import State
 
 from .calling import unasked
-from .composites import DONE, Emit, Given
+from .composites import Emit
 from .segment import Segment
 
 
@@ -27,13 +27,9 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
         while fold.going:
             try:
                 step = await runner.run(fold)
-                if (applying := applier.apply(fold, step)) is not DONE:
-                    await applying
+                await applier.apply(fold, step)
                 if fold.going:
-                    evaluating = evaluator.evaluate(fold)
-                    evaluated = evaluating.value if isinstance(evaluating, Given) else await evaluating
-                    if (resolving := resolver.resolve(fold, evaluated)) is not DONE:
-                        await resolving
+                    await resolver.resolve(fold, await evaluator.evaluate(fold))
             except Exception as error:
                 await segment.errors.handle(error, fold)
             except asyncio.CancelledError:

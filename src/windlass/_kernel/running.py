@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import SILENT, Passage, first_answer
+from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
-from windlass.checking import is_paid, reply_of
+from windlass.checking import is_reply, reply_of
 from windlass.context.assembly import assemble
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -36,7 +36,7 @@ class Runner:
     """Runs a step, or goes on with an open one."""
 
     __slots__ = (
-        "_passage", "_silent", "alone", "begins", "caller", "calling", "limited", "replying", "segment", "watched",
+        "_passage", "alone", "begins", "caller", "calling", "limited", "replying", "segment",
     )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
@@ -46,15 +46,13 @@ class Runner:
         self.begins = program.begins_steps or (segment.listens and _is_heard(segment))
         self.alone = not program.compactors
         self.limited = segment.limited("model") and not program.wraps_models  # inside wraps, before each attempt
-        self.watched = bool(hooks.all)  # a hook may have swallowed a cancel
         self.calling = hooks.model_calling
         self.replying = hooks.model_replying
         self._passage: Passage | None = None
-        self._silent = False
 
     async def run(self, fold: Fold) -> StepFold:
-        """One coroutine from the loop to the model: every further one would cost each step."""
-        segment, program, caller = self.segment, self.segment.program, self.caller
+        """Take the step to its end: a reply that stands, then its calls; or to where the turn waits or is over."""
+        segment = self.segment
         if segment.inbox:
             await take_inbox(segment)
         number = segment.stepping = fold.steps + 1
@@ -62,70 +60,78 @@ class Runner:
             await self._begin(number)
         while fold.going:
             step = fold.open
-            if step is not None and step.reply is not None:
-                if self.replying is None or self._silent or await self._judge_reply(step):
-                    if self.replying is not None:
-                        segment.passed = number
-                    if segment.voice is not None:
-                        segment.voice.stands()
-                    ready = fold.open
-                    if ready is not None and ready.calls and fold.going:
-                        if ready.reply is not None and ready.reply.finish == "length" and self._is_cut_off(ready.reply):
-                            break
-                        if self.watched:
-                            segment.refuse_cancelled()
-                        await segment.executor.execute(fold)
-                    break
-                continue
-            round_, tried = (1, 0) if step is None else (step.round, step.tried)
-            request = self._failed_request(step) if tried and step is not None else None
-            if (round_ > 1 or tried) and program.limits and self._exceeded(fold):
+            if step is None or step.reply is None:
+                await self._get_reply(fold, number)
+                if segment.listens:
+                    await segment.told()
+            elif self.replying is None or await self._judge_reply(step):
+                if self._may_execute(fold):
+                    await segment.executor.execute(fold)
                 break
-            if not self.alone and request is None:
-                await compact(segment)
-            reply: ModelReply | None = None
-            ours: ModelReply | None = None
-            if request is None:
-                request = assembled = assemble(fold, program, segment.unrecorded)
-                if (point := self.calling) is not None:
-                    first = await first_answer(point, assembled, segment) if point.changing else None
-                    if first is not SILENT:
-                        request, reply = await self._judge_request(point, assembled, first)
-            if self.limited and request is not None and fold.going:
-                segment.stopped_before("model")
-            if request is not None and fold.going:
-                task = segment.task
-                if task is not None and task.cancelling():  # a tool or model may have swallowed it
-                    segment.refuse_cancelled()
-                try:
-                    if caller is not None:
-                        reply = await caller.ask(request, number, round_, tried)
-                    else:
-                        model = program.model if request.model is program.model_name else segment.model(request)
-                        given: object = await model.reply(request)
-                        ours = None if self.replying is not None else _ours(given, f"{fold.session}/{number}")
-                        reply = ours or reply_of(model.name, given)
-                except Exception as error:
-                    if isinstance(error, ContextOverflow) and await relieve(segment, error):
-                        continue
-                    attempt = tried + 1 if caller is None else max(caller.number, tried + 1)
-                    segment.failed_call = FailedCall(error, request, number, round_, attempt)
-                    raise
-            if reply is not None:
-                if segment.voice is not None:
-                    segment.voice.hold()
-                if (point := self.replying) is not None:
-                    first = await first_answer(point, reply, segment) if point.changing else None
-                    self._silent = first is SILENT
-                    if first is not SILENT:
-                        self._passage = self._passage_of(point, reply)
-                        if point.changing:
-                            rewritten: ModelReply = (await self._passage.rewrite_from(first)).reply
-                            reply = rewritten
-                self._take(reply, ours, number, round_, request is not None)
-            if segment.listens:
-                await segment.told()
         return fold.open or StepFold(number)
+
+    async def _get_reply(self, fold: Fold, number: int) -> None:
+        """The request, judged by its hooks, then the reply of the model, rewritten by its own, into the log."""
+        segment, step = self.segment, fold.open
+        round_, tried = (1, 0) if step is None else (step.round, step.tried)
+        if (round_ > 1 or tried) and segment.program.limits and self._exceeded(fold):
+            return
+        request = self._failed_request(step) if tried and step is not None else None
+        reply: ModelReply | None = None
+        if request is None:
+            if not self.alone:
+                await compact(segment)
+            request = assemble(fold, segment.program, segment.unrecorded)
+            if self.calling is not None:
+                request, reply = await self._judge_request(self.calling, request)
+        if request is not None:
+            reply = await self._ask_model(fold, request, number, round_, tried)
+        if reply is None:
+            return
+        if segment.voice is not None:
+            segment.voice.hold()
+        if self.replying is not None:
+            passage = self._passage = self._passage_of(self.replying, reply)
+            if self.replying.changing:
+                reply = (await passage.rewrite()).reply
+        self._take(reply, number, round_, request is not None)
+
+    async def _ask_model(
+        self, fold: Fold, request: ModelRequest, number: int, round_: int, tried: int
+    ) -> ModelReply | None:
+        """What the model replies to a request that its gates let pass; None if the turn is over instead."""
+        segment, program, caller = self.segment, self.segment.program, self.caller
+        if self.limited and fold.going:
+            segment.stopped_before("model")
+        if not fold.going:
+            return None
+        if (task := segment.task) is not None and task.cancelling():  # a tool or model may have swallowed it
+            segment.refuse_cancelled()
+        try:
+            if caller is not None:
+                return await caller.ask(request, number, round_, tried)
+            model = program.model if request.model is program.model_name else segment.model(request)
+            reply: object = await model.reply(request)
+            return reply if is_reply(reply) else reply_of(model.name, reply)
+        except Exception as error:
+            if isinstance(error, ContextOverflow) and await relieve(segment, error):
+                return None
+            attempt = tried + 1 if caller is None else max(caller.number, tried + 1)
+            segment.failed_call = FailedCall(error, request, number, round_, attempt)
+            raise
+
+    def _may_execute(self, fold: Fold) -> bool:
+        """The reply stands: whether its calls are made."""
+        segment, step = self.segment, fold.open
+        if self.replying is not None:
+            segment.passed = fold.steps + 1
+        if segment.voice is not None:
+            segment.voice.stands()
+        if step is None or step.reply is None or not step.calls or not fold.going:
+            return False
+        if (task := segment.task) is not None and task.cancelling():  # a hook may have swallowed it
+            segment.refuse_cancelled()
+        return step.reply.finish != "length" or not self._is_cut_off(step.reply)
 
     def _failed_request(self, step: StepFold) -> ModelRequest | None:
         """The request of a model call that failed in this process and is made again: it was judged."""
@@ -172,12 +178,13 @@ class Runner:
     # ------------------------------------------------------------ the reply
 
     async def _judge_request(
-        self, point: Point, given: ModelRequest, first: tuple[int, Any, float] | None
+        self, point: Point, request: ModelRequest
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that makes it needless, or neither: the turn waits or is over."""
         segment = self.segment
-        passage = Passage(point, ModelCalling(given, segment.turn), segment, self._about("request"))
-        request: ModelRequest = (await passage.rewrite_from(first)).request if point.changing else given
+        passage = Passage(point, ModelCalling(request, segment.turn), segment, self._about("request"))
+        if point.changing:
+            request = (await passage.rewrite()).request
         verdict = await decide(segment, passage, lambda: request_digest(request))
         if verdict is WAITING:
             segment.suspend()
@@ -199,12 +206,10 @@ class Runner:
         about = f"{fold.session}/{fold.steps + 1}/{what}"
         return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
 
-    def _take(self, reply: ModelReply, ours: ModelReply | None, number: int, round_: int, asked: bool) -> None:
-        """The reply into the log, after the rewrites and before anybody slow looks at it; `ours` is it with our ids."""
-        segment, caller = self.segment, self.caller
-        record, fold = segment.add, segment.fold
-        if ours is None:
-            ours = _with_ids(reply, f"{fold.session}/{number}")
+    def _take(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
+        """The reply with our ids into the log, after the rewrites and before anybody slow looks at it."""
+        segment, caller, fold = self.segment, self.caller, self.segment.fold
+        ours = _with_ids(reply, f"{fold.session}/{number}")
         attempt, paid, changed = 1 if asked else 0, asked, ""
         if asked and fold.open is not None:
             attempt += fold.open.tried
@@ -214,10 +219,7 @@ class Runner:
                 segment.standing = None
         if segment.voice is not None:
             segment.voice.settle(reply, ours, number, round_, attempt)
-        now = segment.now
-        at = (now() * 1e6 + 0.5) // 1 / 1e6  # as `fold.tick` does
-        fold.at = at = at if at > fold.at else fold.at
-        record(ModelReplied(number, ours, round_, attempt, paid, changed, at=at))
+        segment.add(ModelReplied(number, ours, round_, attempt, paid, changed, at=fold.tick(segment.now)))
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 
@@ -239,9 +241,10 @@ class Runner:
         passage, self._passage = self._passage, None
         if passage is not None and not point.judges and not passage.said:
             return True
-        if any(call.decided for call in step.calls.values()):
+        if passage is None and any(call.decided for call in step.calls.values()):
             return True
-        await segment.commit()
+        if segment.durable or point.waits or passage is None:  # before anybody slow looks at it
+            await segment.commit()
         voice = segment.voice
         if passage is None:
             if voice is not None:
@@ -306,29 +309,6 @@ def _is_heard(segment: Segment) -> bool:
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
     return tuple(sorted([name for name, decision in passage.answers if isinstance(decision, kind)]))
-
-
-def _ours(reply: Any, step: str) -> ModelReply | None:
-    """A model's reply, checked and with our ids, if it has one part: text or a call. All others are None.
-
-    The same as `is_reply` and `_with_ids`, for what most steps are made of.
-    """
-    if type(reply) is not ModelReply:
-        return None
-    message: Any = reply.message
-    if type(message) is not Message or type(message.parts) is not tuple or len(message.parts) != 1:
-        return None
-    (part,) = message.parts
-    if type(part) is ToolCallPart:
-        name, json, vendor_id = part.name, part.json, part.vendor_id
-        if type(name) is not str or type(json) is not str or not (vendor_id is None or type(vendor_id) is str):
-            return None
-        part = ToolCallPart(name, json, f"{step}/1", vendor_id)
-    elif type(part) is not TextPart or type(part.text) is not str or part.origin is not None:
-        return None
-    if message.origin is not None or message.partial is not False or not is_paid(reply):
-        return None
-    return replace(reply, message=Message("assistant", (part,), None, step))
 
 
 def _with_ids(reply: ModelReply, step: str) -> ModelReply:

@@ -20,7 +20,7 @@ from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
 from windlass.criteria import Effect as LimitedEffect
 from windlass.criteria import Limit, name_of
-from windlass.decisions import Allow, AnyResolution
+from windlass.decisions import AnyResolution
 from windlass.deltas import StreamEvent
 from windlass.errors import ConfigError, SlotConflict, StoreError, WindlassError
 from windlass.messages import (
@@ -50,15 +50,14 @@ from windlass.records import (
     SlotSet,
     Suspended,
     ToolAttempted,
-    ToolDecided,
     TurnStarted,
     encode,
 )
 from windlass.slots import Slot
 from windlass.states import Fold, State, Step, StepFold, microseconds, step_id
-from windlass.tools import Tool
 from windlass.turns import Asker, Turn, Writes
 
+from .arguments import Arguments
 from .carrying import Carried, is_for_child, said
 from .composites import (
     ContinuationEvaluator,
@@ -145,8 +144,8 @@ class Segment(Rare):
     """
 
     __slots__ = (
-        "_active_since", "_append_now", "_ended", "add", "answers", "applier", "began", "durable", "ephemeral",
-        "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
+        "_active_since", "_append_now", "_ended", "add", "answers", "applier", "arguments", "began", "durable",
+        "ephemeral", "evaluator", "executor", "fold", "given_slots", "hooks", "inbox", "lifecycle", "listens",
         "message", "monotonic", "now", "passed", "program", "resolver", "resumed", "runner", "scope", "stepping",
         "stop", "task", "unrecorded", "voice",
     )  # fmt: skip
@@ -186,6 +185,7 @@ class Segment(Rare):
         self.monotonic = monotonic = program.monotonic
         self.resumed = resumed or message is None
         self._append_now = program.append_now
+        self.arguments = Arguments(program.tools, fold, program.mask)
         self.durable = program.durable
         self.voice = (
             None
@@ -323,6 +323,7 @@ class Segment(Rare):
         """From here on secrets are taken out of every record."""
         before, self.add = self.mask, self.record
         self.mask = mask if before is None else lambda record: mask(before(record))
+        self.arguments = Arguments(self.program.tools, self.fold, self.mask)
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """A fact that is not written; nobody listens, nothing is made."""
@@ -619,41 +620,9 @@ class Segment(Rare):
 
     # ------------------------------------------------------------ calls of tools
 
-    def tool(self, name: str) -> Tool[..., Any] | None:
-        """The tool of this name, unless the session has none: a hook may have taken it out when the session started."""
-        opened = self.fold.opened
-        if opened is not None and opened.tools is not None and all(spec.name != name for spec in opened.tools):
-            return None
-        return self.program.tools.get(name)
-
     def completed(self, call: ToolCall) -> ToolCall:
-        """A call with its arguments validated, defaults filled in, as canonical JSON; `ArgumentsError` if they misfit.
-
-        A name without a tool is not checked: hooks and wraps may answer for it.
-        """
-        tool = self.tool(call.name)
-        json = call.json if tool is None else tool.complete(call.json)
-        if json == call.json:
-            return call
-        completed = ToolCall(call.id, call.name, json, call.vendor_id)
-        return completed if self.mask is None else self._without_secret_defaults(call, completed)
-
-    def _without_secret_defaults(self, given: ToolCall, completed: ToolCall) -> ToolCall:
-        """A completed call without defaults that hold a secret: no hook sees them and the tool gets them unmasked."""
-        if not self._holds_secrets(completed.json):
-            return completed
-        before, shown = given.arguments, completed.arguments
-        for name, value in completed.arguments.items():
-            if self._holds_secrets(completed.replace(arguments={"value": value}).json):
-                del shown[name]
-                if name in before:
-                    shown[name] = before[name]
-        return completed.replace(arguments=shown)
-
-    def _holds_secrets(self, json: str) -> bool:
-        assert self.mask is not None
-        decided = ToolDecided("", Allow(), json=json)
-        return self.mask(decided) is not decided
+        """A call with its arguments validated and complete, as canonical JSON; `ArgumentsError` if they do not fit."""
+        return self.arguments.complete(call).call
 
     # ------------------------------------------------------------ what hooks write
 

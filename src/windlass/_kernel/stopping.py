@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
@@ -15,7 +13,6 @@ from windlass.outcomes import Completed, Stopped, StopReason
 from windlass.records import Evaluated, StopVetoed
 from windlass.states import Fold, step_id
 
-from .composites import DONE
 from .continuing import GO_ON, reason_of
 from .inbox import steered
 from .segment import Segment
@@ -31,30 +28,22 @@ class Resolver(Struct, frozen=True):
 
     segment: Segment
 
-    def resolve(self, fold: Fold, evaluated: Evaluated) -> Awaitable[None]:
+    async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
         if evaluated is GO_ON:  # tools were called: the usual case
-            return DONE
+            return
         segment = self.segment
         if evaluated.vote in _GOING_ON:
             if (turn := fold.turn) is not None and turn.idle and turn.idle > segment.program.max_idle_steps:
                 segment.conclude(
                     Stopped(StopReason.NO_PROGRESS, _idle_detail(evaluated, segment.program.max_idle_steps))
                 )
-            return DONE
+            return
         reason, detail = reason_of(evaluated, segment.program, fold)
         outcome = _SUCCESS if reason is _COMPLETED else Stopped(reason, detail)
-        alone = segment.hooks.stopping is None and segment.parent is None and not segment.inbox and fold.going
-        if alone or reason.hard:
+        if reason.hard or not await self._held_up(fold, reason):
             segment.conclude(outcome)
-            return DONE
-        return self._stop(fold, reason, outcome)
-
-    async def _stop(self, fold: Fold, reason: StopReason, outcome: Completed | Stopped) -> None:
-        """The same where somebody may hold up the stop."""
-        if await self._held_up(fold, reason):
-            await self.segment.commit()
         else:
-            self.segment.conclude(outcome)
+            await segment.commit()
 
     async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: somebody steered or cancelled it, or a hook vetoes."""
