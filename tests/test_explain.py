@@ -432,8 +432,12 @@ def test_bounds_store_and_models_are_shown():
 
 
 def test_replaced_composites_and_phase_handlers_are_shown():
-    class MyExecutor(DEFAULT.executor):
-        pass
+    class MyExecutor:
+        def __init__(self, segment):
+            self.inner = DEFAULT.executor(segment)
+
+        async def execute(self, fold):
+            await self.inner.execute(fold)
 
     class Noting:
         def handle(self, state, turn):

@@ -45,9 +45,11 @@ from windlass import (
     tools_ran,
     user,
 )
-from windlass._kernel.composites import PHASES, Composites
+from windlass._kernel.contracts import PHASES, Composites
+from windlass._kernel.entry import Entry
+from windlass._kernel.error_handling import FailedCall
 from windlass._kernel.loop import drive
-from windlass._kernel.segment import FailedCall, Segment
+from windlass._kernel.segment import Segment
 from windlass.errors import ConfigError, ServerError
 from windlass.events import LIVE_FACTS
 from windlass.messages import ToolCallPart, ToolResult, text_result
@@ -77,7 +79,7 @@ def opened(fold: Fold) -> Fold:
 
 
 def segment_of(agent: Agent, **options: Any) -> Segment:
-    return Segment(agent.compile(), opened(Fold("s")), message=user("go"), **options)
+    return Segment(agent.compile(), opened(Fold("s")), Entry(user("go"), **options))
 
 
 def proposing(segment: Segment, *arguments: str) -> Segment:
@@ -574,7 +576,7 @@ async def test_the_executor_suspends_when_only_waiting_calls_are_left():
     assert [asked.id for asked in segment.state.waiting] == ["s/1/1"]
     assert segment.fold.open is not None
     assert [call.result for call in segment.fold.open.calls.values()] == [None, ToolResult(text_result("7").content)]
-    resumed = Segment(agent.compile(), Fold.of(segment.state), answers={"s/1/1": Approve()})
+    resumed = Segment(agent.compile(), Fold.of(segment.state), Entry(answers={"s/1/1": Approve()}, resumed=True))
     assert (await drive(resumed)).messages[2].parts[0].text == "3"  # type: ignore[union-attr]
 
 
@@ -604,7 +606,7 @@ async def test_the_applier_lets_reply_and_results_enter_at_once():
 
 async def test_the_applier_leaves_a_suspended_step_open():
     segment = proposing(segment_of(agent_on(Pipeline.minimal())), '{"a":1,"b":2}')
-    segment.suspend()
+    segment.questions.suspend()
     before = segment.state
     await DEFAULT.applier(segment).apply(segment.fold, Step(1, None))
     assert segment.state == before
@@ -668,7 +670,7 @@ async def test_the_error_handler_retries_within_its_bounds_and_then_halts():
     handler = DEFAULT.errors(segment)
     for attempt in (1, 2):
         error = ServerError("down")
-        segment.failed_call = FailedCall(error, segment.program.blank, 1, 1, attempt)
+        segment.failures.note_failed_call(FailedCall(error, segment.program.blank, 1, 1, attempt))
         assert segment.state.going
         await handler.handle(error, segment.fold)
     assert segment.fold.turn is not None
@@ -679,7 +681,7 @@ async def test_the_error_handler_retries_within_its_bounds_and_then_halts():
 
 async def test_the_lifecycle_opens_closes_and_cleans_up():
     agent = agent_on(Pipeline.minimal())
-    segment = Segment(agent.compile(), Fold("s"), message=user("go"))
+    segment = Segment(agent.compile(), Fold("s"), Entry(user("go")))
     lifecycle = DEFAULT.lifecycle(segment)
     await lifecycle.start(segment.fold)
     assert segment.state.going
@@ -688,7 +690,7 @@ async def test_the_lifecycle_opens_closes_and_cleans_up():
     state = await lifecycle.finish(segment.fold)
     assert (state.outcome, state.pending) == (Completed(), ())
 
-    segment = proposing(Segment(agent.compile(), opened(Fold("t")), message=user("go")), '{"a":1,"b":2}')
+    segment = proposing(Segment(agent.compile(), opened(Fold("t")), Entry(user("go"))), '{"a":1,"b":2}')
     state = await DEFAULT.lifecycle(segment).failed(segment.fold, RuntimeError("broken"))
     assert isinstance(state.outcome, Failed)
     assert state.messages[-1].parts[0].status == "cancelled"  # type: ignore[union-attr]
@@ -702,7 +704,7 @@ async def test_the_loop_is_all_that_is_needed_to_run_them():
     async def emit(state: State) -> None:
         states.append(state)
 
-    state = await drive(Segment(agent.compile(), Fold("s"), message=user("go")), emit)
+    state = await drive(Segment(agent.compile(), Fold("s"), Entry(user("go"))), emit)
     assert state.text == "3"
     assert [state.steps for state in states] == [1]
     await check_log(agent, "s", state)

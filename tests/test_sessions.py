@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from windlass import Agent, Approve, Ask, Cancelled, Completed, Lifecycle, ToolCalling, tool, user
-from windlass._kernel.handover import Handover
-from windlass._kernel.inbox import steered
+from windlass._kernel.channel import Channel
+from windlass._kernel.entry import Entry
 from windlass._kernel.segment import Segment
 from windlass.errors import SessionBusy, SessionUnknown
 from windlass.records import InboxTaken, Record, SessionOpened, TurnStarted
@@ -373,16 +373,16 @@ async def test_what_makes_no_sense_in_an_inbox_is_taken_and_ends_no_turn(kind: s
 
 async def test_a_segment_that_is_steered_has_one_more_message_once():
     agent = Agent(ScriptedModel())
-    segment = Segment(agent.compile(), Fold("s"))
+    segment = Segment(agent.compile(), Fold("s"), Entry())
     segment.record(TurnStarted(1, user("hello"), "s/t1"))
     await agent.store.put("s", "k", "steer", "by the way")
-    assert await steered(segment) is False
+    assert await segment.inbox.was_steered() is False
     await segment.commit()
-    assert await steered(segment) is True
+    assert await segment.inbox.was_steered() is True
     assert users(segment.fold.messages) == ["by the way"]
-    assert await steered(segment) is False
+    assert await segment.inbox.was_steered() is False
     await segment.commit()
-    assert await steered(segment) is False
+    assert await segment.inbox.was_steered() is False
 
 
 # ---------------------------------------------------------------- leaving a turn that is iterated
@@ -421,16 +421,16 @@ async def test_a_reader_that_is_cancelled_leaves_no_task_behind(caplog):
 
 
 async def test_a_producer_that_is_cancelled_with_a_value_in_hand_does_not_leave_its_reader_waiting():
-    handover: Handover[int] = Handover()
+    channel: Channel[int] = Channel()
 
     async def produce() -> int:
         producer = asyncio.current_task()
         assert producer is not None
         asyncio.get_running_loop().call_soon(producer.cancel)
-        await handover.put(1)
+        await channel.put(1)
         return 2
 
-    values = handover.read(produce)
+    values = channel.read(produce)
     async with asyncio.timeout(PATIENCE):
         assert await anext(values) == 1
         with pytest.raises(asyncio.CancelledError):
@@ -621,7 +621,7 @@ async def test_a_queued_message_may_be_streamed_or_iterated_over(way):
 
 
 @pytest.mark.parametrize(
-    ("busy", "hint"), [("refuse", "busy='queue'"), ("queue", "only a message"), ("steer", "steer")]
+    ("busy", "hint"), [("refuse", "busy='queue'"), ("queue", "only messages"), ("steer", "steer")]
 )
 async def test_who_is_refused_is_told_what_can_be_done(busy, hint):
     async def resume(agent: Agent) -> Any:

@@ -53,7 +53,7 @@ from windlass import (
     tool,
     user,
 )
-from windlass._kernel.composites import PHASES
+from windlass._kernel.contracts import PHASES
 from windlass.errors import ServerError
 from windlass.records import MessageAdded, ModelReplied, SessionOpened, TurnEnded, TurnStarted, decode, encode
 from windlass.states import CallFold, CallState, Fold, OpenStep, StepFold, TurnFold, TurnState

@@ -474,7 +474,7 @@ async def test_the_records_a_kept_session_holds_do_not_grow_with_its_turns():
     held = []
     for _ in range(30):
         await agent.run("hi", session="s1")
-        held.append(len(agent._kept["s1"].written))
+        held.append(len(agent._sessions._logs["s1"].written))
     assert len(set(held[1:])) == 1
 
 

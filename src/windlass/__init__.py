@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._hooks.matching import under
 from ._hooks.registrar import Registrar as Hooks
-from ._kernel.composites import PhaseHandler
+from ._kernel.contracts import PhaseHandler
 from .agent import Agent, Session
 from .criteria import (
     ActiveTimeLimit,

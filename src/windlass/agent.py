@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import os
-import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
-import msgspec
 from msgspec.structs import replace
 
 from ._hooks.compiled import NO_HOOKS, CompiledHooks
@@ -22,18 +18,14 @@ from ._hooks.hooks import Band, Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
 from ._hooks.streams import CHANNELS, LAST, Transform
-from ._kernel.catching_up import catch_up
-from ._kernel.compacting import compact_now
-from ._kernel.composites import Emit
-from ._kernel.delegates import Delegate
-from ._kernel.delegating import below, check_edit, program_of
-from ._kernel.handover import Handover
-from ._kernel.loop import drive_wrapped as _drive
+from ._kernel.catch_up import catch_up
+from ._kernel.channel import Channel
+from ._kernel.child_program import check_edit, child_program, program_of
+from ._kernel.delegation import Delegate
 from ._kernel.matchers import check_matchers
 from ._kernel.program import Program, SystemClock
-from ._kernel.scoping import check_scope, require_scopes
-from ._kernel.segment import Segment
-from ._kernel.speaking import PLACES
+from ._kernel.scopes import check_scope, require_scopes
+from ._kernel.voice import PLACES
 from ._options import (
     APPROVER,
     CRITERION,
@@ -49,7 +41,7 @@ from ._options import (
     optional,
     whole,
 )
-from .approvals import CHILD, ask_approver, child_refused, resolve
+from .approvals import resolve
 from .checking import check_reason, said_message
 from .context.assembly import prompt_of
 from .criteria import name_of
@@ -57,11 +49,6 @@ from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import (
     ConfigError,
-    NotSuspended,
-    SessionBusy,
-    SessionError,
-    SessionUnknown,
-    StaleAnswer,
     StoreError,
 )
 from .events import ModelReplying
@@ -69,14 +56,14 @@ from .lifecycle import install_lifecycle
 from .masking import Mask, Masking
 from .messages import Message, TextPart, ToolCall, as_message, user
 from .models import open_model
-from .outcomes import error_value
 from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, Compacted, Delegated, HookFailed, Record, SessionEnded
-from .results import Result, Stream, times_asked
-from .states import Fold, State, fold, fold_log
+from .records import Asked, Compacted
+from .results import Result, Stream
+from .sessions import Sessions, TurnRequest, check_answers, new_id, unknown_session
+from .states import State, fold
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
@@ -181,9 +168,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             "clock": clock or _CLOCK,
         }
         self._program: Program | None = None
-        self._running: dict[str, _Running | Segment] = {}
-        self._steering: dict[str, Result[OutputT] | None] = {}
-        self._kept: OrderedDict[str, Fold] = OrderedDict()
+        self._sessions = Sessions(self._store, self._output, busy, self.registered, self._given["mask"])
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
@@ -320,7 +305,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
-        return below(parent, self.compile(), tools, describe)
+        return child_program(parent, self.compile(), tools, describe)
 
     def as_tool(
         self,
@@ -372,22 +357,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program = self._program or self.compile()
         if program.scopes:
             check_scope(program, scope)
-        if session is not None and session in self._running:
-            return await self._while_busy(session, given, scope, slots)
-        if session is None:
-            segment = self._enter_unnamed(given, scope, slots)
-        else:
-            segment = await self._enter(session, given, None, scope, slots)
-        try:
-            if session is None:
-                result = self._result(segment, await _drive(segment))
-            else:
-                result = await self._finish(segment)
-        finally:
-            self._leave(segment)
-        if self.registered.approvers and result.waiting_for:
-            return await self._approved(result, scope)
-        return result
+        return await self._sessions.run(program, TurnRequest(session, given, None, scope, slots))
 
     @overload
     async def resume(
@@ -409,93 +379,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
-        check_scope(self.compile(), scope)
-        self.refuse_busy(session)
-        _check_answers(answers)
-        return await self._produce(session, None, answers, scope, None)
-
-    async def _approved(
-        self,
-        result: Result[OutputT],
-        scope: Any,
-        emit: Emit | None = None,
-        handover: Handover[StreamEvent] | None = None,
-    ) -> Result[OutputT]:
-        """Go on for as long as approvers answer what is asked."""
-        heard: set[tuple[Any, ...]] = set()
-        while result.waiting_for:
-            answers, failures = await self._ask_approvers(result, heard)
-            if failures:
-                result = await self._note(result, failures, scope)
-            further = await self._answer(result.session_id, answers, scope, emit, handover) if answers else None
-            if further is None:
-                break
-            result = further
-        return result
-
-    async def _ask_approvers(
-        self, result: Result[OutputT], heard: set[tuple[Any, ...]]
-    ) -> tuple[dict[str, AnyResolution], list[HookFailed]]:
-        """What the approvers of this process answer, and how some failed, which leaves their question open.
-
-        Each approver is asked once whenever a question is put; the first who answers it has answered it.
-        """
-        answers: dict[str, AnyResolution] = {}
-        failures: list[HookFailed] = []
-        for asked in result.waiting_for:
-            put = (asked.id, asked.digest, times_asked(result, asked))
-            for place, approver in enumerate(self.registered.approvers):
-                if asked.id in answers or (*put, place) in heard:
-                    continue
-                heard.add((*put, place))
-                try:
-                    answer = await ask_approver(
-                        result.session_id, approver, asked, self._given["clock"].now, self._check_edit
-                    )
-                except Exception as error:
-                    failures.append(HookFailed(name_of(approver), asked.event, error_value(error), "left open"))
-                else:
-                    if answer is not None:
-                        answers[asked.id] = answer
-        return answers, failures
-
-    async def _answer(
-        self,
-        session: str,
-        answers: dict[str, AnyResolution],
-        scope: Any,
-        emit: Emit | None,
-        handover: Handover[StreamEvent] | None,
-    ) -> Result[OutputT] | None:
-        """Resume with the answers of approvers. None if the session goes on, or went on, without them."""
-        while session not in self._running:
-            try:
-                return await self._produce_once(session, None, answers, scope, None, emit, handover)
-            except NotSuspended:
-                break
-            except StaleAnswer as stale:  # a person answered it meanwhile, or it has expired
-                if answers.pop(stale.ask_id, None) is None:
-                    raise
-        return None
-
-    async def _note(self, result: Result[OutputT], facts: Sequence[Record], scope: Any) -> Result[OutputT]:
-        """Add facts to the log of a suspended session. What cannot be written there is in the Python log only."""
-        session = result.session_id
-        for fact in facts:
-            log.warning("session %r: %r", session, fact)
-        if session in self._running:
-            return result
-        self._running[session] = running = _Running()
-        try:
-            segment = running.segment = Segment(self.compile(), await self._log(session), scope=scope, resumed=True)
-            for fact in facts:
-                segment.record(fact)
-            return self._result(segment, await segment.settle())
-        except (SessionError, StoreError):
-            return result
-        finally:
-            del self._running[session]
-            running.end()
+        program = self.compile()
+        check_scope(program, scope)
+        self._sessions.refuse_busy(session)
+        check_answers(answers)
+        return await self._sessions.run(program, TurnRequest(session, None, answers, scope))
 
     @overload
     def iterate(
@@ -530,15 +418,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         given = None if message is None else _user_message(message)
         if given is None and session is None:
             raise ConfigError("iterate needs a message, or a session to resume")
-        _check_answers(answers)
-        check_scope(self.compile(), scope)
-        handover: Handover[State] = Handover()
+        check_answers(answers)
+        program = self.compile()
+        check_scope(program, scope)
+        channel: Channel[State] = Channel()
+        request = TurnRequest(session, given, answers, scope, slots, emit=channel.put)
 
         async def produce() -> None:
-            result = await self._produce(session, given, answers, scope, slots, emit=handover.put)
-            handover.offer(result.state)
+            result = await self._sessions.run(program, request)
+            channel.offer(result.state)
 
-        return handover.read(produce)
+        return channel.read(produce)
 
     @overload
     def stream(
@@ -569,22 +459,24 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
     ) -> Stream[OutputT]:
-        """A turn as it happens: words and facts in one stream. Without a message it resumes.
+        """A turn as it happens: deltas and facts in one stream. Without a message it resumes.
 
-        Whoever leaves the stream before its end cancels the turn.
+        Leaving the stream before its end cancels the turn.
         """
         given = None if message is None else _user_message(message)
         if given is None and session is None:
             raise ConfigError("stream needs a message, or a session to resume")
-        _check_answers(answers)
-        check_scope(self.compile(), scope)
+        check_answers(answers)
+        program = self.compile()
+        check_scope(program, scope)
         results: list[Result[OutputT]] = []
-        handover: Handover[StreamEvent] = Handover(PLACES)
+        channel: Channel[StreamEvent] = Channel(PLACES)
+        request = TurnRequest(session, given, answers, scope, slots, channel=channel)
 
         async def produce() -> None:
-            results.append(await self._produce(session, given, answers, scope, slots, handover=handover))
+            results.append(await self._sessions.run(program, request))
 
-        return Stream(handover.read(produce), results)
+        return Stream(channel.read(produce), results)
 
     @overload
     def run_sync(
@@ -652,7 +544,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """A session as its log tells it."""
         records = await self._store.read(session)
         if not records:
-            raise _unknown(session)
+            raise unknown_session(session)
         return fold(session, records)
 
     async def why(self, session: str) -> Why:
@@ -661,7 +553,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         records = await self._store.read(session)
         if not records:
-            raise _unknown(session)
+            raise unknown_session(session)
         return Why(session, records)
 
     async def prefixes(self, session: str) -> tuple[Prefix, ...]:
@@ -671,7 +563,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         records = await self._store.read(session)
         if not records:
-            raise _unknown(session)
+            raise unknown_session(session)
         known = {digest: described(await self._store.pipeline(digest)) for digest in pipelines(records)}
         return prefixes(requests(session, records, known), self._given["count"])
 
@@ -680,9 +572,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         If none is running, the session's next turn reads it.
         """
-        if session not in self._running and not await self._store.read(session):
-            raise _unknown(session)
-        await self._put(session, secrets.token_hex(8), "steer", _user_message(message))
+        if not self._sessions.is_running(session) and not await self._store.read(session):
+            raise unknown_session(session)
+        await self._sessions.put(session, token_hex(8), "steer", _user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
         """End the turn of a session, wherever it runs; False if there is none that could be ended.
@@ -691,15 +583,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session may be that of a sub-agent: then the agent that called it goes on.
         """
         check_reason(reason)
-        if (segment := self._segment(session)) is not None:
-            return segment.cancel(reason)
+        if (cancelled := self._sessions.cancel(session, reason)) is not None:
+            return cancelled
         records = await self._store.read(session)
         if not records:
-            raise _unknown(session)
+            raise unknown_session(session)
         state = fold(session, records)
         if state.over:
             return False
-        await self._put(session, secrets.token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
+        await self._sessions.put(session, token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
@@ -764,7 +656,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         from .transfer import fork_session
 
         if "/" in session:
-            await self._refuse_child(session)
+            await self._sessions.refuse_child(session)
         name = to or new_id()
         await fork_session(self._store, session, name, at, self._given["clock"].now())
         return name
@@ -779,249 +671,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program = self.compile()
         check_scope(program, scope)
         self.refuse_busy(session)
-        if "/" in session:
-            await self._refuse_child(session)
         if not program.compactors:
             raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")
-        self._running[session] = running = _Running()
-        try:
-            log = await self._log(session)
-            if log.turn is None:
-                raise _unknown(session)
-            _refuse_parented(log)
-            segment = running.segment = Segment(program, log, scope=scope)
-            segment.resumed, segment.recorded = False, ()  # what was decided and asked before is not this
-            done = await compact_now(segment, instructions)
-            await segment.settle()
-            self._keep(segment)
-            return done
-        finally:
-            del self._running[session]
-            running.end()
-
-    async def _put(self, session: str, key: str, kind: str, data: Any) -> None:
-        """Into the inbox of a session, without secrets."""
-        mask: Mask | None = self._given["mask"]
-        await self._store.put(session, key, kind, data if mask is None else mask.plain(msgspec.to_builtins(data)))
-
-    def _segment(self, session: str) -> Segment | None:
-        """The turn that runs here in a session, or in one below it."""
-        running = self._running.get(session)
-        if running is not None:
-            return _segment_of(running)
-        roots = [_segment_of(running) for running in list(self._running.values())]
-        found: list[Segment] = [root for root in roots if root is not None]
-        while found:
-            segment = found.pop()
-            if segment.fold.session == session:
-                return segment
-            if session.startswith(f"{segment.fold.session}/"):
-                found += segment.children
-        return None
-
-    # ------------------------------------------------------------ how a turn is entered and left
-
-    def _enter_unnamed(
-        self,
-        message: Message,
-        scope: Any,
-        slots: Mapping[str, Any] | None,
-        handover: Handover[StreamEvent] | None = None,
-    ) -> Segment:
-        """A segment over the log of a session that ends with the turn."""
-        program = self._program or self.compile()
-        name = new_id()
-        self._running[name] = segment = Segment(program, Fold(name), message, None, scope, slots, True, handover)
-        return segment
-
-    async def _enter(
-        self,
-        session: str,
-        message: Message | None,
-        answers: Mapping[str, AnyResolution] | None,
-        scope: Any,
-        slots: Mapping[str, Any] | None,
-        handover: Handover[StreamEvent] | None = None,
-    ) -> Segment:
-        """A segment over the session's log. The session is busy until `_leave`."""
-        program = self._program or self.compile()
-        self._running[session] = running = _Running()
-        try:
-            if "/" in session:
-                await self._refuse_child(session)
-            log = await self._log(session)
-            _refuse_parented(log)
-            if message is None:
-                _check_resumable(log.state)
-            running.segment = segment = Segment(program, log, message, answers, scope, slots, False, handover)
-            segment.inbox = bool(await self._store.take(session, log.inbox))
-            return segment
-        except BaseException:
-            del self._running[session]
-            running.end()
-            raise
-
-    def _leave(self, segment: Segment) -> None:
-        segment.release()
-        running = self._running.pop(segment.fold.session)
-        if isinstance(running, _Running):
-            running.end()
-
-    async def _finish(self, segment: Segment, emit: Emit | None = None) -> Result[OutputT]:
-        token = _inside.set((*_inside.get(), self._running[segment.fold.session]))
-        try:
-            state = await _drive(segment, emit)
-        finally:
-            _inside.reset(token)
-        return self._ended(segment, state)
-
-    async def _produce(
-        self,
-        session: str | None,
-        message: Message | None,
-        answers: Mapping[str, AnyResolution] | None,
-        scope: Any,
-        slots: Mapping[str, Any] | None,
-        emit: Emit | None = None,
-        handover: Handover[StreamEvent] | None = None,
-    ) -> Result[OutputT]:
-        """The turn of `resume`, `iterate` and `stream`."""
-        if session is not None and session in self._running:
-            await self._wait_for_turn(session, message)
-        result = await self._produce_once(session, message, answers, scope, slots, emit, handover)
-        if self.registered.approvers and result.waiting_for:
-            return await self._approved(result, scope, emit, handover)
-        return result
-
-    async def _produce_once(
-        self,
-        session: str | None,
-        message: Message | None,
-        answers: Mapping[str, AnyResolution] | None,
-        scope: Any,
-        slots: Mapping[str, Any] | None,
-        emit: Emit | None,
-        handover: Handover[StreamEvent] | None,
-    ) -> Result[OutputT]:
-        if session is None:
-            assert message is not None
-            segment = self._enter_unnamed(message, scope, slots, handover)
-        else:
-            segment = await self._enter(session, message, answers, scope, slots, handover)
-        try:
-            paced = None if emit is None else lambda state: segment.wait_for_consumer(emit(state))
-            return await self._finish(segment, paced)
-        finally:
-            if segment.voice is not None:
-                segment.voice.close()
-            self._leave(segment)
-
-    def _result(self, segment: Segment, state: State) -> Result[OutputT]:
-        mask: Mask | None = self._given["mask"]
-        failure = segment.failure if mask is None else mask.error(segment.failure)
-        return Result(state, self._output, segment.hooks.slots, failure, segment.fold.written)
-
-    def _ended(self, segment: Segment, state: State) -> Result[OutputT]:
-        """The result, also for those whose steering the turn has heard."""
-        result = self._result(segment, state)
-        if not segment.ephemeral:
-            self._keep(segment)
-            for key in list(self._steering):
-                if key in state.inbox and self._steering.get(key, result) is None:
-                    self._steering[key] = result
-        return result
-
-    async def _log(self, session: str) -> Fold:
-        """A session's log, folded: what was kept of it and what came since, or else all of it.
-
-        Whoever gets it owns it. A kept one counts only if the store still has the record it ends with.
-        """
-        kept = self._kept.pop(session, None)
-        if kept is not None:
-            since = await self._store.read(session, kept.stored - 1)
-            if since and since[0] == kept.written[-1]:
-                kept.extend(since[1:])
-                return kept
-        return fold_log(session, await self._store.read(session))
-
-    def _keep(self, segment: Segment) -> None:
-        """Keep the log of a turn that is over for the next one. Who still works for this turn cannot write to it."""
-        log = segment.fold
-        if log.written and not log.pending and log.state.over:
-            segment.seal()
-            self._kept[log.session] = log
-            if len(self._kept) > _KEPT_SESSIONS:
-                self._kept.popitem(last=False)
-
-    async def _wait_for_turn(self, session: str, message: Message | None) -> None:
-        """A message to a busy session that is to be streamed or iterated over waits if messages are queued."""
-        if message is None or self.busy != "queue":
-            self.refuse_busy(session)
-        self._refuse_waiting(session)
-        while isinstance(running := self._running.get(session), _Running):
-            await running.ended()
-
-    async def _refuse_child(self, session: str) -> None:
-        """Raise if the session is that of a sub-agent: outside of its call the hooks above would not hold for it."""
-        named = CHILD.fullmatch(session)
-        above = await self._store.read(named[1]) if named is not None else ()
-        if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
-            raise child_refused(session, named[1])
-
-    async def _while_busy(self, session: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
-        """What a message to a busy session means: refused, queued, or steering the turn that runs."""
-        if self.busy == "refuse":
-            self.refuse_busy(session)
-        self._refuse_waiting(session)
-        if self.busy == "queue":
-            await self._wait_for_turn(session, message)
-            return await self.run(message, session=session, scope=scope, slots=slots)
-        key = secrets.token_hex(8)
-        self._steering[key] = None
-        try:
-            await self._put(session, key, "steer", message)
-            while isinstance(running := self._running.get(session), _Running):
-                await running.ended()
-                if (heard := self._steering[key]) is not None:
-                    return heard
-            return self._steering[key] or await self._run_steering(session, key, message, scope, slots)
-        finally:
-            del self._steering[key]
-
-    async def _run_steering(self, session: str, key: str, message: Message, scope: Any, slots: Any) -> Result[OutputT]:
-        """A turn for steering that no turn has heard. One that heard it and was cancelled is its result, too."""
-        segment = await self._enter(session, message, None, scope, slots)
-        try:
-            if key in segment.fold.inbox and segment.state.outcome is not None:
-                return self._result(segment, segment.state)
-            segment.taken = key
-            result = await self._finish(segment)
-        finally:
-            self._leave(segment)
-        return await self._approved(result, scope)
-
-    def _refuse_waiting(self, session: str) -> None:
-        """Raise if the turn that runs in the session cannot be waited for: the caller is part of it, or it is the last.
-
-        A session without a name of its own ends with its turn.
-        """
-        running = self._running.get(session)
-        if isinstance(running, Segment):
-            raise SessionBusy(
-                f"a turn is running in session {session!r}, which was given no name and ends with it; use agent.steer",
-                session=session,
-            )
-        if running in _inside.get():
-            raise SessionBusy(
-                f"session {session!r} was given a message from inside its own turn, which would wait for itself; "
-                "use turn.add or agent.steer to say something in it, or another session",
-                session=session,
-            )
+        return await self._sessions.compact(program, session, instructions, scope)
 
     def refuse_busy(self, session: str) -> None:
         """Raise if a turn is running in the session."""
-        if session in self._running:
-            raise SessionBusy(f"a turn is running in session {session!r}; {_WHILE_BUSY[self.busy]}", session=session)
+        self._sessions.refuse_busy(session)
 
 
 class Session(Generic[ScopeT, OutputT]):
@@ -1073,83 +729,8 @@ class Session(Generic[ScopeT, OutputT]):
 
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
-        self.agent.refuse_busy(self.id)
-        log = fold_log(self.id, await self.agent.store.read(self.id))
-        state = log.state
-        if state.seq and state.over and not state.ended:
-            segment = Segment(self.agent.compile(), log, resumed=True)
-            segment.record(SessionEnded())
-            await segment.settle()
-
-
-class _Running:
-    """A turn that runs in a session, for those who wait for its end, be it in other threads."""
-
-    __slots__ = ("_over", "_waiters", "segment")
-
-    def __init__(self) -> None:
-        self.segment: Segment | None = None
-        self._over = False
-        self._waiters: list[asyncio.Future[None]] = []
-
-    async def ended(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        if not self._over:  # asked after the waiter is listed: one of the two sees the other
-            await waiter
-
-    def end(self) -> None:
-        self._over = True
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.get_loop().call_soon_threadsafe(_set, waiter)
-
-
-def _segment_of(running: _Running | Segment) -> Segment | None:
-    """The segment of a turn that runs: that of a session without a name stands for itself, nobody waits for its end."""
-    return running if isinstance(running, Segment) else running.segment
-
-
-_inside: ContextVar[tuple[object, ...]] = ContextVar("windlass_inside", default=())
-"""The turns of named sessions that the current task is part of."""
-
-
-def _set(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-_WHILE_BUSY = {
-    "refuse": "wait, or make the agent with busy='queue' or 'steer'",
-    "queue": "wait: only a message is queued",
-    "steer": "wait: only a message that is given to run, or to agent.steer, goes into it",
-}
-"""What can be done about a turn that is running."""
-
-
-def _unknown(session: str) -> SessionUnknown:
-    return SessionUnknown(f"there is no session {session!r}", session=session)
-
-
-def _refuse_parented(log: Fold) -> None:
-    """Raise if a log is that of a sub-agent, wherever it was copied to: the guards of its parent hold only there."""
-    if log.opened is not None and log.opened.parent:
-        raise child_refused(log.session, log.opened.parent)
-
-
-def _check_resumable(state: State) -> None:
-    if state.seq == 0:
-        raise _unknown(state.session)
-    if state.over:
-        raise NotSuspended(
-            f"session {state.session!r} has no turn to resume: the last one ended with {state.outcome!r}",
-            session=state.session,
-        )
-
-
-def _check_answers(answers: object) -> None:
-    if answers is not None and not isinstance(answers, Mapping):
-        raise ConfigError(f"answers={answers!r}: give a mapping from the id of a question to its answer")
+        agent = self.agent
+        await agent._sessions.close(agent.compile(), self.id)  # pyright: ignore[reportPrivateUsage]
 
 
 def _user_message(message: str | Message) -> Message:
@@ -1182,24 +763,6 @@ def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if errors:
         raise errors[0]
     return results[0]
-
-
-_prefix = secrets.token_hex(5)
-_numbers = itertools.count(1)
-
-
-def new_id() -> str:
-    """An id for a session that was given none: unique over processes, and cheap."""
-    return f"s{_prefix}{next(_numbers):x}"
-
-
-def _reseed() -> None:
-    global _prefix
-    _prefix = secrets.token_hex(5)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reseed)
 
 
 def _is_scope(given: object) -> bool:
@@ -1250,6 +813,5 @@ _TEXT: Output[Any] = Output(str)
 _DEFAULT_PIPELINE = Pipeline.minimal()
 _DEFAULT_POLICY = ErrorPolicy()
 _CLOCK = SystemClock()
-_KEPT_SESSIONS = 256
 
 __all__ = ["Agent", "Result", "Session"]

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from ._hooks.compiled import CompiledHooks, Point, attribute
+from ._hooks.compiled import CompiledHooks, Point
 from ._hooks.hooks import Hook, location_of
 from ._hooks.matching import Matcher, Under
 from ._hooks.streams import Transform
-from ._kernel.composites import PHASES, Composites
-from ._kernel.delegates import Delegate
+from ._kernel.contracts import PHASES, Composites
+from ._kernel.delegation import Delegate
 from ._kernel.matchers import matcher_warnings
 from ._kernel.program import Program
 from ._text import entry, items
@@ -141,7 +141,7 @@ def _point(place: Any, hooks: CompiledHooks) -> Data:
         found: list[tuple[str, Iterable[Data]]] = [("transform", map(_transform, hooks.transforms))]
         return {"point": STREAM, "stages": _stages(found)}
     if issubclass(place, Event):
-        point: Point | None = getattr(hooks, attribute(place))
+        point: Point | None = hooks.at(place)
         return {"point": place.__name__, "stages": [] if point is None else _stages(_staged(point))}
     wraps = {Turn: hooks.turn_wraps, Step: hooks.step_wraps, ModelCall: hooks.model_wraps, ToolCall: hooks.tool_wraps}
     return {"point": f"wrap({place.__name__})", "stages": _stages([("wrap", map(_hook, wraps[place]))])}

@@ -11,14 +11,8 @@ from msgspec.structs import replace
 
 from ._hooks.hooks import Hook
 from ._hooks.registrar import Registrar
-from ._kernel.applying import Applier
-from ._kernel.composites import PHASES, Composites, Phase, PhaseHandler
-from ._kernel.continuing import Evaluator
-from ._kernel.erring import DefaultErrorHandler
-from ._kernel.executing import Executor
-from ._kernel.running import Runner
-from ._kernel.stopping import Resolver
-from ._kernel.turn_lifecycle import TurnLifecycle
+from ._kernel import segment as kernel
+from ._kernel.contracts import PHASES, Composites, Phase, PhaseHandler
 from ._options import CRITERION, check_each
 from .context.assembly import Prompt
 from .criteria import tools_ran
@@ -30,13 +24,13 @@ from .tools import Tool
 from .types import Criterion
 
 DEFAULT = Composites(
-    lifecycle=TurnLifecycle,
-    runner=Runner,
-    applier=Applier,
-    evaluator=Evaluator,
-    resolver=Resolver,
-    errors=DefaultErrorHandler,
-    executor=Executor,
+    lifecycle=kernel.make_lifecycle,
+    runner=kernel.make_runner,
+    applier=kernel.make_applier,
+    evaluator=kernel.make_evaluator,
+    resolver=kernel.make_resolver,
+    errors=kernel.make_errors,
+    executor=kernel.make_executor,
 )
 
 

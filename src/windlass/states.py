@@ -504,7 +504,7 @@ class Fold:
     def add(self, record: r.Record) -> None:
         """Fold one record. It is pending until the store has it."""
         self.pending.append(record)
-        _FOLDS[type(record)](self, record)
+        FOLDS[type(record)](self, record)
 
     @property
     def seq(self) -> int:
@@ -648,12 +648,12 @@ def of_latest_turn(records: Sequence[r.Record]) -> list[r.Record]:
 # ---------------------------------------------------------------- one fold per kind of record
 
 _R = TypeVar("_R", bound=r.Record)
-_FOLDS: dict[type[r.Record], Callable[[Fold, Any], None]] = {}
+FOLDS: dict[type[r.Record], Callable[[Fold, Any], None]] = {}
 
 
 def _folds(kind: type[_R]) -> Callable[[Callable[[Fold, _R], None]], Callable[[Fold, _R], None]]:
     def register(fold_one: Callable[[Fold, _R], None]) -> Callable[[Fold, _R], None]:
-        _FOLDS[kind] = fold_one
+        FOLDS[kind] = fold_one
         return fold_one
 
     return register
@@ -1037,9 +1037,9 @@ def _note_unknown(fold: Fold, record: r.Unknown) -> None:
     fold.unknown = fold.unknown or record.name or "?"
 
 
-_FOLDS[r.Unknown] = _note_unknown
+FOLDS[r.Unknown] = _note_unknown
 for _kind in r.KINDS.values():
-    _FOLDS.setdefault(_kind, _changes_nothing)
+    FOLDS.setdefault(_kind, _changes_nothing)
 
 __all__ = [
     "CallState",

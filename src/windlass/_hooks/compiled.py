@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any
 
 from windlass.errors import ConfigError
-from windlass.events import EVENTS
+from windlass.events import EVENTS, ModelReplying, TurnEnding
 from windlass.messages import ModelCall, ToolCall
 from windlass.slots import Slot
 from windlass.states import Step
@@ -63,36 +62,16 @@ class Point:
 
 
 class CompiledHooks:
-    """One attribute per event (`tool_calling`, …): its point, or None. Sealed when it is made.
+    """The hooks of an agent. `at(event)` gives the point of an event, or None if it has no hooks.
 
-    `listeners` has, for every fact that somebody looks at, the observers that are told as it happens; `durable` those
-    that read the log, and `observers` all of them.
+    `listeners` has, for every fact with observers, those that are told as it happens; `durable` are those that read the
+    log, and `observers` all of them.
     """
 
     __slots__ = (
-        "all", "compacting", "continuing", "delegating", "durable", "erring", "listeners", "message_adding",
-        "model_calling", "model_replying", "model_wraps", "observers", "resuming", "session_starting", "slots",
-        "slots_by_type", "step_ending", "step_starting", "step_wraps", "stopping", "subagent_stopping", "tool_calling",
-        "tool_returning", "tool_wraps", "transforms", "turn_ending", "turn_starting", "turn_wraps",
+        "_points", "all", "at", "durable", "listeners", "model_wraps", "observers", "slots", "slots_by_type",
+        "step_wraps", "tool_wraps", "transforms", "turn_wraps",
     )  # fmt: skip
-
-    compacting: Point | None
-    continuing: Point | None
-    delegating: Point | None
-    erring: Point | None
-    message_adding: Point | None
-    model_calling: Point | None
-    model_replying: Point | None
-    resuming: Point | None
-    session_starting: Point | None
-    step_ending: Point | None
-    step_starting: Point | None
-    stopping: Point | None
-    subagent_stopping: Point | None
-    tool_calling: Point | None
-    tool_returning: Point | None
-    turn_ending: Point | None
-    turn_starting: Point | None
 
     def __init__(self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]) -> None:
         self.slots = {slot.name: slot for slot in slots}
@@ -105,8 +84,7 @@ class CompiledHooks:
         placed: dict[type, list[Hook]] = {}
         for hook in self.all:
             placed.setdefault(hook.event, []).append(hook)
-        for event, name in _ATTRIBUTES.items():
-            setattr(self, name, Point(event, placed[event]) if event in placed else None)
+        self._place({event: Point(event, placed[event]) for event in EVENTS if event in placed})
         self.model_wraps = tuple(placed.get(ModelCall, ()))
         self.tool_wraps = tuple(placed.get(ToolCall, ()))
         self.step_wraps = tuple(placed.get(Step, ()))
@@ -114,6 +92,14 @@ class CompiledHooks:
         self.durable = tuple([hook for hook in self.all if hook.durable])
         self.observers = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
         self.listeners = {kind: tuple([h for h in hooks if not h.durable]) for kind, hooks in self.observers.items()}
+
+    def _place(self, points: dict[type, Point]) -> None:
+        self._points = points
+        self.at: Callable[[type], Point | None] = points.get
+
+    def named(self, event: str) -> Point | None:
+        """The point of an event, by the event's name."""
+        return next((point for point in self._points.values() if point.name == event), None)
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         """A declared slot, by itself, its type or its name."""
@@ -124,19 +110,19 @@ class CompiledHooks:
         return self.slots[name]
 
     def with_events(self, names: Iterable[str]) -> CompiledHooks:
-        """The same hooks with a point, be it empty, for each of these events: the log has something to say there."""
-        missing = [event for event in EVENTS if event.__name__ in names and getattr(self, _ATTRIBUTES[event]) is None]
+        """The same hooks with a point, perhaps an empty one, for each of these events: the log has verdicts on them."""
+        missing = {event: Point(event, ()) for event in EVENTS if event.__name__ in names and not self.at(event)}
         if not missing:
             return self
         made = copy(self)
-        for event in missing:
-            setattr(made, _ATTRIBUTES[event], Point(event, ()))
+        made._place({**self._points, **missing})
         return made
 
     @property
     def holders(self) -> tuple[Hook, ...]:
         """Who holds back the stream: whoever can still change a whole reply, unless it says `live=True`."""
-        return tuple(hook for point in (self.model_replying, self.turn_ending) if point for hook in point.holders)
+        points = (self.at(ModelReplying), self.at(TurnEnding))
+        return tuple(hook for point in points if point is not None for hook in point.holders)
 
 
 def _matches(hook: Hook, call: ToolCall) -> bool:
@@ -144,14 +130,6 @@ def _matches(hook: Hook, call: ToolCall) -> bool:
         return hook.matches is None or hook.matches(call)
     except Exception:
         return True
-
-
-def attribute(event: type[AnyEvent]) -> str:
-    """`ToolCalling` → `tool_calling`."""
-    return _ATTRIBUTES[event]
-
-
-_ATTRIBUTES: dict[Any, str] = {event: re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower() for event in EVENTS}
 
 
 def _ordered(hooks: Iterable[Hook]) -> tuple[Hook, ...]:

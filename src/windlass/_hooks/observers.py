@@ -7,21 +7,20 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from windlass.errors import HookError, HookTimeout
 from windlass.outcomes import error_value
 from windlass.records import Fact, HookFailed
-from windlass.states import State
-from windlass.turns import Host, Turn
+from windlass.turns import Turn
 
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
-from .threads import THREADS, Crew, outcome_of, stray
+from .threads import THREADS, Crew, stray
 
 log = logging.getLogger("windlass")
 
@@ -29,35 +28,44 @@ QUEUE_LIMIT = 10_000
 """How many facts may wait for one observer; what comes on top is dropped and counted."""
 
 
-class Teller(Host, Protocol):
-    """The segment that tells of a fact."""
+BATCH = 64
+"""So many facts in one go wake the thread of a plain observer at once; fewer wait until the event loop is free."""
 
-    backlog: Backlog
+Item: TypeAlias = "tuple[Hook | None, Any, Turn[Any] | None, Backlog]"
+"""A fact for an observer. Without an observer it marks a place in a lane: all facts before it are dealt with."""
 
 
 class Backlog:
-    """What one segment has told and nobody has dealt with yet, and the failures that came of it.
+    """The facts of one pass that observers have not dealt with yet, and the failures that came of them.
 
-    `awaited` are those who must be told before the next point.
+    `awaited` are the observers to await before the next point; `used` are the lanes that got facts since the last wait.
     """
 
-    __slots__ = ("_closed", "_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes")
+    __slots__ = ("_closed", "_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes", "used")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._idle: asyncio.Event | None = None
         self._closed = False
-        self.awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
+        self.awaited: list[tuple[Hook, Fact, Turn[Any] | None]] = []
         self.count = 0
         self.failures: deque[HookFailed] = deque()
-        self.lanes: dict[int, _Lane] = {}
+        self.lanes: dict[int, _TaskLane] = {}
+        self.used: set[_ThreadLane] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an observer may still be at work."""
+        return bool(self.count or self.used)
 
     def add(self) -> None:
+        """One more thing to wait for."""
         with self._lock:
             self.count += 1
 
     def done(self) -> None:
+        """One thing less to wait for."""
         with self._lock:
             self.count -= 1
             wake = self.count == 0 and self._idle is not None
@@ -70,7 +78,10 @@ class Backlog:
             self._idle.set()
 
     async def drained(self, patience: float) -> bool:
-        """Wait until all is dealt with, but no longer than `patience`: whether it is."""
+        """Wait until all is dealt with, but no longer than `patience` seconds. Whether it is."""
+        used, self.used = self.used, set()
+        for lane in used:
+            lane.mark(self)
         with self._lock:
             if not self.count:
                 return True
@@ -83,14 +94,16 @@ class Backlog:
         return True
 
     def report(self, failure: HookFailed) -> bool:
-        """Have a failure recorded by the segment; False if its turn is over."""
+        """Have the pass record a failure; False if its turn is over."""
         with self._lock:
             if not self._closed:
                 self.failures.append(failure)
             return not self._closed
 
     def close(self) -> list[HookFailed]:
-        """The turn is over and records nothing more, but for these last failures."""
+        """The turn is over and records nothing more, except for these last failures."""
+        for lane in self.used:
+            lane.start()
         with self._lock:
             self._closed = True
             left = list(self.failures)
@@ -98,78 +111,82 @@ class Backlog:
             return left
 
 
-class NoBacklog(Backlog):
-    """The backlog of a segment that nobody listens to."""
+class _ThreadLane:
+    """The queue of one plain function, whatever facts it looks at. It has a thread only while facts wait.
 
-    __slots__ = ()
+    `awake` says that the thread works or is about to be started, `running` that it works.
+    """
 
-    def __init__(self) -> None:
-        self.awaited = []
-        self.count = 0
-        self.failures = deque()
-        self.lanes = {}
-
-
-class _Item:
-    """A fact for an observer. Without an observer it marks a place in a lane: all that was before it is dealt with."""
-
-    __slots__ = ("backlog", "fact", "hook", "turn")
-
-    def __init__(self, hook: Hook | None, fact: Any, turn: Any, backlog: Backlog) -> None:
-        self.hook = hook
-        self.fact: Fact = fact
-        self.turn: Turn[Any] = turn
-        self.backlog = backlog
-
-
-class _Lane:
-    """The queue of one function, whatever facts it looks at. It has a worker only while there is something in it."""
+    __slots__ = ("_lock", "_observers", "awake", "dropped", "queue", "running")
 
     def __init__(self, observers: Observers) -> None:
-        self.observers = observers
-        self.queue: deque[_Item] = deque()
-        self.busy = False
+        self._observers = observers
+        self._lock = threading.Lock()
+        self.queue: deque[Item] = deque()
+        self.awake = self.running = False
         self.dropped = 0
-        self.lock = threading.Lock()
 
-    def put(self, item: _Item) -> bool:
-        """Queue an item; True if the lane needs a worker."""
-        with self.lock:
-            if item.hook is not None and len(self.queue) >= QUEUE_LIMIT:
-                self.dropped += 1
-                if self.dropped == 1:
-                    text = f"observer {item.hook.name!r} is too slow: facts are dropped"
-                    note_failure(item.hook, item.fact, item.backlog, HookError(text, hook=item.hook.name), "overflow")
-                return False
-            item.backlog.add()
-            self.queue.append(item)
-            if self.busy:
-                return False
-            self.busy = True
-            return True
+    def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+        """Queue a fact. The thread is started when the event loop is next free, or at once if many facts wait."""
+        waiting = len(self.queue)
+        if waiting >= QUEUE_LIMIT:
+            self._drop(hook, fact, backlog)
+            return
+        self.queue.append((hook, fact, turn, backlog))
+        backlog.used.add(self)
+        if not self.awake:
+            self._schedule()
+        elif waiting == BATCH and not self.running:
+            self.start()
 
-    def take(self) -> _Item | None:
-        with self.lock:
-            if self.queue:
-                return self.queue.popleft()
-            self.busy = False
-            return None
+    def mark(self, backlog: Backlog) -> None:
+        """Let a backlog know when all facts queued so far are dealt with."""
+        backlog.add()
+        self.queue.append((None, None, None, backlog))
+        self.start()
 
-    def work(self) -> None:
-        """Deal with all that waits, in a thread."""
-        while (item := self.take()) is not None:
-            try:
-                if item.hook is not None and (error := self._told(item.hook, item)) is not None:
-                    note_failure(item.hook, item.fact, item.backlog, error)
-            finally:
-                item.backlog.done()
+    def _drop(self, hook: Hook, fact: Fact, backlog: Backlog) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            text = f"observer {hook.name!r} is too slow: facts are dropped"
+            note_failure(hook, fact, backlog, HookError(text, hook=hook.name), "overflow")
 
-    def _told(self, hook: Hook, item: _Item) -> Exception | None:
-        call = _call(hook, item.fact, item.turn)
+    def _schedule(self) -> None:
+        with self._lock:
+            if self.awake:
+                return
+            self.awake = True
+        asyncio.get_running_loop().call_soon(self.start)
+
+    def start(self) -> None:
+        """Start the thread, unless it works already."""
+        with self._lock:
+            if self.running:
+                return
+            self.awake = self.running = True
+        THREADS.start(self._work)
+
+    def _work(self) -> None:
+        queue = self.queue
+        while True:
+            while queue:
+                hook, fact, turn, backlog = queue.popleft()
+                if hook is None:
+                    backlog.done()
+                elif (error := self._tell(hook, fact, turn)) is not None:
+                    note_failure(hook, fact, backlog, error)
+            with self._lock:  # a fact put after this look at the queue finds the lane asleep
+                self.awake = self.running = False
+                if not queue:
+                    return
+                self.awake = self.running = True
+
+    def _tell(self, hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Exception | None:
+        """Tell an observer of a fact: what it failed with, if it did."""
         if hook.timeout is None:
-            answer, error = outcome_of(call)
+            answer, error = _outcome_of(hook, fact, turn)
         else:
-            future = self.observers.crew(hook).submit(call)
+            future = self._observers.crew(hook).submit(lambda: call_observer(hook, fact, turn))
             try:
                 answer, error = future.result(hook.timeout)
             except TimeoutError:
@@ -178,58 +195,74 @@ class _Lane:
         if answer is not None and inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
-            return HookError("it returned something to await but is not async; write it as `async def`", hook=hook.name)
+            return HookError("it returned an awaitable but is not async; write it as `async def`", hook=hook.name)
         return error
 
-    async def work_async(self) -> None:
-        """Deal with all that waits, in a task."""
+
+class _TaskLane:
+    """The queue of one async function in one pass. It has a task only while facts wait."""
+
+    __slots__ = ("_busy", "_observers", "dropped", "queue")
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        self._busy = False
+        self.queue: deque[tuple[Hook, Fact, Turn[Any] | None]] = deque()
+        self.dropped = 0
+
+    def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+        """Queue a fact, and start a task if none works."""
+        if len(self.queue) >= QUEUE_LIMIT:
+            self.dropped += 1
+            if self.dropped == 1:
+                text = f"observer {hook.name!r} is too slow: facts are dropped"
+                note_failure(hook, fact, backlog, HookError(text, hook=hook.name), "overflow")
+            return
+        backlog.add()
+        self.queue.append((hook, fact, turn))
+        if not self._busy:
+            self._busy = True
+            self._observers.start(self._work(backlog))
+
+    async def _work(self, backlog: Backlog) -> None:
+        queue = self.queue
         try:
-            while (item := self.take()) is not None:
+            while queue:
+                hook, fact, turn = queue.popleft()
                 try:
-                    assert item.hook is not None
-                    error = await self.observers.outcome(item.hook, item.fact, item.turn, item.backlog)
+                    error = await self._observers.outcome(hook, fact, turn, backlog)
                     if error is not None:
-                        note_failure(item.hook, item.fact, item.backlog, error)
+                        note_failure(hook, fact, backlog, error)
                 finally:
-                    item.backlog.done()
-        finally:  # the loop ends, and what was not told by now is not told
-            while (item := self.take()) is not None:
-                item.backlog.done()
+                    backlog.done()
+        finally:
+            self._busy = False
+            while queue:  # the loop ends, and what was not told by now is not told
+                queue.popleft()
+                backlog.done()
 
 
 class Observers:
     """The observers of an agent."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _ThreadLane] = {}
         self._crews: dict[int, Crew] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.readers = Readers(self)
 
-    def tell(
-        self, hooks: Iterable[Hook], fact: Fact, teller: Teller, state: State
-    ) -> list[tuple[Hook, Fact, Turn[Any]]]:
-        """Queue a fact for those who look on; returns those who must be awaited before the next point."""
-        awaited: list[tuple[Hook, Fact, Turn[Any]]] = []
-        turn: Turn[Any] = Turn(teller, state=state)
-        for hook in hooks:
-            if hook.wait:
-                awaited.append((hook, fact, turn))
-            else:
-                self._queue(hook, _Item(hook, fact, turn, teller.backlog))
-        return awaited
-
-    def _queue(self, hook: Hook, item: _Item) -> None:
-        lanes = item.backlog.lanes if hook.is_async else self._lanes
-        lane = lanes.get(id(hook.fn))
-        if lane is None:
-            lane = lanes[id(hook.fn)] = _Lane(self)
-        if not lane.put(item):
-            return
+    def queue(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+        """Queue a fact for an observer that nobody waits for."""
+        key = id(hook.fn)
         if hook.is_async:
-            self.start(lane.work_async())
-        else:
-            THREADS.start(lane.work)
+            if key not in backlog.lanes:
+                backlog.lanes[key] = _TaskLane(self)
+            backlog.lanes[key].put(hook, fact, turn, backlog)
+            return
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes.setdefault(key, _ThreadLane(self))
+        lane.put(hook, fact, turn, backlog)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something in a task of its own, which is remembered until it is done."""
@@ -242,13 +275,15 @@ class Observers:
         """The threads of an observer."""
         return self._crews.setdefault(id(hook.fn), Crew())
 
-    async def wait_for(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog) -> None:
+    async def wait_for(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
         """Tell an observer that is awaited before the next point."""
         error = await self.outcome(hook, fact, turn, backlog)
         if error is not None:
             note_failure(hook, fact, backlog, error)
 
-    async def outcome(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog | None) -> BaseException | None:
+    async def outcome(
+        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog | None
+    ) -> BaseException | None:
         """Tell one observer of one fact and wait for it: what it failed with, if it did.
 
         Only what was meant for the caller is raised: that somebody cancels its task, or interrupts the process.
@@ -267,16 +302,18 @@ class Observers:
         task.cancel()
         return _late(hook)
 
-    async def _outcome(self, hook: Hook, fact: Fact, turn: Turn[Any], backlog: Backlog | None) -> BaseException | None:
+    async def _outcome(
+        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog | None
+    ) -> BaseException | None:
         try:
-            call = _call(hook, fact, turn)
             if hook.in_thread:
-                answer, error = await asyncio.wrap_future(self.crew(hook).submit(call))
+                future = self.crew(hook).submit(lambda: call_observer(hook, fact, turn))
+                answer, error = await asyncio.wrap_future(future)
                 if error is not None:
                     return error  # type: ignore[no-any-return]
             else:
                 started = perf_counter()
-                answer = call()
+                answer = call_observer(hook, fact, turn)
                 if not hook.is_async and backlog is not None and perf_counter() - started > BLOCKED_AFTER:
                     note_failure(hook, fact, backlog, _blocked(hook, perf_counter() - started), "blocked the loop")
             if answer is not None and inspect.isawaitable(answer):
@@ -301,8 +338,7 @@ class Observers:
                 return False
         backlog = Backlog()
         for lane in list(self._lanes.values()):
-            if lane.put(_Item(None, None, None, backlog)):
-                THREADS.start(lane.work)
+            lane.mark(backlog)
         return await backlog.drained(max(until - clock(), 0.0))
 
     async def give_up(self) -> None:
@@ -326,8 +362,22 @@ def note_failure(hook: Hook, fact: Fact, backlog: Backlog, error: BaseException,
         backlog.report(HookFailed(hook.name, type(fact).__name__, value, effect))
 
 
-def _call(hook: Hook, fact: Fact, turn: Turn[Any]) -> Callable[[], Any]:
-    return lambda: hook.fn(fact, **{n: turn if src == "turn" else turn.get(src) for n, src in hook.wants})  # type: ignore[arg-type]
+def call_observer(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Any:
+    """Call an observer. `turn` is only there for one that asks for the turn or for a slot."""
+    if turn is None:
+        return hook.fn(fact)
+    supplied = {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
+    return hook.fn(fact, **supplied)
+
+
+def _outcome_of(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> tuple[Any, Exception | None]:
+    """What an observer returned, and what it failed with."""
+    try:
+        return call_observer(hook, fact, turn), None
+    except Exception as error:
+        return None, error
+    except BaseException as error:
+        return None, stray(error)
 
 
 def _late(hook: Hook) -> HookTimeout:

@@ -8,9 +8,10 @@ from typing import Any
 from windlass._hooks.hooks import Hook
 from windlass._hooks.matching import Mismatch, Parameters, mismatches
 from windlass.errors import RegistrationError
+from windlass.events import ModelCalling, SessionStarting
 from windlass.tools import Tool
 
-from .delegating import tools_below
+from .child_program import tools_below
 from .program import Program
 
 _INHERIT = "A sub-agent has it: give the hook inherit=True"
@@ -70,5 +71,5 @@ def _may_match_elsewhere(program: Program, hook: Hook) -> bool:
 def _offers_tools(program: Program) -> bool:
     """Whether a hook may tell the model of tools that the agent does not have, which other hooks then answer for."""
     hooks = program.hooks
-    changing = [point.changing for point in (hooks.session_starting, hooks.model_calling) if point is not None]
+    changing = [point.changing for point in (hooks.at(SessionStarting), hooks.at(ModelCalling)) if point is not None]
     return bool(hooks.model_wraps) or any(hook.view is None for listed in changing for hook in listed)

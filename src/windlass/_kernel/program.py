@@ -11,30 +11,27 @@ from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from msgspec.structs import astuple
-
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
 from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
-from windlass.criteria import Effect, Limit, name_of, on_clock, tools_ran
-from windlass.events import StepStarted
+from windlass.criteria import Effect, Limit, name_of, on_clock
+from windlass.errors import ConfigError
 from windlass.masking import Mask
-from windlass.messages import TextPart, ToolSpec, frozen
+from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Evaluated
 from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
 
-from .delegates import Compiles, Delegate
-from .shielding import shielded
+from .delegation import Compiles, Delegate
+from .shields import shielded
 
 if TYPE_CHECKING:
-    from .composites import Composites, PhaseHandler
+    from .contracts import Composites, PhaseHandler
 
 
 Scopes: TypeAlias = tuple[tuple[str, Any], ...]
@@ -58,14 +55,12 @@ class Program:
     """What an agent was compiled to. Immutable from then on."""
 
     __slots__ = (
-        "_pool", "append_now", "begins_steps", "blank", "budget", "calls_models", "children", "clock", "compactors",
-        "composites", "criteria", "delegates", "description", "digest", "durable", "ending_timeout", "ends_steps",
-        "handlers", "hooks", "judges_calls", "judges_openings", "kept", "limits", "limits_before", "makers", "mask",
-        "max_depth", "max_idle_steps", "max_parallel", "max_regenerations", "max_vetoes", "metered", "model",
-        "model_name", "models", "monotonic", "name", "named_criteria", "now", "observed", "observers",
-        "only_tools_count", "output_schema", "patience", "policy", "read_output", "reserve", "reviews_calls",
-        "scopes", "sections", "settings", "specs", "store", "system", "timed", "tools", "unmatched",
-        "wraps_models", "wraps_tools",
+        "_pool", "append_now", "blank", "budget", "children", "clock", "compactors", "composites", "criteria",
+        "delegates", "description", "digest", "durable", "ending_timeout", "handlers", "hooks", "kept", "limits",
+        "limits_before", "mask", "max_depth", "max_idle_steps", "max_parallel", "max_regenerations", "max_vetoes",
+        "metered", "model", "model_name", "models", "monotonic", "name", "named_criteria", "now", "observers",
+        "output_schema", "patience", "policy", "read_output", "reserve", "scopes", "sections", "settings", "specs",
+        "store", "system", "timed", "tools", "unmatched",
     )  # fmt: skip
 
     def __init__(
@@ -128,7 +123,6 @@ class Program:
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
         self.policy = policy
         self.composites = composites
-        self.makers = astuple(composites)
         self.handlers = handlers
         self.store = store
         self.durable = store.durable
@@ -153,26 +147,17 @@ class Program:
         self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.kept = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._look_ahead()
-
-    def _look_ahead(self) -> None:
-        """What no step has to find out: who looks at what, and where nobody does."""
-        hooks, handlers = self.hooks, self.handlers
-        self.begins_steps = bool(handlers) or hooks.step_starting is not None or StepStarted in hooks.listeners
-        self.ends_steps = bool(handlers) or hooks.message_adding is not None or hooks.step_ending is not None
-        self.ends_steps = self.ends_steps or not all(_is_ours(maker) for maker in self.makers)
-        self.judges_calls = hooks.tool_calling is not None or self.unmatched != "allow" or bool(self.delegates)
-        self.reviews_calls = self.judges_calls or hooks.tool_returning is not None
-        self.judges_openings = bool(hooks.session_starting or hooks.turn_starting or hooks.message_adding)
-        self.wraps_tools = bool(hooks.tool_wraps)
-        self.wraps_models = bool(hooks.model_wraps)
-        self.only_tools_count = (
-            self.criteria == (tools_ran,) and hooks.continuing is None and Evaluated not in hooks.listeners
-        )
-        self.observed = bool(hooks.listeners)
-        self.calls_models = self.wraps_models or self.observed or self.metered or bool(hooks.transforms)
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def model_for(self, request: ModelRequest) -> Model:
+        """The model that a request is for."""
+        try:
+            return self.models[request.model]
+        except KeyError:
+            known = ", ".join(self.models)
+            text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
+            raise ConfigError(text) from None
 
     async def keep(self) -> None:
         """The store has, once, what sessions say they run on, also if somebody cancels the turn meanwhile."""
@@ -203,11 +188,6 @@ class Program:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=name)
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
-
-
-def _is_ours(maker: object) -> bool:
-    """Whether a composite is of this package: such a one leaves no call open."""
-    return getattr(maker, "__module__", "").startswith("windlass._kernel.")
 
 
 _waiting: ContextVar[frozenset[Program]] = ContextVar("windlass_waiting", default=frozenset())

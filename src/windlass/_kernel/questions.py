@@ -17,16 +17,24 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import after_approval, rank_of, strictest
 from windlass.decisions import Answer, Approve, Ask, Deny, Edit, Halt, Regenerate, Reject, Respond
 from windlass.messages import ToolCall
-from windlass.records import Answered, Asked
+from windlass.records import Answered, Asked, HookDecided, Suspended
+from windlass.states import Fold
 from windlass.types import AnyEvent
 
-from .segment import Segment
+from .journal import Journal
 
 Answers: TypeAlias = tuple[tuple[str, Any], ...]
 Settled: TypeAlias = tuple[tuple[str, Ask | None], ...]
-"""The gates whose `Ask` a person has answered, each with its `Ask`; None stands for whatever it asked."""
+"""The gates whose `Ask` a person has answered, each with its `Ask`; None stands for any question of the gate."""
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
+
+
+class Waiting:
+    """The verdict is not there yet: a question waits for its answer."""
+
+
+WAITING = Waiting()
 
 
 class Judged(Struct, frozen=True):
@@ -37,50 +45,164 @@ class Judged(Struct, frozen=True):
 
     @property
     def asking(self) -> tuple[str, ...]:
-        """Whose questions are new."""
+        """The gates whose questions are new."""
         return tuple(sorted(asks_of(self.new)))
 
 
-async def judge_again(
-    segment: Segment,
-    passage: Passage,
-    held: Any,
-    settled: Settled,
-    only: Callable[[Hook], bool] | None = None,
-) -> Judged:
-    """The strictest of the verdict that holds so far and what the gates say now; at equal rank the old one.
+class Questions:
+    """The verdicts of one pass that a person may have to answer, and the questions that are open.
 
-    Of a gate whose `Ask` was answered only a refusal still counts, or an `Ask` on other terms: a new question.
+    `prior` are the verdicts that the log had when the pass began; each is served once. `_known` are the hooks of the
+    agent that wrote the log, if it was another one.
     """
-    event = passage.point.event
-    passage.answers = before = () if rank_of(event, held) is None else (("recorded", held),)
-    await passage.judge(only)
-    said = passage.answers[len(before) :]
-    new = tuple([(name, decision) for name, decision in said if _counts(event, name, decision, settled)])
-    passage.answers = new
-    verdict = strictest(event, new)
-    if verdict is None or (held is not None and _rank(event, verdict) >= _rank(event, held)):
-        return Judged(held)
-    return Judged(verdict, new)
+
+    __slots__ = ("_journal", "_known", "_prior", "resumed")
+
+    def __init__(self, journal: Journal, *, resumed: bool) -> None:
+        self._journal = journal
+        self.resumed = resumed
+        self._prior = prior_verdicts(journal.fold) if resumed else ()
+        self._known: set[tuple[str, str, str]] | None = None
+
+    # ------------------------------------------------------------ verdicts
+
+    async def decide(self, passage: Passage, reviewed: Callable[[], str] = str, settled: Settled = ()) -> Any:
+        """The verdict on an event other than a tool call: None if no gate spoke, WAITING if a person must answer.
+
+        `reviewed` gives the digest of what a person would review; an answer to something else does not count.
+        `settled` are gates whose question was answered with what is judged here.
+        """
+        name, about = passage.point.name, passage.about
+        if self.resumed and (prior := self._take_prior(name, about)) is not None:
+            return await self._decide_again(passage, reviewed, prior)
+        verdict = await passage.judge() if not settled else (await self.judge_again(passage, None, settled)).verdict
+        if passage.answers:
+            self._journal.record(HookDecided(name, about, verdict, passage.answers, took=passage.took))
+        if type(verdict) is not Ask:
+            return verdict
+        self.put(self.question(passage, verdict, reviewed(), asks_of(passage.answers)))
+        return WAITING
+
+    async def _decide_again(self, passage: Passage, reviewed: Callable[[], str], prior: HookDecided) -> Any:
+        """The verdict on an event that the log has one of: gates are asked again, and the strictest of both holds."""
+        event, about = passage.point.event, passage.about
+        answered = self.answer_to(about)
+        if answered is not None and answered.digest != reviewed():
+            answered = None
+        held = prior.verdict if answered is None else after_answer(event, prior.answers, answered)
+        settled = () if answered is None else settled_by(prior.answers)
+        judged = await self.judge_again(passage, held, settled, self.asked_again(about))
+        passage.answers = (*prior.answers, *judged.new)
+        if judged.new:
+            name, answers, took = passage.point.name, passage.answers, passage.took
+            self._journal.record(HookDecided(name, about, judged.verdict, answers, took=took))
+        if not isinstance(judged.verdict, Ask):
+            return judged.verdict
+        by = judged.asking or asks_of(prior.answers)
+        self.put(self.question(passage, judged.verdict, reviewed(), by))
+        return WAITING
+
+    def _take_prior(self, event: str, about: str) -> HookDecided | None:
+        """What the log had to say of this stage when the pass began; it is served once."""
+        for decided in reversed(self._prior):
+            if decided.event == event and decided.about == about:
+                self._prior = tuple([one for one in self._prior if (one.event, one.about) != (event, about)])
+                return decided
+        return None
+
+    async def judge_again(
+        self, passage: Passage, held: Any, settled: Settled, only: Callable[[Hook], bool] | None = None
+    ) -> Judged:
+        """The strictest of the verdict that holds so far and what the gates say now; at equal rank the old one.
+
+        Of a gate whose `Ask` was answered only a refusal still counts, or an `Ask` on other terms: a new question.
+        """
+        event = passage.point.event
+        passage.answers = before = () if rank_of(event, held) is None else (("recorded", held),)
+        await passage.judge(only)
+        said = passage.answers[len(before) :]
+        new = tuple([(name, decision) for name, decision in said if _counts(event, name, decision, settled)])
+        passage.answers = new
+        verdict = strictest(event, new)
+        if verdict is None or (held is not None and _rank(event, verdict) >= _rank(event, held)):
+            return Judged(held)
+        return Judged(verdict, new)
+
+    def asked_again(self, about: str) -> Callable[[Hook], bool]:
+        """Which gates are asked again on resume: all, except those that would meet what they wrote when first asked.
+
+        A gate may say otherwise: with `on_resume="rerun"` it is always asked, with "reuse" only if the agent that
+        wrote the log did not have it.
+        """
+        turn, known = self._journal.fold.turn, self._known
+        written = turn.writers if turn is not None else ()
+
+        def asks(hook: Hook) -> bool:
+            if hook.on_resume is None:
+                return not written or (stage_of(hook.event.__name__, about), hook.name) not in written
+            if hook.on_resume == "rerun":
+                return True
+            return known is not None and (hook.event.__name__, hook.kind, hook.name) not in known
+
+        return asks
+
+    def note_known(self, hooks: Iterable[tuple[str, str, str]]) -> None:
+        """The hooks of the agent that wrote the log, by event, kind and name: it was not this one."""
+        self._known = set(hooks)
+
+    # ------------------------------------------------------------ questions
+
+    @property
+    def waiting(self) -> tuple[Asked, ...]:
+        """The open questions."""
+        turn = self._journal.fold.turn
+        return turn.waiting if turn is not None else ()
+
+    def is_waiting(self, ask_id: str) -> bool:
+        """Whether a question is open."""
+        return any(asked.id == ask_id for asked in self.waiting)
+
+    def put(self, asked: Asked) -> None:
+        """Ask a person, once."""
+        if not self.is_waiting(asked.id):
+            self._journal.record(asked)
+
+    def suspend(self) -> None:
+        """Wait for the answers to all open questions."""
+        self._journal.record(Suspended(self.waiting, self._journal.time.take()))
+
+    def answer_to(self, ask_id: str) -> Answered | None:
+        """The latest answer to a question of this turn."""
+        turn = self._journal.fold.turn
+        for answered in reversed(turn.answered if turn is not None else ()):
+            if answered.id == ask_id:
+                return answered
+        return None
+
+    def question(
+        self, passage: Passage, ask: Ask, digest: str, by: Iterable[str], *, call: ToolCall | None = None
+    ) -> Asked:
+        """The question of an `Ask`, bound to the digest of what is asked about."""
+        allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
+        expires_at = None if ask.expires is None else self._journal.now() + ask.expires
+        name, names = passage.point.name, tuple(sorted(by))
+        return Asked(
+            passage.about, name, ask.question, allow, digest, names, call, ask.approvers, ask.default, expires_at
+        )
+
+    def responded_by(self, text: str) -> Settled:
+        """The gates whose question a person answered with these very words: they do not ask about them again."""
+        turn = self._journal.fold.turn
+        answered = turn.answered if turn is not None else ()
+        given = [one for one in answered if isinstance(one.answer, Respond) and one.answer.text == text]
+        return tuple([(name, None) for one in given for name in one.covers])
 
 
-def asked_again(segment: Segment, about: str) -> Callable[[Hook], bool]:
-    """Which gates are asked again on resume: all, but for those that would meet what they wrote when first asked.
-
-    A gate may say otherwise: with `on_resume="rerun"` it is always asked, with "reuse" only if the agent that wrote
-    the log did not have it.
-    """
-    turn, known = segment.fold.turn, segment.known
-    written = turn.writers if turn is not None else ()
-
-    def asks(hook: Hook) -> bool:
-        if hook.on_resume is None:
-            return not written or (stage_of(hook.event.__name__, about), hook.name) not in written
-        if hook.on_resume == "rerun":
-            return True
-        return known is not None and (hook.event.__name__, hook.kind, hook.name) not in known
-
-    return asks
+def prior_verdicts(fold: Fold) -> tuple[HookDecided, ...]:
+    """The verdicts of gates that the log has of the turn and of its open step."""
+    if fold.turn is None:
+        return ()
+    return (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
 
 
 def settled_by(answers: Answers) -> Settled:
@@ -91,14 +213,6 @@ def settled_by(answers: Answers) -> Settled:
 def asks_of(answers: Answers) -> Iterable[str]:
     """The names of the gates that ask."""
     return [name for name, decision in answers if isinstance(decision, Ask)]
-
-
-def words_of_a_person(segment: Segment, text: str) -> Settled:
-    """The gates whose question a person answered with these very words: they do not ask about them again."""
-    turn = segment.fold.turn
-    answered = turn.answered if turn is not None else ()
-    given = [one for one in answered if isinstance(one.answer, Respond) and one.answer.text == text]
-    return tuple([(name, None) for one in given for name in one.covers])
 
 
 def _counts(event: type[AnyEvent], name: str, decision: Any, settled: Settled) -> bool:
@@ -118,16 +232,6 @@ def _terms(ask: Ask) -> frozenset[str] | None:
 def _rank(event: type[AnyEvent], decision: Any) -> int:
     rank = rank_of(event, decision)
     return len(event.ranks) if rank is None else rank
-
-
-def question(
-    segment: Segment, passage: Passage, ask: Ask, digest: str, by: Iterable[str], *, call: ToolCall | None = None
-) -> Asked:
-    """The question that an `Ask` puts, bound to the digest of what is asked about."""
-    allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
-    expires_at = None if ask.expires is None else segment.now() + ask.expires
-    name, names = passage.point.event.__name__, tuple(sorted(by))
-    return Asked(passage.about, name, ask.question, allow, digest, names, call, ask.approvers, ask.default, expires_at)
 
 
 def after_answer(event: type[AnyEvent], answers: Answers, answered: Answered) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
-from windlass._hooks.compiled import Point
+from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage, Site
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, compose, passed_request
@@ -31,10 +31,9 @@ from windlass.protocols import Model
 from windlass.records import HookDecided, HookFailed, Record, SideReplied
 from windlass.turns import Asker, Turn, name_in_chain
 
-from .retrying import with_retries
-
-if TYPE_CHECKING:
-    from .segment import Segment
+from .journal import Journal
+from .limits import Limits
+from .retries import with_retries
 
 DEEPEST = 3
 """How many side calls may be inside each other."""
@@ -42,46 +41,61 @@ DEEPEST = 3
 _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 
 
-async def ask(segment: Segment, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
-    """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""
-    if len(asker.chain) > DEEPEST:
-        names = " → ".join([name_in_chain(link) for link in asker.chain])
-        raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
-    asked: Any = segment.program.models.get(model) if isinstance(model, str) else model
-    if not hasattr(asked, "reply"):
-        raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
-    request = _request(asked, asker, messages, options)
-    fingerprint = request_digest(request)
-    key = _key(segment, asker, fingerprint)
-    if segment.resumed and asker.recorded and segment.fold.turn is not None:
-        for side in segment.fold.turn.sides:
-            if (side.key, side.fingerprint) == (key, fingerprint):
-                return side.reply
-    return await SideCall(segment, asker, asked, request, key, fingerprint).make()
+class SideCalls:
+    """The side calls of one pass, each counted among equal ones."""
+
+    __slots__ = ("_counts", "_journal", "_limits", "_resumed", "hooks")
+
+    def __init__(self, journal: Journal, limits: Limits, hooks: CompiledHooks, *, resumed: bool) -> None:
+        self._journal = journal
+        self._limits = limits
+        self._resumed = resumed
+        self._counts: dict[str, int] = {}
+        self.hooks = hooks
+
+    async def ask(self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+        """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""
+        if len(asker.chain) > DEEPEST:
+            names = " → ".join([name_in_chain(link) for link in asker.chain])
+            raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
+        program, turn = self._journal.program, self._journal.fold.turn
+        asked: Any = program.models.get(model) if isinstance(model, str) else model
+        if not hasattr(asked, "reply"):
+            raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
+        request = _request(asked, asker, messages, options)
+        fingerprint = request_digest(request)
+        key = self._key(asker, fingerprint)
+        if self._resumed and asker.recorded and turn is not None:
+            for side in turn.sides:
+                if (side.key, side.fingerprint) == (key, fingerprint):
+                    return side.reply
+        if not asker.recorded:
+            site = cast(Site, Unrecorded(site))
+        return await SideCall(self._journal, self._limits, site, self.hooks, asker, asked, request, key).make(
+            fingerprint
+        )
+
+    def _key(self, asker: Asker, fingerprint: str) -> str:
+        """Who asks, about what, and its number among equal questions: the order of other questions changes nothing."""
+        place = f"{asker.event}:{self._within_session(asker.about)}:{asker.by}"
+        counted = f"{place}:{fingerprint}"
+        self._counts[counted] = number = self._counts.get(counted, 0) + 1
+        return f"{place}#{number}"
+
+    def _within_session(self, about: str) -> str:
+        """What a question is about, without the session: a fork has another, but its calls keep the ids they had."""
+        fold = self._journal.fold
+        if about.startswith(f"{fold.session}/"):
+            return about.removeprefix(f"{fold.session}/")
+        for call in fold.open.calls if fold.open is not None else ():
+            if about == call or about.startswith(f"{call}/"):
+                return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
+        return about
 
 
 def _refused(asker: Asker, text: str) -> HookError:
     """The error of a side call that is not made, in the name of the hook that asked, if it was one."""
     return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
-
-
-def _key(segment: Segment, asker: Asker, fingerprint: str) -> str:
-    """Who asks, about what, and its number among equal questions: the order of other questions changes nothing."""
-    place = f"{asker.event}:{_within_session(segment, asker.about)}:{asker.by}"
-    counted = f"{place}:{fingerprint}"
-    segment.side_calls[counted] = number = segment.side_calls.get(counted, 0) + 1
-    return f"{place}#{number}"
-
-
-def _within_session(segment: Segment, about: str) -> str:
-    """What a question is about, without the session: a fork has another, but its calls keep the ids they had."""
-    fold = segment.fold
-    if about.startswith(f"{fold.session}/"):
-        return about.removeprefix(f"{fold.session}/")
-    for call in fold.open.calls if fold.open is not None else ():
-        if about == call or about.startswith(f"{call}/"):
-            return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
-    return about
 
 
 def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any]) -> ModelRequest:
@@ -106,28 +120,38 @@ _OPTIONS = ("system", "settings", "output", *COMMON, "extra")
 class SideCall:
     """One side call: through the guards' rewrites and gates, inside their wraps, past their transformers.
 
-    A hook that made it, itself or through others, is none of them.
+    A hook that made it, itself or through others, does not meet it.
     """
 
     __slots__ = (
-        "about", "asker", "attempts", "fingerprint", "judged", "key", "model", "point", "refusal", "request", "said",
-        "segment", "site", "standing", "transforms",
+        "_journal", "_limits", "_model_wraps", "about", "asker", "attempts", "fingerprint", "judged", "key", "model",
+        "point", "refusal", "request", "said", "site", "standing", "transforms",
     )  # fmt: skip
 
     def __init__(
-        self, segment: Segment, asker: Asker, model: Model, request: ModelRequest, key: str, fingerprint: str
+        self,
+        journal: Journal,
+        limits: Limits,
+        site: Site,
+        hooks: CompiledHooks,
+        asker: Asker,
+        model: Model,
+        request: ModelRequest,
+        key: str,
     ) -> None:
-        self.segment = segment
+        self._journal = journal
+        self._limits = limits
+        self.site = site
         self.asker = asker
         self.model = model
         self.request = self.judged = request
         self.key = key
         self.about = f"side:{key}"
-        self.fingerprint = fingerprint
-        self.site: Site = segment if asker.recorded else cast(Site, Unrecorded(segment))
-        guards = [h for h in segment.hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)]
+        self.fingerprint = ""
+        guards = [h for h in hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)]
         self.point = Point(ModelCalling, guards) if guards else None
-        self.transforms = tuple([t for t in segment.hooks.transforms if t.band == "guard"])
+        self.transforms = tuple([t for t in hooks.transforms if t.band == "guard"])
+        self._model_wraps = hooks.model_wraps
         self.attempts = 0
         self.standing: ModelReply | None = None
         self.said: ModelReply | None = None
@@ -136,8 +160,9 @@ class SideCall:
     def _meets(self, hook: object) -> bool:
         return not any(hook is link for link in self.asker.chain)
 
-    async def make(self) -> ModelReply:
+    async def make(self, fingerprint: str) -> ModelReply:
         """The reply that the asker gets, and the log."""
+        self.fingerprint = fingerprint
         reply = None
         if self.point is not None:
             passage = self._passage(self.point, self.request, self.about)
@@ -153,7 +178,7 @@ class SideCall:
             self._write_attempt()
         self._write(SideReplied(self.key, self.fingerprint, reply, self.asker.by, paid))
         if self.asker.recorded:
-            await self.segment.commit()
+            await self._journal.commit()
         return reply
 
     # ------------------------------------------------------------ the guards
@@ -189,7 +214,7 @@ class SideCall:
 
     async def _in_wraps(self) -> ModelReply:
         """What leaves the outermost wrap. A refusal stands whatever a wrap makes of it."""
-        wraps = [h for h in self.segment.hooks.model_wraps if (h.band == "guard" or h.side_calls) and self._meets(h)]
+        wraps = [h for h in self._model_wraps if (h.band == "guard" or h.side_calls) and self._meets(h)]
         if not wraps:
             return await self._attempt(self.judged)
         onion = compose(
@@ -215,7 +240,7 @@ class SideCall:
 
     async def _attempt(self, request: ModelRequest) -> ModelReply:
         """One attempt: what the guards have not judged goes to them first, then the limits are checked."""
-        segment = self.segment
+        program = self._journal.program
         if request is not self.judged:
             request = passed_request(request, self.judged)
         self._write_attempt()
@@ -224,8 +249,8 @@ class SideCall:
             answer = await self._judge(self._passage(self.point, request, f"{self.about}/attempt.{self.attempts}"))
             if answer is not None:
                 return answer
-        model = self.model if request.model == self.model.name else segment.model(request)
-        segment.program.budget.of(model).check(request)
+        model = self.model if request.model == self.model.name else program.model_for(request)
+        program.budget.of(model).check(request)
         reply = transform_reply(self.transforms, reply_of(model.name, await self._replied(model, request)))
         self.standing = self.said = reply
         return reply
@@ -234,13 +259,13 @@ class SideCall:
         """What the model replies. The default retries hold; hooks on `Erring` are not asked."""
 
         async def reply() -> Any:
-            segment, asker = self.segment, self.asker
-            if segment.limited("model") and (stopped := segment.stopped_before("model")) is not None:
+            limits, asker = self._limits, self.asker
+            if limits.exist("model") and (stopped := limits.stop_before("model")) is not None:
                 self.refusal = _refused(asker, f"{asker.by!r} may not ask a model: {stopped.detail}")
                 raise self.refusal
             return await model.reply(request)
 
-        return with_retries(reply, self.segment.program.policy, self.segment.clock)
+        return with_retries(reply, self._journal.program.policy, self._journal.program.clock)
 
     # ------------------------------------------------------------ the log
 
@@ -252,26 +277,21 @@ class SideCall:
             self._write(SideReplied(key, self.fingerprint, reply, self.asker.by))
 
     def _write(self, record: Record) -> None:
-        segment = self.segment
-        if not self.asker.recorded:
-            return
-        if segment.opening is None and segment.message is not None and not segment.began:  # a wrap of the turn asks
-            segment.early = (*segment.early, record)
-        else:
-            segment.record(record)
+        if self.asker.recorded:
+            self._journal.record_side(record)
 
 
 class Unrecorded:
-    """A segment whose turn is over, for a side call that somebody prepares: the guards look at it, nothing is kept."""
+    """The site of a pass whose turn is over, for a side call that is prepared: guards look at it, nothing is kept."""
 
     closed = False
 
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
+    def __init__(self, site: Site) -> None:
+        self._site = site
 
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
         """A guard that looks at what is prepared may ask, too."""
-        return await ask(self._segment, asker._replace(recorded=False), model, messages, options)
+        return await self._site.ask(asker._replace(recorded=False), model, messages, options)
 
     def record(self, record: Record) -> None:
         """Forget it."""
@@ -280,7 +300,7 @@ class Unrecorded:
         """Forget them."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._segment, name)
+        return getattr(self._site, name)
 
 
 # ---------------------------------------------------------------- fingerprints

@@ -45,7 +45,7 @@ class ConsumerWait:
             await self._over.wait()
 
 
-class Handover(Generic[T]):
+class Channel(Generic[T]):
     """A channel. A value keeps its place until the consumer comes back for the next; a consumer that leaves ends it.
 
     With one place (the default) the producer waits for the consumer after each value.
@@ -75,6 +75,10 @@ class Handover(Generic[T]):
         if self._idle:
             self._idle = False
             self._ready.set()
+
+    def note_sent(self, sent: int) -> None:
+        """How many events were numbered so far; another pass over the turn counts on."""
+        self.sent = sent
 
     async def room(self) -> None:
         """Wait until there are places again."""

@@ -1,7 +1,7 @@
 """The seven composites' contracts, and the set of them that an agent runs on.
 
 Between composites the state travels as its accumulator: they read what they need of the `Fold` and change it only by
-`segment.record`. Its immutable value, `fold.state`, is made for whoever asks: a hook, a criterion, a phase handler.
+recording. Its immutable value, `fold.state`, is made for hooks, criteria and phase handlers that ask for it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PhaseHandler(Protocol):
 
 
 class Composites(Struct, frozen=True):
-    """How each composite is made for a segment. Any can be replaced; none can be left out."""
+    """How each composite is made for a pass. Any can be replaced; none can be left out."""
 
     lifecycle: Callable[[Segment], ExecutionLifecycle]
     runner: Callable[[Segment], StepRunner]

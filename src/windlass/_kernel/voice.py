@@ -9,7 +9,7 @@ from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.streams import Saying, Speech, pieces_of, transform_reply
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
-from windlass.events import ModelCalled, Retracted
+from windlass.events import ModelCalled, Retracted, TurnEnding
 from windlass.messages import Message, ModelReply, ToolCallPart
 from windlass.outcomes import Completed
 from windlass.records import (
@@ -27,14 +27,14 @@ from windlass.records import (
     ToolDecided,
 )
 
-from .handover import Handover
+from .channel import Channel
 
 PLACES = 64
 """How many deltas and facts may wait for the consumer of a stream before the turn waits for it."""
 
 
 class Voice:
-    """Turns what a segment does into one numbered stream.
+    """Turns what a pass does into one numbered stream.
 
     Where a hook can still change a whole reply the voice is `mute`: the words wait, and with them all facts that come
     after, until the hook has spoken. A reply that does not stand is never told: its facts go without their words, and
@@ -44,32 +44,34 @@ class Voice:
 
     __slots__ = (
         "_doubt", "_held", "_latest", "_mask", "_observe", "_said", "_seq", "_session", "_shown", "_transforms",
-        "_unsaid", "attempt", "handover", "mute", "reply", "round", "speaking", "speech", "step", "withholds",
+        "_unheard", "_unsaid", "attempt", "channel", "mute", "reply", "round", "speaking", "speech", "step",
+        "withholds",
     )  # fmt: skip
 
     def __init__(
         self,
-        handover: Handover[StreamEvent],
+        channel: Channel[StreamEvent],
         hooks: CompiledHooks,
         session: str,
         observe: Callable[[Fact], None],
         mask: Callable[[str], str] | None = None,
     ) -> None:
         self._mask = mask
-        self.handover = handover
+        self.channel = channel
         self._session = session
         self._observe = observe
         self._transforms = hooks.transforms
-        self._seq = handover.sent
+        self._seq = channel.sent
         self._held: list[Fact] | None = None
-        self._shown = self._unsaid = self._doubt = False
+        self._shown = self._unsaid = self._doubt = self._unheard = False
         self._said: ModelReply | None = None
         self._latest: Saying | None = None
         self.speaking = False
         self.speech: Speech | None = None
         self.reply: ModelReply | None = None
         self.step = self.round = self.attempt = 0
-        self.withholds = hooks.turn_ending is not None and bool(hooks.turn_ending.holders)
+        ending = hooks.at(TurnEnding)
+        self.withholds = ending is not None and bool(ending.holders)
         self.mute = bool(hooks.holders)
 
     # ------------------------------------------------------------ facts
@@ -97,7 +99,7 @@ class Voice:
 
     def _offer(self, event: Any) -> None:
         self._seq += 1
-        self.handover.offer(event.replace(seq=self._seq))
+        self.channel.offer(event.replace(seq=self._seq))
 
     # ------------------------------------------------------------ words
 
@@ -109,6 +111,22 @@ class Voice:
         self.reply = self._said = self._latest = None
         self.speech = Speech(self._transforms)
         self.speaking = True
+
+    def finish(self) -> None:
+        """The attempt is over, whatever came of it."""
+        self.speaking = False
+
+    def fail(self) -> None:
+        """The attempt failed: nothing of it counts."""
+        self.speech = None
+
+    def mute_replies(self) -> None:
+        """Hold replies back from here on: a person may have to judge one that the log has."""
+        self.mute = True
+
+    def note_unheard(self) -> None:
+        """The turn has an answer that no stream has told."""
+        self._unheard = True
 
     def take_back_attempt(self) -> None:
         """The attempt failed and the model is asked again: what was shown of it does not count."""
@@ -145,11 +163,11 @@ class Voice:
         self._shown = True
         if kind is ArgumentsDelta:
             call = self._call_id(part)
-            self.handover.offer(
+            self.channel.offer(
                 ArgumentsDelta(text, part, self.step, self.round, self.attempt, self._seq, "", call, name)
             )
         else:
-            self.handover.offer(kind(text, part, self.step, self.round, self.attempt, self._seq))
+            self.channel.offer(kind(text, part, self.step, self.round, self.attempt, self._seq))
 
     def _call_id(self, part: int) -> str:
         """Our id of the call that is being said: its place among the calls of the reply."""
@@ -216,7 +234,7 @@ class Voice:
     def _let_go(self) -> None:
         """Something else begins: what stands is said before it, what does not is told without its words."""
         if self._doubt:
-            self._quietly()
+            self._release_redacted()
         else:
             self.release()
 
@@ -234,7 +252,7 @@ class Voice:
         """The reply does not stand: what was shown is taken back, what was held is told without its words."""
         self._retract(reason)
         self.reply = None
-        self._quietly()
+        self._release_redacted()
 
     def admit(self, step: int, message: Message | None) -> None:
         """The reply of a step has entered the transcript as another message, or not at all: then nothing is said."""
@@ -255,7 +273,7 @@ class Voice:
         for step in steps:
             self._take_back(step, "the turn was rewound")
 
-    def _quietly(self) -> None:
+    def _release_redacted(self) -> None:
         held, self._held = self._held, None
         self._unsaid = self._doubt = False
         for fact in held or ():
@@ -277,9 +295,9 @@ class Voice:
 
     # ------------------------------------------------------------ the end
 
-    def end(self, step: int, text: str | None, concluded: str | None, unheard: str) -> None:
+    def end(self, step: int, text: str | None, concluded: str | None, answer: Callable[[], str]) -> None:
         """The ending hooks have spoken. `text` is what they made of the answer, `concluded` what was said instead of a
-        reply, `unheard` the answer that no stream has told; `step` is the last one of the turn."""
+        reply, `answer` gives the answer, which no stream may have told; `step` is the last one of the turn."""
         self._retract("the turn ended before the reply was whole")
         if text is not None:
             if self.reply is not None and not self.reply.tool_calls and self._held is None:
@@ -288,8 +306,8 @@ class Voice:
         else:
             self._let_go()
         said = concluded if text is None else text
-        if said is None and self.reply is None:
-            said = unheard
+        if said is None and self.reply is None and self._unheard:
+            said = answer()
         if said:
             self.step, self.round, self.attempt = max(step, self.step), 0, 0
             self._say(TextDelta, said, 0, "")
@@ -307,7 +325,7 @@ class Voice:
     def close(self) -> None:
         """Nothing more will be said. What is still held never stood."""
         self.drop("the turn ended before the reply was whole")
-        self.handover.sent = self._seq
+        self.channel.note_sent(self._seq)
 
 
 def _answers(fact: Fact) -> bool:

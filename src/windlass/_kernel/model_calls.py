@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncIterable
 from typing import Any
 
-from windlass._hooks.dispatch import Passage, cancelled
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import cancelled
 from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, passed_request
 from windlass.checking import checked_reply, is_reply, reply_of
+from windlass.context.budget import Meter
 from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError, name_raiser
@@ -20,9 +22,12 @@ from windlass.protocols import Model
 from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
 
-from .segment import Segment
+from .cancellation import Cancellation
+from .journal import Journal
+from .limits import Limits
 from .side_calls import stable_text
-from .speaking import Voice
+from .site import Site
+from .voice import Voice
 
 _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 
@@ -31,61 +36,77 @@ class RequestRefused(ModelError):
     """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with this."""
 
 
-class ModelCaller:
-    """Makes the model calls of a segment where somebody wraps them, counts tokens, looks on, listens or transforms.
+class ModelCalls:
+    """Makes the model calls of a pass, one at a time, each with its attempts. Every request leaves through `attempt`.
 
-    They are made one at a time, each with its attempts. Every request leaves through `attempt`. Where there are wraps,
-    `ask` goes through them to it and keeps account of the attempts: only a wrap makes a second one or changes the
-    request.
+    Where there are wraps, `ask` goes through them and keeps account of the attempts: only a wrap makes a second one or
+    changes the request. `number` is that of the latest attempt; `paid` says whether it gave the reply.
     """
 
     __slots__ = (
-        "_attempted", "_onion", "attended", "error", "fingerprint", "halted", "judged", "limited", "meter", "number",
-        "paid", "reply", "round", "said", "segment", "step", "transforms", "voice", "wrapped",
+        "_attempted", "_cancellation", "_journal", "_limits", "_onion", "_resumed", "_site", "_told", "attended",
+        "error", "fingerprint", "halted", "judged", "limited", "meter", "number", "paid", "reply", "round", "said",
+        "step", "transforms", "voice", "wrapped",
     )  # fmt: skip
 
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.voice = segment.voice
-        self.meter = segment.meter
-        self.transforms = segment.hooks.transforms
-        self.attended = segment.listens or self.meter is not None or bool(self.transforms)
+    def __init__(
+        self,
+        journal: Journal,
+        site: Site,
+        cancellation: Cancellation,
+        limits: Limits,
+        meter: Meter | None,
+        *,
+        resumed: bool,
+    ) -> None:
+        self._journal = journal
+        self._site = site
+        self._cancellation = cancellation
+        self._limits = limits
+        self._resumed = resumed
+        self._told = journal.audience.hears(ModelCalled)
+        self.voice = journal.audience.voice
+        self.meter = meter
+        self.transforms = site.hooks.transforms
+        self.attended = self._told or meter is not None or bool(self.transforms)
         self.paid = True
         self.number = 1
         self.fingerprint = ""
-        self.wrapped = segment.program.wraps_models
+        self.limited = limits.exist("model")
+        self.wrapped = bool(site.hooks.model_wraps)
         if self.wrapped:
             self.judged: ModelRequest | None = None
             self.halted: Halt | None = None
             self.reply: ModelReply | None = None
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
-            self.limited = segment.limited("model")
-            self._onion = segment.wrapped(
-                segment.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place
-            )
+            self._onion = site.wrapped(site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place)
 
-    def attempt(self, request: ModelRequest, step: int) -> Awaitable[Any]:
+    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
         """One request to one model: what it replies, as the transformers leave it."""
-        model = self.segment.model(request)
-        return self._attended(model, request, step) if self.attended else model.reply(request)
+        program = self._journal.program
+        model = program.model if request.model is program.model_name else program.model_for(request)
+        if self.attended:
+            return await self._observed(model, request, step)
+        reply: object = await model.reply(request)
+        return reply if is_reply(reply) else reply_of(model.name, reply)
 
-    async def _attended(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
-        """The same where somebody counts tokens, looks on, listens or transforms."""
-        meter, segment = self.meter, self.segment
+    async def _observed(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
+        """The same where tokens are counted, observers look on, a stream is read or transformers work."""
+        meter = self.meter
         ours = 0 if meter is None else meter.check(request)
-        if segment.listens:
-            segment.fact(ModelCalled, step, self.number, request, self.round)
+        if self._told:
+            self._journal.fact(ModelCalled, step, self.number, request, self.round)
         if self.voice is not None:
-            reply = await self._aloud(self.voice, model, request, step)
+            reply = await self._streamed(self.voice, model, request, step)
         else:
             reply = transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
 
-    async def _aloud(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
-        """The same for somebody who listens. Of attempts that run side by side the first is heard."""
+    async def _streamed(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
+        """The same for the consumer of a stream. Of attempts that run side by side the first is streamed."""
         if voice.speaking:
             return transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
         voice.begin(step, self.round, self.number)
@@ -93,18 +114,18 @@ class ModelCaller:
             stream = getattr(model, "stream", None)
             if stream is None:
                 return voice.whole(reply_of(model.name, await model.reply(request)))
-            return voice.whole(await self._heard(voice, model.name, stream(request)))
+            return voice.whole(await self._read_stream(voice, model.name, stream(request)))
         except Exception:
-            voice.speech = None
+            voice.fail()
             raise
         finally:
-            voice.speaking = False
+            voice.finish()
 
-    async def _heard(self, voice: Voice, model: str, pieces: object) -> ModelReply:
-        """The model is heard while it speaks; its last word is the whole reply."""
+    async def _read_stream(self, voice: Voice, model: str, pieces: object) -> ModelReply:
+        """Read the pieces of a reply as they come; the last one is the whole reply."""
         if not isinstance(pieces, AsyncIterable):
             raise BadReply(f"the stream of model {model!r} is a {type(pieces).__name__}, not an async generator")
-        handover = voice.handover
+        channel = voice.channel
         reply: ModelReply | None = None
         try:
             async for piece in pieces:
@@ -117,8 +138,8 @@ class ModelCaller:
                     voice.feed(kind, piece.text, piece.part, piece.name if kind is ArgumentsDelta else "")
                 else:
                     reply = reply_of(model, piece)
-                if handover.full:
-                    await self.segment.wait_for_consumer(handover.room())
+                if channel.full:
+                    await self._journal.audience.wait_for_consumer()
         finally:
             if (close := getattr(pieces, "aclose", None)) is not None:
                 await close()
@@ -138,8 +159,9 @@ class ModelCaller:
         self.round = round_
         if not self.wrapped:
             self.number = tried + 1
-            given = await self.attempt(request, step)
-            return given if self.attended or is_reply(given) else reply_of(request.model, given)
+            if self.limited and self._limits.stop_before("model") is not None:
+                return None
+            return await self.attempt(request, step)
         self.judged, self.step = request, step
         self.number = self._attempted = tried
         self.reply = self.error = None
@@ -169,6 +191,10 @@ class ModelCaller:
         reply: ModelReply = given
         return reply
 
+    def settle(self) -> None:
+        """The reply is about to be recorded with its cost."""
+        self._limits.note_standing(None)
+
     def _place(self, _: ModelRequest) -> tuple[str, tuple[Any, ...]]:
         """What the wraps work on: the step, and the round if there was more than one."""
         return f"{self.step}" if self.round == 1 else f"{self.step}.{self.round}", ()
@@ -189,7 +215,7 @@ class ModelCaller:
         """Whether the gates halted the turn over a changed request: then it is concluded."""
         halt, self.halted = self.halted, None
         if halt is not None:
-            self.segment.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
+            self._journal.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
         return halt is not None
 
     def _guarded(self, request: ModelRequest, given: ModelReply) -> ModelReply:
@@ -197,25 +223,24 @@ class ModelCaller:
         if self.reply is not None:
             self.reply = given
             if self.limited:
-                self.segment.standing = given.usage
+                self._limits.note_standing(given.usage)
         return given
 
     async def _innermost(self, request: ModelRequest) -> ModelReply:
-        self.segment.refuse_cancelled()
+        self._cancellation.check()
         self.number += 1
         self.fingerprint = ""
         if request is not self.judged:
             request = passed_request(request, self.judged)
-        if (self.number > 1 or request is not self.judged or self.segment.resumed) and (
+        if (self.number > 1 or request is not self.judged or self._resumed) and (
             settled := await self._before(request)
         ) is not None:
             return settled
-        if self.limited and (stopped := self.segment.stopped_before("model")) is not None:
+        if self.limited and (stopped := self._limits.stop_before("model")) is not None:
             self.halted = Halt(stopped.detail)
             raise RequestRefused(stopped.detail)
         try:
-            given = await self.attempt(request, self.step)
-            reply = given if self.attended or is_reply(given) else reply_of(request.model, given)
+            reply = await self.attempt(request, self.step)
         except Exception as error:
             name_raiser(error, "")
             self._write_attempt()
@@ -231,24 +256,23 @@ class ModelCaller:
             self._write_attempt()
         self.reply = reply
         if self.limited:
-            self.segment.standing = reply.usage
+            self._limits.note_standing(reply.usage)
         if self.transforms:
             self.said.append(reply)
         return reply
 
     async def _before(self, request: ModelRequest) -> ModelReply | None:
         """What the log has is served; what the gates have not judged goes to them first."""
-        segment = self.segment
         if self.judged is None:
             raise HookError("call_next was kept and called when the call was over", hook="", event="ModelCall")
         if self.number > 1:
             self._write_attempt()
         changed = request is not self.judged
         self.fingerprint = fingerprint_of(self.judged, request) if changed else ""
-        if segment.resumed and (served := self._served()) is not None:
+        if self._resumed and (served := self._served()) is not None:
             return self._serve(served)
-        if changed and segment.hooks.model_calling is not None:
-            return await self._judge(request)
+        if changed and (point := self._site.hooks.at(ModelCalling)) is not None:
+            return await self._judge(point, request)
         return None
 
     def _write_attempt(self) -> None:
@@ -256,25 +280,24 @@ class ModelCaller:
         if self.reply is not None or self.error is not None:
             error = None if self.error is None else error_value(self.error)
             number = self._attempted = self._attempted + 1
-            self.segment.record(ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error))
+            attempted = ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error)
+            self._journal.record(attempted)
             self.reply = self.error = None
-            self.segment.standing = None
+            self._limits.note_standing(None)
 
     def _write_reply(self) -> None:
         """A wrap raised although the last attempt gave a reply: that is recorded, as it is paid for."""
         if self.reply is not None:
             self._write_attempt()
 
-    async def _judge(self, request: ModelRequest) -> ModelReply | None:
+    async def _judge(self, point: Point, request: ModelRequest) -> ModelReply | None:
         """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""
-        segment = self.segment
-        point = segment.hooks.model_calling
-        assert point is not None
-        about = f"{step_id(segment.fold.session, self.step)}/attempt.{self.number}"
-        passage = Passage(point, ModelCalling(request, segment.turn), segment, about)
+        journal, site = self._journal, self._site
+        about = f"{step_id(journal.fold.session, self.step)}/attempt.{self.number}"
+        passage = site.passage(point, ModelCalling(request, site.turn), about)
         verdict = await passage.judge()
         if passage.answers:
-            segment.record(HookDecided("ModelCalling", about, verdict, passage.answers, took=passage.took))
+            journal.record(HookDecided("ModelCalling", about, verdict, passage.answers, took=passage.took))
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Ask):
@@ -285,7 +308,7 @@ class ModelCaller:
         return None
 
     def _served(self) -> ModelAttempted | None:
-        open_step = self.segment.fold.open
+        open_step = self._journal.fold.open
         for attempt in open_step.attempts if open_step is not None else ():
             if (attempt.round, attempt.attempt, attempt.fingerprint) == (self.round, self.number, self.fingerprint):
                 return attempt

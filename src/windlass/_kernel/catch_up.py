@@ -11,8 +11,8 @@ from windlass.approvals import CHILD
 from windlass.errors import StoreError
 from windlass.records import Delegated, Record, SessionOpened
 
-from .delegates import Compiles
-from .delegating import program_of
+from .child_program import program_of
+from .delegation import Compiles
 from .program import Program
 
 Mask: TypeAlias = Callable[[Record], Record]

@@ -1,4 +1,4 @@
-"""Work that must not be broken off: who is cancelled meanwhile hears of it when the work is done."""
+"""Work that must not be broken off: a cancel waits until it is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 async def shielded(work: Coroutine[Any, Any, T], patience: float | None = None) -> T:
-    """What the work gives. If one was cancelled, that is raised after it; `patience` bounds the wait from then on."""
+    """Await work that must not be broken off: a cancel is raised when the work is done.
+
+    `patience` bounds the wait from the cancel on.
+    """
     task = asyncio.ensure_future(work)
     clock = asyncio.get_running_loop().time
     cancelled: asyncio.CancelledError | None = None

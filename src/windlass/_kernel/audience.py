@@ -1,0 +1,171 @@
+"""Who hears of a pass: its observers, the consumer of its stream, and the agents above it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from windlass._hooks.compiled import CompiledHooks
+from windlass._hooks.hooks import Hook
+from windlass._hooks.observers import Backlog, Observers
+from windlass._hooks.readers import Source
+from windlass.deltas import StreamEvent
+from windlass.events import ToolReturning
+from windlass.records import Answered, Fact
+from windlass.slots import Slot
+from windlass.states import Fold
+from windlass.turns import Host, Turn
+
+from .active_time import ActiveTime
+from .channel import Channel
+from .voice import Voice, without_words
+
+
+class Bystander:
+    """What stands behind the turn of an observer, whose state is that of its fact: the caller's scope and the slots."""
+
+    __slots__ = ("_hooks", "scope")
+
+    closed = False
+
+    def __init__(self, hooks: CompiledHooks, scope: Any) -> None:
+        self._hooks = hooks
+        self.scope = scope
+
+    def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
+        return self._hooks.slot(key)
+
+
+class Audience:
+    """Tells facts to everyone who listens. A child's facts are told above it, too, with the child's path.
+
+    `listens` is False if nobody does: then nothing is told. `known_above` are answers that came from above. `holds`
+    says that a person may have to judge a reply that the log has.
+    """
+
+    __slots__ = (
+        "_above", "_fold", "_observers", "_scope", "_time", "backlog", "hides_attempts", "hooks", "known_above",
+        "listens", "voice",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        hooks: CompiledHooks,
+        observers: Observers,
+        fold: Fold,
+        scope: Any,
+        time: ActiveTime,
+        *,
+        channel: Channel[StreamEvent] | None = None,
+        mask: Callable[[str], str] | None = None,
+        above: Audience | None = None,
+        known_above: tuple[Answered, ...] = (),
+        holds: bool = False,
+    ) -> None:
+        self.hooks = hooks
+        self.voice = None if channel is None else Voice(channel, hooks, fold.session, self.observe, mask)
+        self._above = above if above is not None and above.listens else None
+        self.listens: bool = bool(hooks.listeners) or channel is not None or self._above is not None
+        self.known_above = known_above
+        if holds and self.voice is not None:
+            self.voice.mute_replies()
+        if self.listens:
+            self.backlog = Backlog()
+            self.hides_attempts = hooks.at(ToolReturning) is not None
+            self._observers = observers
+            self._fold = fold
+            self._scope = scope
+            self._time = time
+
+    def hears(self, kind: type[Fact]) -> bool:
+        """Whether anybody wants to know of facts of this kind."""
+        return kind in self.hooks.listeners or self.voice is not None or self._above is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether somebody must be waited for before the turn goes on, or something of theirs is to be recorded."""
+        if not self.listens:
+            return False
+        backlog = self.backlog
+        full = self.voice is not None and self.voice.channel.full
+        return bool(backlog.awaited or backlog.failures or full or self.hooks.durable or self._above is not None)
+
+    # ------------------------------------------------------------ telling
+
+    def tell(self, fact: Fact) -> None:
+        """Tell a fact of this session."""
+        if self.voice is not None:
+            self.voice.fact(fact)
+        self.observe(fact)
+        if self._above is not None and not any(fact is answered for answered in self.known_above):
+            self._above._hear(fact.replace(path=self._fold.session), self)
+
+    def observe(self, fact: Fact) -> None:
+        """Tell a fact to the observers alone."""
+        if hooks := self.hooks.listeners.get(type(fact)):
+            self._tell(hooks, fact, self._fold)
+
+    def _hear(self, fact: Fact, child: Audience) -> None:
+        """A fact of an agent below this one, whose session is the fact's path."""
+        if self.voice is not None:
+            self.voice.fact(without_words(fact) if child.hooks.holders else fact)
+        if hooks := self.hooks.listeners.get(type(fact)):
+            self._tell(hooks, fact, child._fold)
+        if self._above is not None:
+            self._above._hear(fact, child)
+
+    def _tell(self, hooks: tuple[Hook, ...], fact: Fact, fold: Fold) -> None:
+        """Queue a fact for observers; the state of the fact's moment is made for those that ask for the turn."""
+        turn: Turn[Any] | None = None
+        for hook in hooks:
+            if turn is None and hook.wants:
+                turn = Turn(cast(Host, Bystander(self.hooks, self._scope)), state=fold.glimpse())
+            if hook.wait:
+                self.backlog.awaited.append((hook, fact, turn))
+            else:
+                self._observers.queue(hook, fact, turn, self.backlog)
+
+    # ------------------------------------------------------------ waiting
+
+    async def flush(self) -> None:
+        """Await the observers that must be told before the next point, and a slow consumer of the stream."""
+        awaited = self.backlog.awaited
+        while awaited:
+            hook, fact, turn = awaited.pop(0)
+            await self._observers.wait_for(hook, fact, turn, self.backlog)
+        await self.wait_for_consumer()
+        if self._above is not None:
+            await self._above.flush()
+
+    async def wait_for_consumer(self) -> None:
+        """Wait for a slow consumer of the stream."""
+        if self.voice is not None and self.voice.channel.full:
+            await self._time.wait_for_consumer(self.voice.channel.room())
+
+    def follow(self, session: str, source: Source) -> None:
+        """The log has grown: durable observers read on."""
+        self._observers.readers.follow(session, source, self.backlog)
+
+
+class SideTasks:
+    """Tasks that run beside the turn, such as shadow gates; they are awaited, for a while, when it ends."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something beside the turn."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def wait(self, patience: float) -> None:
+        """Wait for the tasks, but no longer than `patience` seconds; then they are cancelled."""
+        if self.running:
+            _, late = await asyncio.wait(self.running, timeout=patience)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)

@@ -1,0 +1,138 @@
+"""Ending a turn from outside: cancels, and limits of time while something runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from windlass.checking import check_reason
+from windlass.criteria import Limit, name_of
+from windlass.outcomes import Cancelled, Stopped
+from windlass.records import CancelRequested
+
+from .journal import Journal
+
+
+class Cancellation:
+    """Cancels one pass, once. `stop` is the outcome that was asked for."""
+
+    __slots__ = (
+        "_below", "_cancelled", "_cancels", "_ended", "_journal", "_requested", "_timers", "stop", "task",
+    )  # fmt: skip
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._cancels = 0
+        self._cancelled: asyncio.Task[Any] | None = None
+        self._requested = self._ended = False
+        self._timers: tuple[asyncio.Task[None], ...] = ()
+        self.task: asyncio.Task[Any] | None = None
+        self.stop: Stopped | Cancelled | None = None
+        self._below: list[Cancellation] = []
+
+    @property
+    def session(self) -> str:
+        """The session whose turn this cancels."""
+        return self._journal.fold.session
+
+    def find(self, session: str) -> Cancellation | None:
+        """The pass over a session, which may be that of an agent below this one."""
+        if self.session == session:
+            return self
+        found = [below.find(session) for below in self._below if session.startswith(f"{self.session}/")]
+        return next((one for one in found if one is not None), None)
+
+    def add(self, child: Cancellation) -> None:
+        """An agent below begins to work."""
+        self._below.append(child)
+
+    def remove(self, child: Cancellation) -> None:
+        """An agent below has ended."""
+        self._below.remove(child)
+
+    # ------------------------------------------------------------ cancelling
+
+    def enter(self) -> None:
+        """The turn begins, in this task. A cancel that came before takes effect now."""
+        self.task = task = asyncio.current_task()
+        assert task is not None
+        if cancels := task.cancelling():
+            self._cancels = cancels
+        if self.stop is not None:
+            raise asyncio.CancelledError("the turn was cancelled")
+
+    def check(self) -> None:
+        """Raise if the turn was cancelled and a hook, tool or model swallowed that: nothing more is begun."""
+        if self.task is not None and self.task.cancelling() > self._cancels:
+            raise asyncio.CancelledError("the turn was cancelled")
+
+    def cancel(self, reason: str = "", outcome: Stopped | None = None) -> bool:
+        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run.
+
+        False if it is ending already.
+        """
+        check_reason(reason)
+        if self._ended:
+            return False
+        if self.stop is None:
+            self.stop = outcome or Cancelled(reason)
+            if (task := self.task) is not None:
+                loop = task.get_loop()
+                if asyncio._get_running_loop() is loop:
+                    self.note()
+                loop.call_soon_threadsafe(self._cancel_now)
+        return True
+
+    def _cancel_now(self) -> None:
+        """Break off what the turn is waiting for, if it is not over."""
+        if (task := self.task) is not None:
+            self.note()
+            self._cancelled = task
+            task.cancel("the turn was cancelled")
+
+    def note(self) -> None:
+        """If the turn was cancelled, that is how it ends, whatever comes yet."""
+        turn = self._journal.fold.turn
+        if self.stop is not None and turn is not None and turn.outcome is None:
+            self.note_request(self.stop)
+            self._journal.conclude(self.stop)
+
+    def note_request(self, outcome: Any) -> None:
+        """Record, once, that a cancel was asked for."""
+        if isinstance(outcome, Cancelled) and not self._requested:
+            self._requested = True
+            self._journal.record(CancelRequested(outcome.reason))
+
+    def end(self) -> bool:
+        """From here on nothing cancels the turn. Whether it was cancelled by itself, and not from outside."""
+        task, self.task, self._ended = self.task, None, True
+        for timer in self._timers:
+            timer.cancel()
+        if self.stop is None or task is None:
+            return False
+        return (task.cancelling() if self._cancelled is None else task.uncancel()) == self._cancels
+
+    # ------------------------------------------------------------ time
+
+    def watch_time(self) -> None:
+        """Limits of time hold while something runs, not only after it."""
+        turn = self._journal.fold.state.turn
+        for limit in self._journal.program.limits if turn is not None else ():
+            assert turn is not None
+            left = limit.left(turn)
+            if left is not None and left > 0:  # otherwise nothing is begun any more: see `Limits.stop_before`
+                self._timers += (asyncio.ensure_future(self._time_out(limit, left)),)
+
+    async def _time_out(self, limit: Limit, left: float) -> None:
+        """End the turn when its time is up. While it waits for its consumer, active time stands still."""
+        rest: float | None = left
+        while rest is not None and rest > 0:
+            await self._journal.program.clock.alarm(rest)
+            if (waits := self._journal.time.waits) is not None:
+                await waits.over()
+            turn = self._journal.fold.state.turn
+            assert turn is not None
+            rest = limit.left(replace(turn, active=turn.active + self._journal.time.working()))
+        self.cancel(outcome=Stopped(limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"))

@@ -1,0 +1,160 @@
+"""What an agent is compiled to as a child of another one: its own program with what its parent passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from windlass._hooks.compiled import CompiledHooks
+from windlass._hooks.hooks import Hook
+from windlass.context.assembly import prompt_of
+from windlass.criteria import Deadline
+from windlass.errors import ConfigError
+from windlass.events import SubagentStopping
+from windlass.messages import ToolCall
+from windlass.slots import Slot
+from windlass.tools import ArgumentsError, Tool
+
+from .delegation import Delegate
+from .program import Program
+
+_STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+def program_of(parent: Program, delegate: Delegate, tools: tuple[str, ...] | None = None) -> Program:
+    """What an agent is as a child of another one, compiled once."""
+    only = delegate.only if tools is None else tools
+    key = (delegate.compiled, only)
+    if key not in parent.children:
+        parent.children[key] = delegate.compiled(parent, only)
+    return parent.children[key]
+
+
+def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
+    """The tools of all agents below an agent."""
+    met: set[Any] = set()
+    found = [program]
+    while found:
+        above = found.pop()
+        for delegate in above.delegates.values() if above.max_depth > 0 else ():
+            if (delegate.compiled, delegate.only) not in met:
+                met.add((delegate.compiled, delegate.only))
+                child = program_of(above, delegate)
+                found.append(child)
+                yield from child.tools.values()
+
+
+def check_edit(program: Program, call: ToolCall) -> None:
+    """Raise `ArgumentsError` if no tool with the name of the call takes its arguments, here or below.
+
+    A name without a tool is not checked: its tool is in another process.
+    """
+    known = [tool for tool in (*program.tools.values(), *tools_below(program)) if tool.name == call.name]
+    problems: list[ArgumentsError] = []
+    for tool in known:
+        try:
+            tool.complete(call.json)
+        except ArgumentsError as problem:
+            problems.append(problem)
+    if problems and len(problems) == len(known):
+        raise problems[0]
+
+
+def child_program(
+    parent: Program,
+    own: Program,
+    only: tuple[str, ...] | None,
+    describe: Callable[..., bytes],
+) -> Program:
+    """An agent's program with what its parent passes on: hooks and transformers, its store and its clock."""
+    _check_tools(parent, own, only)
+    passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
+    stopping = _stopping(parent)
+    slots = _slots(parent, own, [*passed, *stopping])
+    mine = [hook.copied(above=hook.above) for hook in own.hooks.all]
+    transforms = [*own.hooks.transforms, *[t.inherited() for t in parent.hooks.transforms if t.inherit]]
+    hooks = CompiledHooks([*mine, *passed], transforms, slots)
+    for kind in parent.hooks.listeners:
+        hooks.listeners.setdefault(kind, ())
+    tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
+    stricter = _STRICTNESS[own.unmatched] > _STRICTNESS[parent.unmatched]
+    return Program(
+        name=own.name,
+        model=own.model,
+        models=own.models,
+        sections=own.sections,
+        tools=tools,
+        settings=own.settings,
+        output_schema=own.output_schema,
+        read_output=own.read_output,
+        hooks=hooks,
+        compactors=own.compactors,
+        windows=own.budget.windows,
+        count=own.budget.count,
+        criteria=[_on_clock(criterion, own, parent) for criterion in own.criteria],
+        policy=own.policy,
+        composites=own.composites,
+        handlers=own.handlers,
+        store=parent.store,
+        clock=parent.clock,
+        observers=parent.observers,
+        scopes=own.scopes,
+        description=describe(
+            [*hooks.all, *stopping],
+            tools.values(),
+            [name for name, _ in own.named_criteria],
+            prompt_of(own.sections, own.model_name, own.budget.windows, own.settings, own.output_schema),
+            [own.mask, parent.mask],
+        ),
+        unmatched=own.unmatched if stricter else parent.unmatched,
+        reserve=own.reserve,
+        max_regenerations=own.max_regenerations,
+        max_vetoes=own.max_vetoes,
+        max_idle_steps=own.max_idle_steps,
+        max_parallel=own.max_parallel,
+        mask=own.mask,
+        max_depth=min(own.max_depth, parent.max_depth - 1),
+        ending_timeout=own.ending_timeout,
+        patience=own.patience,
+    )
+
+
+def _passes_on(hook: Hook) -> bool:
+    """Observers hear of a child from its parent, but for those that read its log."""
+    return hook.durable if hook.kind == "observe" else hook.inherit
+
+
+def _stopping(parent: Program) -> list[Hook]:
+    point = parent.hooks.at(SubagentStopping)
+    return [] if point is None else [*point.changing, *point.gates, *point.costly, *point.shadows]
+
+
+def _check_tools(parent: Program, own: Program, only: tuple[str, ...] | None) -> None:
+    if unknown := [name for name in only or () if name not in own.tools]:
+        known = ", ".join(own.tools) or "none"
+        raise ConfigError(
+            f"agent {parent.name!r} lets agent {own.name!r} use {', '.join(map(repr, unknown))}, which it does not "
+            f"have; it has: {known}"
+        )
+
+
+def _slots(parent: Program, own: Program, hooks: Iterable[Hook]) -> list[Slot[Any]]:
+    """The child's slots, and those of its parent for the hooks that come from there. Each session has its own."""
+    mine = own.hooks.slots
+    clashing = {name for name, slot in parent.hooks.slots.items() if name in mine and mine[name].type is not slot.type}
+    for hook in hooks:
+        if wanted := [source for _, source in hook.wants if source in clashing]:
+            raise ConfigError(
+                f"{hook.kind} {hook.name!r} of agent {parent.name!r} holds for agent {own.name!r} too, but wants slot "
+                f"{wanted[0]!r}, which is {parent.hooks.slots[wanted[0]]!r} there and {mine[wanted[0]]!r} here"
+            )
+    return [*[slot for name, slot in parent.hooks.slots.items() if name not in mine], *mine.values()]
+
+
+def _on_clock(criterion: Any, own: Program, parent: Program) -> Any:
+    """A deadline that goes by its agent's clock goes by its parent's now."""
+    if isinstance(criterion, Deadline) and criterion.now == own.clock.now:
+        return replace(criterion, now=parent.clock.now)
+    return criterion

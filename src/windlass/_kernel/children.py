@@ -1,0 +1,313 @@
+"""Agents below this one: how a child lives in its parent's call.
+
+A child is a session of its own in the parent's store, named after the call. It runs in the same loop, awaited by the
+call, so that what ends the parent ends the child. The parent's log says that the child was started, what it asks
+people, what it has cost and what came of it; the rest is in the child's own log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
+
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import cancelled
+from windlass.errors import StoreError
+from windlass.events import Delegating, SubagentStopping
+from windlass.messages import Message, ToolCall, ToolResult, text_result, user
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.records import Answered, Asked, Charged, Delegated, HookFailed, Injected, Record, Suspended
+from windlass.states import CallFold, Child, Fold, State, fold_log
+
+from .cancellation import Cancellation
+from .child_program import program_of
+from .delegation import Delegate
+from .inbox import entries_below, matching_answer
+from .injections import Injections
+from .journal import Journal
+from .limits import Limits
+from .program import Program
+from .questions import Questions
+from .site import Site
+
+if TYPE_CHECKING:
+    from .segment import Segment
+
+MakesChild: TypeAlias = "Callable[[Program, Fold, Parent, Message | None, bool], Segment]"
+"""Makes the pass over a child's turn."""
+
+Drives: TypeAlias = "Callable[[Segment], Any]"
+"""Takes a child's turn to its end, inside its wraps."""
+
+
+class ChildWaits(BaseException):
+    """A child waits for a person. It ends the wraps around the call, which no wrap may see; resume enters them anew."""
+
+
+class Parent(Struct, frozen=True):
+    """What a child's pass needs of its parent's.
+
+    `started` says how the child was started. `delivered` are answers for it that are in the parent's log; None if it
+    takes answers by itself. `injected` are the parts that hooks injected for it. `stopping` are hooks that may hold up
+    its stop.
+    """
+
+    journal: Journal
+    limits: Limits
+    scope: Any
+    started: Delegated
+    delivered: tuple[Answered, ...] | None = None
+    injected: tuple[Injected, ...] = ()
+    stopping: Point | None = None
+
+
+class Children:
+    """The agents that work on the calls of a pass."""
+
+    __slots__ = (
+        "_cancellation", "_drive", "_injections", "_journal", "_limits", "_make", "_questions", "_site",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        site: Site,
+        questions: Questions,
+        injections: Injections,
+        limits: Limits,
+        cancellation: Cancellation,
+        make: MakesChild,
+        drive: Drives,
+    ) -> None:
+        self._site = site
+        self._journal = site.journal
+        self._questions = questions
+        self._injections = injections
+        self._limits = limits
+        self._cancellation = cancellation
+        self._make = make
+        self._drive = drive
+
+    async def hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int) -> ToolResult:
+        """Hand a task to a child and wait for its result. A child that was started before goes on where it stood.
+
+        All that happens to the child is a result, except what cancels the parent too and questions to people. If the
+        child's log cannot be read or written, the parent's is not written any more either: the next to resume finds
+        both as they were.
+        """
+        journal = self._journal
+        assert journal.fold.open is not None
+        state = journal.fold.open.calls[call.id]
+        if journal.program.max_depth < 1:
+            return _error(tool, "was not started: agents are nested as deep as they may be already (max_depth)")
+        session = self._session(call, number)
+        try:
+            known = state.child(session)
+            if self._questions.resumed:
+                await self._inject_again(state)
+            if known is None:
+                child: Segment | None = await self._start(tool, state, session, task)
+            else:
+                child = await self._find(tool, known)
+            if child is None:
+                raise ChildWaits
+            if child.state.over and child.entry.message is None:
+                self._charge(child)
+            else:
+                await self._run(child)
+        except Exception as error:
+            if isinstance(error, StoreError):
+                journal.give_up(error)
+            failed = HookFailed(tool.name, "Delegated", error_value(error), effect="the agent could not work")
+            journal.record(failed)
+            return _error(tool, f"could not work: {type(error).__name__}; the log has the details")
+        if (broken := child.journal.broken) is not None:
+            journal.give_up(broken)
+        if isinstance(child.state.outcome, Suspended) and child.questions.waiting:
+            self._ask_too(child.questions.waiting)
+            raise ChildWaits
+        return _result(tool, child.state)
+
+    def _session(self, call: ToolCall, number: int) -> str:
+        """The session of a child: named after its call, but below this session, which may be a fork of the call's."""
+        *_, step, position = call.id.split("/")
+        return f"{self._journal.fold.session}/{step}/{position}" + (f".{number}" if number > 1 else "")
+
+    async def _inject_again(self, state: CallFold) -> None:
+        """On resume: hooks whose parts for the child are not in the log are asked once more."""
+        site, delegation = self._site, state.decided.delegation if state.decided is not None else None
+        point = site.hooks.at(Delegating)
+        if point is not None and delegation is not None:
+            about = f"{state.call.id}/t1"
+            passage = site.passage(point, Delegating(delegation, site.turn), about)
+            await self._injections.inject_for_child(passage, about)
+
+    # ------------------------------------------------------------ a child begins or goes on
+
+    async def _start(self, tool: Delegate, state: CallFold, session: str, task: str) -> Segment:
+        """A new child. That it was started is stored before it does anything."""
+        journal = self._journal
+        decided = state.decided.delegation if state.decided is not None else None
+        given = (decided or tool.delegation(task)).replace(task=task)
+        program = program_of(journal.program, tool, given.tools)
+        tokens, usd = self._limits.portion(given.share)
+        started = Delegated(state.call.id, session, tool.agent, task, given.tools, tokens, usd)
+        journal.record(started)
+        await journal.commit()
+        return self._child(program, Fold(session), started, message=user(task))
+
+    async def _find(self, tool: Delegate, known: Child) -> Segment | None:
+        """A child that was started before, with the answers that came for it. None if it still waits for all of them.
+
+        One that has spent something and has no log is not begun anew: what it has done is unknown. An answer or a
+        cancel may wait in its own inbox, or in that of an agent below it: it came when they had just suspended, or was
+        meant for one of them.
+        """
+        journal, started = self._journal, known.started
+        program = program_of(journal.program, tool, started.tools)
+        log = await program.store.read(started.session)
+        fold = fold_log(started.session, log)
+        if fold.turn is None and (known.charged.requests or known.charged.total):
+            raise StoreError(
+                f"the log of session {started.session!r}, in which agent {tool.agent!r} was at work for session "
+                f"{journal.fold.session!r}, is not in this store: import it too and resume, or start a new turn"
+            )
+        if fold.turn is None:
+            return self._child(program, fold, started, message=user(started.task))
+        delivered = await self._delivered(fold, log)
+        entries = await program.store.take(started.session, fold.inbox)
+        if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
+            self._ask_too(fold.turn.waiting)
+            given = [*await entries_below(program.store, fold), *[(kind, data) for _, kind, data in entries]]
+            for kind, data in given:
+                if kind == "answer" and (answered := matching_answer(journal, data)) is not None:
+                    journal.record_answer(answered)
+                    delivered = (*delivered, answered)
+            if not delivered and not any(kind == "cancel" for kind, _ in given):
+                return None
+        return self._child(program, fold, started, delivered=delivered, mail=bool(entries))
+
+    def _child(
+        self,
+        program: Program,
+        fold: Fold,
+        started: Delegated,
+        *,
+        message: Message | None = None,
+        delivered: tuple[Answered, ...] | None = None,
+        mail: bool = False,
+    ) -> Segment:
+        """The pass over a child's turn."""
+        parent = Parent(
+            self._journal,
+            self._limits,
+            self._site.scope,
+            started,
+            None if delivered is None else tuple([answered.replace() for answered in delivered]),
+            self._injected_for(started, fold.session),
+            self._site.hooks.at(SubagentStopping),
+        )
+        return self._make(program, fold, parent, message, mail)
+
+    def _injected_for(self, started: Delegated, session: str) -> tuple[Injected, ...]:
+        """What was injected for a child when its task was judged, as parts of its turn."""
+        turn, place = self._journal.fold.turn, f"{started.call}/t1"
+        items = (*(turn.injected if turn is not None else ()), *self._site.injected.unlogged)
+        mine = [item for item in items if item.event == "Delegating" and item.about == place and item.parts]
+        return tuple([item.replace(about=f"{session}/t1") for item in mine])
+
+    async def _delivered(self, fold: Fold, log: Sequence[Record]) -> tuple[Answered, ...]:
+        """The answers in the parent's log to what the child still asks. An answer is delivered once."""
+        turn, above, journal = fold.turn, self._journal.fold.turn, self._journal
+        assert turn is not None
+        assert above is not None
+        open_questions = {asked.id: asked for asked in turn.waiting}
+        found = [a for a in above.answered if a.id in open_questions and a.digest == open_questions[a.id].digest]
+        given = [record.id for record in log if isinstance(record, Answered)]
+        if again := [a for a in found if a.id in given]:
+            records = await journal.program.store.read(journal.fold.session)
+            received = [record.id for record in records if isinstance(record, Answered)]
+            stale = {a.id for a in again if received.count(a.id) <= given.count(a.id)}
+            found = [a for a in found if a.id not in stale]
+        return tuple(found)
+
+    def _ask_too(self, questions: Sequence[Asked]) -> None:
+        """The questions of a child are its parent's as well. The audience has heard them from the child."""
+        for asked in questions:
+            if not self._questions.is_waiting(asked.id):
+                self._journal.adopt(asked)
+
+    async def _run(self, child: Segment) -> None:
+        """The child's turn, to its end or its next suspension."""
+        self._limits.add(child.limits)
+        self._cancellation.add(child.cancellation)
+        try:
+            await self._drive(child)
+        except asyncio.CancelledError:
+            if cancelled() or not child.state.over:
+                raise
+        finally:
+            self._cancellation.remove(child.cancellation)
+            self._limits.remove(child.limits)
+            self._charge(child)
+            child.site.close()
+
+    # ------------------------------------------------------------ a child ends
+
+    async def end_all(self, reason: str) -> None:
+        """The open calls of a step will not be finished: neither will the children that work on them.
+
+        If the log cannot say so they stay as they are: the next to resume goes on with them.
+        """
+        journal = self._journal
+        step = journal.fold.open if journal.broken is None else None
+        for call in step.calls.values() if step is not None else ():
+            tool = journal.program.delegates.get(call.call.name)
+            if call.result is None and call.children and tool is not None:
+                await self._end(tool, call.children[-1].started, reason)
+
+    async def _end(self, tool: Delegate, started: Delegated, reason: str) -> None:
+        program = program_of(self._journal.program, tool, started.tools)
+        fold = fold_log(started.session, await program.store.read(started.session))
+        if fold.turn is None or fold.state.over:
+            return
+        child = self._child(program, fold, started)
+        try:
+            await child.phases.lifecycle.failed(fold, asyncio.CancelledError(reason))
+        except asyncio.CancelledError:
+            if cancelled():
+                raise
+        if (broken := child.journal.broken) is not None:
+            self._journal.give_up(broken)
+            raise broken
+        self._charge(child)
+
+    def _charge(self, child: Segment) -> None:
+        """What a child has spent since it was last charged, to its parent's turn."""
+        usage, started = self._limits.owed(child.limits, child.state.usage), child.limits.started
+        assert started is not None
+        if usage.requests or usage.total:
+            self._journal.record(Charged(started.call, started.session, usage))
+
+
+def _result(tool: Delegate, state: State) -> ToolResult:
+    """What the parent's model reads of a child's turn."""
+    match state.outcome:
+        case Completed():
+            return text_result(state.text)
+        case Stopped(reason=StopReason.RETRY_LIMIT as reason):  # whose detail is the text of an error
+            return _error(tool, f"was stopped ({reason.value})")
+        case Stopped(reason=reason, detail=detail):
+            return _error(tool, f"was stopped ({reason.value}): {detail}")
+        case Failed(error=error):
+            return _error(tool, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else ""))
+        case Cancelled(reason=why):
+            return _error(tool, f"was cancelled: {why}" if why else "was cancelled")
+        case _:
+            return _error(tool, "is suspended without an open question and cannot continue")
+
+
+def _error(tool: Delegate, what: str) -> ToolResult:
+    return text_result(f"Error: agent {tool.agent!r} {what}", "error")

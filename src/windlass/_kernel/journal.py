@@ -1,0 +1,338 @@
+"""The log of one pass over a turn: records are masked, stamped, folded, told and handed to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec.structs import force_setattr
+
+from windlass._hooks.readers import Source
+from windlass.errors import ConfigError, StoreError, WindlassError
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.records import (
+    Answered,
+    Concluded,
+    Evaluated,
+    Fact,
+    HookFailed,
+    Injected,
+    MessageAdded,
+    MessageHeld,
+    Record,
+    SlotSet,
+    ToolAttempted,
+    TurnStarted,
+    encode,
+)
+from windlass.states import FOLDS, Fold, State, microseconds
+
+from .active_time import ActiveTime
+from .audience import Audience, SideTasks
+from .opening import Opening
+from .program import Program
+
+log = logging.getLogger("windlass")
+
+Masks: TypeAlias = Callable[[Any], Any]
+"""Takes the secrets out of a record."""
+
+_OF_HANDLERS = (MessageAdded, MessageHeld, Injected, SlotSet, HookFailed, Evaluated)
+"""What a phase handler may record: nothing that stands for a decision, a call or a result."""
+
+
+class Journal:
+    """Writes one session's log during one pass.
+
+    `fold` is the log so far. `has_mail` says that the session's inbox may hold entries that nobody has read. `mask`
+    takes secrets out of records. `opening` holds what hooks write before the turn's first record may be stored. `time`
+    counts how long the turn has worked.
+    """
+
+    __slots__ = (
+        "_append_now", "_awaits_turn", "_early", "_followed", "_in_doubt", "_parent", "_plain", "_sealed",
+        "_unwritable", "_writer", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
+        "time",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        program: Program,
+        fold: Fold,
+        audience: Audience,
+        time: ActiveTime,
+        *,
+        parent: Journal | None = None,
+        opens_turn: bool = False,
+        mail: bool = False,
+    ) -> None:
+        if fold.unknown:
+            raise StoreError(
+                f"session {fold.session!r} has records of kind {fold.unknown!r}, written by a newer version of "
+                "Windlass: you can show and export it, but only that version can continue it"
+            )
+        self.program = program
+        self.fold = fold
+        self.audience = audience
+        self.time = time
+        self.now = program.now
+        self.has_mail = mail
+        self.opening: Opening | None = None
+        self.mask: Masks | None = _both(program.mask, None if parent is None else parent.mask)
+        self._parent = parent
+        self._append_now = program.append_now
+        self._awaits_turn = opens_turn
+        self._early: list[Record] = []
+        self._followed = -1
+        self._writer: asyncio.Lock | None = None
+        self._in_doubt = self._sealed = False
+        self._unwritable: StoreError | None = None
+        self._plain = self.mask is None and not audience.listens
+
+    @property
+    def state(self) -> State:
+        """The current state; while a turn is opened, the state as its hooks see it."""
+        return self.fold.state if self.opening is None else self.opening.fold.state
+
+    # ------------------------------------------------------------ records
+
+    def tick(self) -> float:
+        """The time for the next record."""
+        return self.fold.tick(self.now)
+
+    def record(self, record: Record) -> None:
+        """Add a record to the log. It gets the time of now, unless the caller gave it one by `tick`."""
+        if self._plain:
+            fold = self.fold
+            if not record.at or record.at != fold.at:
+                self._stamp(record)
+            fold.pending.append(record)
+            FOLDS[type(record)](fold, record)
+        elif self._sealed:
+            return
+        elif self.opening is not None:
+            self.opening.add(record)
+        else:
+            self.write(record)
+
+    def write(self, record: Record) -> None:
+        """`record` also while a turn is opened, when what hooks write has to wait."""
+        if self.mask is not None:
+            record = self.mask(record)
+        if not record.at or record.at != self.fold.at:
+            self._stamp(record)
+        self.fold.add(record)
+        if self.audience.hears(type(record)):
+            if type(record) is ToolAttempted and record.result is not None and self.audience.hides_attempts:
+                record = record.replace(result=None)  # no hook has cleaned it; the log has it, for a resume
+            self.audience.tell(record)
+
+    def _stamp(self, record: Record) -> None:
+        """Give a record its time: now, or the one that it came with. Time never goes back in a log."""
+        fold = self.fold
+        if not record.at:
+            force_setattr(record, "at", fold.tick(self.now))
+        else:
+            fold.at = at = max(microseconds(record.at), fold.at)
+            if record.at != at:
+                force_setattr(record, "at", at)
+
+    def record_answer(self, answered: Answered) -> None:
+        """Record an answer. If the log went on since the answer was given, the record says when that was."""
+        if answered.at < self.fold.at:
+            force_setattr(answered, "answered_at", answered.answered_at or microseconds(answered.at))
+            force_setattr(answered, "at", 0.0)
+        self.record(answered)
+
+    def adopt(self, record: Record) -> None:
+        """Add a record of a child's log to this one. The audience has heard of it from the child."""
+        fold = self.fold
+        fold.at = at = max(fold.at, record.at)
+        fold.add(record.replace(at=at))
+
+    def record_side(self, record: Record) -> None:
+        """Record a side call. If a wrap of the turn makes it before the turn's first record, it comes after that."""
+        if self._awaits_turn and self.opening is None:
+            self._early.append(record)
+        else:
+            self.record(record)
+
+    def fact(self, kind: type[Fact], *values: Any) -> None:
+        """Tell a fact that is not written; it is not made if nobody listens."""
+        if self.audience.hears(kind):
+            fact = kind(*values, at=self.tick())
+            self.audience.tell(fact if self.mask is None else self.mask(fact))
+
+    def seal(self) -> None:
+        """From here on nothing is recorded, whatever still works for this turn."""
+        self._plain = False
+        self._sealed = True
+
+    def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
+        """Decide how the turn will end. The first decision stands."""
+        turn = self.fold.turn
+        if turn is not None and turn.concluded is None:
+            if turn.unreviewed and isinstance(outcome, Completed | Stopped):
+                outcome = outcome.replace(unreviewed=turn.unreviewed)
+            self.record(Concluded(outcome, text))
+
+    # ------------------------------------------------------------ the opening of a turn
+
+    def open_turn(self, started: TurnStarted) -> None:
+        """From here on hooks see a turn that has begun, and what they write waits for `begin_turn`."""
+        self.opening = Opening(self.fold, started, self.now)
+        self._plain = False
+
+    def begin_turn(self, started: TurnStarted) -> list[Record]:
+        """Record that a turn begins. Returns the records that hooks made before, for the caller to add."""
+        opening, self.opening = self.opening, None
+        early, self._early = self._early, []
+        self._awaits_turn = False
+        self._plain = self.mask is None and not self.audience.listens
+        self.record(started)
+        return early if opening is None else [*early, *opening.records]
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether this pass opens a turn whose first record is not in the log yet."""
+        return self._awaits_turn
+
+    # ------------------------------------------------------------ the store
+
+    def commit_now(self) -> bool:
+        """Hand the pending records to the store if that needs no waiting. Whether nothing is left to do."""
+        if (append := self._append_now) is None:
+            return False
+        fold = self.fold
+        if pending := fold.pending:
+            self.has_mail = append(fold.session, pending, fold.stored)
+            fold.stored += len(pending)
+            fold.written += pending
+            fold.pending = []
+        return not self.audience.has_work
+
+    async def commit(self) -> None:
+        """Hand the pending records to the store; observers that must be awaited are awaited here."""
+        if self.commit_now():
+            return
+        if self.fold.pending:
+            await self._write()
+        audience = self.audience
+        if audience.listens:
+            await audience.flush()
+            if audience.hooks.durable and self._followed != self.fold.stored:
+                self._followed = self.fold.stored
+                source = Source(self.program.store, self.program.clock, audience.hooks, self.mask)
+                audience.follow(self.fold.session, source)
+            while audience.backlog.failures:
+                self.record(audience.backlog.failures.popleft())
+
+    async def _write(self) -> None:
+        """Write one batch after the other, although calls and shadow gates that run side by side all commit.
+
+        After an error of the store nothing more is written: the log goes on from what it has, as after a crash.
+        """
+        if self._writer is None:
+            self._writer = asyncio.Lock()
+        async with self._writer:
+            fold = self.fold
+            if self.broken is not None:
+                raise self.broken
+            if self._in_doubt:
+                await self._find_out()
+            if batch := fold.pending[:]:
+                try:
+                    self.has_mail = await self.program.store.append(fold.session, batch, fold.stored)
+                except asyncio.CancelledError:
+                    self._in_doubt = True
+                    raise
+                except StoreError as error:
+                    self._unwritable = error
+                    raise
+                except WindlassError:
+                    raise
+                except Exception as error:
+                    text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
+                    self._unwritable = StoreError(text)
+                    raise self._unwritable from error
+                fold.acknowledge(len(batch))
+
+    async def _find_out(self) -> None:
+        """A commit was broken off: ask the store whether it kept the batch."""
+        fold = self.fold
+        kept = await self.program.store.read(fold.session, fold.stored)
+        if [encode(record) for record in kept] == [encode(record) for record in fold.pending[: len(kept)]]:
+            fold.acknowledge(len(kept))
+        self._in_doubt = False
+
+    @property
+    def broken(self) -> StoreError | None:
+        """The error of the store after which nothing more is written, here or in the log above."""
+        if self._unwritable is None and self._parent is not None:
+            return self._parent.broken
+        return self._unwritable
+
+    def give_up(self, error: StoreError) -> None:
+        """Write nothing more: the store failed, while reading or in a log below this one."""
+        if self._unwritable is None:
+            self._unwritable = error
+            self._append_now = None
+
+    def take_mail(self) -> None:
+        """The inbox is read now: it has nothing new until a commit says so."""
+        self.has_mail = False
+
+    # ------------------------------------------------------------ the end
+
+    async def settle(self, tasks: SideTasks | None = None) -> State:
+        """Wait for work beside the turn, write the last records, then wait for observers and record their failures."""
+        patience = self.program.patience
+        if tasks is not None and tasks.running:
+            await tasks.wait(patience)
+        await self.commit()
+        if self.audience.listens:
+            if tasks is not None and tasks.running:
+                await tasks.wait(patience)
+            await self._drain_observers(patience)
+        return self.fold.state
+
+    async def _drain_observers(self, patience: float) -> None:
+        """Wait for the observers and record their failures, which are facts that other observers may look at."""
+        backlog, clock = self.audience.backlog, asyncio.get_running_loop().time
+        until = clock() + patience
+        drained = True
+        while drained and (backlog.busy or backlog.failures or self.fold.pending):
+            drained = await backlog.drained(max(until - clock(), 0.0))
+            await self.commit()
+        if not drained:
+            log.warning("observers were still at work when the turn was over; agent.aclose() waits for them")
+        for failure in backlog.close():
+            self.record(failure)
+        if self.fold.pending:
+            await self.commit()
+
+    # ------------------------------------------------------------ phase handlers
+
+    def records_of(self, handler: str, state: State) -> tuple[Record, ...]:
+        """What a phase handler recorded to come to a state. It may not come there in any other way."""
+        pending = tuple(self.fold.pending)
+        new = state.pending[len(pending) :]
+        if state.pending[: len(pending)] != pending or self.state.record(*new) != state:
+            raise ConfigError(
+                f"phase handler {handler!r} returned a state that it did not make by recording: "
+                "use state.record(…), and return what that gives"
+            )
+        if wrong := [type(record).__name__ for record in new if not isinstance(record, _OF_HANDLERS)]:
+            legal = ", ".join(kind.__name__ for kind in _OF_HANDLERS)
+            raise ConfigError(f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}")
+        return tuple([record.replace(at=0.0) for record in new])
+
+
+def _both(mine: Masks | None, above: Masks | None) -> Masks | None:
+    """The secrets of an agent and of those above it, taken out one after the other."""
+    if mine is None or above is None:
+        return mine or above
+    own, outer = mine, above
+    return lambda record: outer(own(record))

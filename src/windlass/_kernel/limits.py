@@ -1,0 +1,130 @@
+"""Limits before an effect: those of the agent and of every agent above it, on what all of them have spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from windlass.criteria import CostLimit, Effect, Limit, TokenLimit, name_of
+from windlass.messages import Usage
+from windlass.outcomes import Stopped
+from windlass.records import Delegated
+
+from .journal import Journal
+
+_NOTHING = Usage(requests=0)
+
+
+class Limits:
+    """The limits of one pass. Each knows the pass above it and those at work below it.
+
+    `started` says how a child was started; its share of its parent's budget is a limit of its own. `hit` is the limit
+    that ended the turn before an effect.
+    """
+
+    __slots__ = ("_below", "_journal", "_parent", "_program", "_share", "_standing", "hit", "started")
+
+    def __init__(self, journal: Journal, parent: Limits | None = None, started: Delegated | None = None) -> None:
+        self._journal = journal
+        self._program = journal.program
+        self._parent = parent
+        self._below: tuple[Limits, ...] = ()
+        self._share = () if started is None else _share_of(started)
+        self._standing: Usage | None = None
+        self.started = started
+        self.hit: Stopped | None = None
+
+    def exist(self, effect: Effect) -> bool:
+        """Whether there are limits to check before an effect."""
+        return self._parent is not None or bool(self._program.limits_before[effect])
+
+    def stop_before(self, effect: Effect) -> Stopped | None:
+        """The limit that forbids an effect now, of this agent or of one above it. Then the turn is concluded."""
+        stopped = self._exceeded(effect)
+        if stopped is not None:
+            self.hit = stopped
+            self._journal.conclude(stopped)
+        return stopped
+
+    def note_standing(self, usage: Usage | None) -> None:
+        """What the latest attempt cost, until it is in the log."""
+        self._standing = usage
+
+    def _exceeded(self, effect: Effect) -> Stopped | None:
+        """The strongest of the limits that forbid this effect now, or None."""
+        found: list[Stopped] = []
+        for level in self._levels():
+            limits = level._before(effect, below=level is not self)
+            state = level._journal.state if limits else None
+            if state is None or state.turn is None or state.over:
+                continue
+            turn = replace(state.turn, usage=level.spent(), active=state.turn.active + level._journal.time.working())
+            for name, limit in limits:
+                if (why := limit.exceeded(state, turn)) is not None:
+                    found.append(Stopped(limit.reason, f"{name}: {why}"))
+        return min(found, key=lambda stopped: stopped.reason.rank, default=None)
+
+    def _before(self, effect: Effect, *, below: bool) -> list[tuple[str, Limit]]:
+        """The limits of this level that hold before an effect, with their names."""
+        of = f" of agent {self._program.name!r}"
+        own = [limit for limit in self._program.limits_before[effect] if limit.holds_below or not below]
+        shares = [limit for limit in self._share if effect in limit.holds_before]
+        named = [(name_of(limit) + (of if below else ""), limit) for limit in own]
+        return [*named, *[(f"the share{of}", limit) for limit in shares]]
+
+    def _levels(self) -> Iterator[Limits]:
+        """This level, its parent, and so on to the root."""
+        level: Limits | None = self
+        while level is not None:
+            yield level
+            level = level._parent
+
+    # ------------------------------------------------------------ spending
+
+    def spent(self) -> Usage:
+        """What the turn has spent, with what is not in its log yet: the latest attempt, and children at work."""
+        opening = self._journal.opening
+        turn = (self._journal.fold if opening is None else opening.fold).turn
+        total = _NOTHING if turn is None else turn.usage
+        if self._standing is not None:
+            total = total + self._standing
+        for child in self._below:
+            total = total + self.owed(child, child.spent())
+        return total
+
+    def owed(self, child: Limits, usage: Usage) -> Usage:
+        """What a child has spent and this turn was not charged for yet."""
+        started, step = child.started, self._journal.fold.open
+        assert started is not None
+        call = step.calls.get(started.call) if step is not None else None
+        known = call.child(started.session) if call is not None else None
+        return usage if known is None else usage - known.charged
+
+    def add(self, child: Limits) -> None:
+        """A child begins to work."""
+        self._below = (*self._below, child)
+
+    def remove(self, child: Limits) -> None:
+        """A child has ended."""
+        self._below = tuple([other for other in self._below if other is not child])
+
+    def portion(self, share: float | None) -> tuple[int | None, float | None]:
+        """A share of the tokens and of the money that are left, here and above; None means no limit."""
+        if share is None:
+            return None, None
+        tokens: list[int] = []
+        money: list[float] = []
+        for level in self._levels():
+            usage = level.spent()
+            for limit in (*level._program.limits, *level._share):
+                if isinstance(limit, TokenLimit):
+                    tokens.append(max(limit.tokens - usage.total, 0))
+                elif isinstance(limit, CostLimit):
+                    money.append(max(limit.usd - (usage.cost or 0.0), 0.0))
+        return int(min(tokens) * share) if tokens else None, min(money) * share if money else None
+
+
+def _share_of(started: Delegated) -> tuple[Limit, ...]:
+    tokens = () if started.tokens is None else (TokenLimit(started.tokens),)
+    return tokens if started.usd is None else (*tokens, CostLimit(started.usd))

@@ -1,0 +1,262 @@
+"""The reply of a step: its request is judged, the model asked, the reply rewritten, recorded and judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import Passage
+from windlass._hooks.streams import transform_reply
+from windlass.context.assembly import assemble
+from windlass.criteria import name_of
+from windlass.decisions import Answer, Halt, Regenerate
+from windlass.errors import BadReply, ContextOverflow
+from windlass.events import ModelCalling, ModelReplying
+from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
+from windlass.outcomes import Stopped, StopReason
+from windlass.records import ModelReplied, ReplyRejected
+from windlass.states import Fold, StepFold
+
+from .cancellation import Cancellation
+from .compaction import Compaction
+from .error_handling import FailedCall, Failures
+from .model_calls import ModelCalls
+from .questions import WAITING, Questions
+from .side_calls import request_digest
+from .site import Site
+
+
+class Replies:
+    """Gets the replies of a pass, one step after the other.
+
+    `_passage` is the way of the latest reply through its hooks, from its rewrites until its gates have judged it.
+    """
+
+    __slots__ = (
+        "_calling", "_calls", "_cancellation", "_compaction", "_failures", "_journal", "_passage", "_program",
+        "_questions", "_replying", "_site", "_voice",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        site: Site,
+        calls: ModelCalls,
+        questions: Questions,
+        compaction: Compaction,
+        failures: Failures,
+        cancellation: Cancellation,
+    ) -> None:
+        self._site = site
+        self._journal = site.journal
+        self._program = site.program
+        self._calls = calls
+        self._questions = questions
+        self._compaction = compaction
+        self._failures = failures
+        self._cancellation = cancellation
+        self._voice = site.journal.audience.voice
+        self._calling = site.hooks.at(ModelCalling)
+        self._replying = site.hooks.at(ModelReplying)
+        self._passage: Passage | None = None
+
+    # ------------------------------------------------------------ the model call
+
+    async def get(self, fold: Fold, number: int) -> None:
+        """The request, judged by its hooks, then the reply of the model, rewritten by its own, into the log."""
+        program, step = self._program, fold.open
+        round_, tried = (1, 0) if step is None else (step.round, step.tried)
+        if (round_ > 1 or tried) and program.limits and self._exceeded(fold):
+            return
+        request = self._failures.take_failed_request(number, round_) if tried else None
+        reply: ModelReply | None = None
+        if request is None:
+            if program.compactors:
+                await self._compaction.run()
+            request = assemble(fold, program, self._site.injected.unlogged)
+            if self._calling is not None:
+                request, reply = await self._judge_request(self._calling, request)
+        if request is not None:
+            reply = await self._ask_model(fold, request, number, round_, tried)
+        if reply is None:
+            return
+        if self._voice is not None:
+            self._voice.hold()
+        if self._replying is not None:
+            passage = self._passage = self._passage_of(self._replying, reply)
+            if self._replying.changing:
+                reply = (await passage.rewrite()).reply
+        self._record_reply(reply, number, round_, request is not None)
+
+    async def _ask_model(
+        self, fold: Fold, request: ModelRequest, number: int, round_: int, tried: int
+    ) -> ModelReply | None:
+        """What the model replies to a request that its gates let pass; None if the turn is over instead."""
+        if not fold.going:
+            return None
+        cancellation, calls = self._cancellation, self._calls
+        if cancellation.task is not None and cancellation.task.cancelling():  # a tool or model may have swallowed it
+            cancellation.check()
+        try:
+            return await calls.ask(request, number, round_, tried)
+        except Exception as error:
+            if isinstance(error, ContextOverflow) and await self._compaction.relieve(error):
+                return None
+            self._failures.note_failed_call(FailedCall(error, request, number, round_, max(calls.number, tried + 1)))
+            raise
+
+    async def _judge_request(
+        self, point: Point, request: ModelRequest
+    ) -> tuple[ModelRequest | None, ModelReply | None]:
+        """The request that may leave, or the answer that replaces it, or neither: the turn waits or is over."""
+        journal, site = self._journal, self._site
+        passage = site.passage(point, ModelCalling(request, site.turn), self._about("request"))
+        if point.changing:
+            request = (await passage.rewrite()).request
+        verdict = await self._questions.decide(passage, lambda: request_digest(request))
+        if verdict is None:
+            return request, None
+        if verdict is WAITING:
+            self._questions.suspend()
+        elif isinstance(verdict, Halt):
+            journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        elif isinstance(verdict, Answer):
+            return None, transform_reply(site.hooks.transforms, as_reply(verdict.value))
+        else:
+            return request, None
+        return None, None
+
+    def _record_reply(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
+        """The reply with our ids into the log, after the rewrites and before anything slow looks at it."""
+        journal, fold, calls = self._journal, self._journal.fold, self._calls
+        ours = _with_ids(reply, f"{fold.session}/{number}")
+        attempt, paid, changed = 0, False, ""
+        if asked:
+            attempt, paid = calls.number, calls.paid
+            changed = calls.fingerprint if paid else ""
+            if calls.wrapped:
+                calls.settle()
+        if self._voice is not None:
+            self._voice.settle(reply, ours, number, round_, attempt)
+        journal.record(ModelReplied(number, ours, round_, attempt, paid, changed, at=journal.tick()))
+        if ours.client_calls:
+            self._refuse_client_calls(ours, number)
+
+    def _refuse_client_calls(self, reply: ModelReply, number: int) -> None:
+        """End the turn: no call may be left without a result, and these cannot be made here."""
+        journal, names = self._journal, ", ".join(reply.client_calls)
+        why = f"the model asked for {names}, which your program would have to run, and Windlass has no tool for that"
+        journal.record(ReplyRejected(number, why))
+        if self._voice is not None:
+            self._voice.drop("the reply does not stand")
+        journal.conclude(Stopped(StopReason.UNSUPPORTED_CALL, why), "")
+
+    def _about(self, what: str) -> str:
+        """The id of the request or reply: the step's, with the round if there was more than one."""
+        fold = self._journal.fold
+        about = f"{fold.session}/{fold.steps + 1}/{what}"
+        return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
+
+    # ------------------------------------------------------------ the reply
+
+    def _passage_of(self, point: Point, reply: ModelReply) -> Passage:
+        """The way of a reply through its hooks. Their verdict counts when the reply is in the log."""
+        return self._site.passage(point, ModelReplying(reply, self._site.turn), self._about("reply"))
+
+    async def judge(self, step: StepFold) -> bool:
+        """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
+        point, journal, voice = self._replying, self._journal, self._voice
+        assert step.reply is not None
+        if point is None:
+            return True
+        passage, self._passage = self._passage, None
+        if passage is not None and not point.judges and not passage.said:
+            return True
+        if passage is None and any(call.decided for call in step.calls.values()):
+            return True
+        if self._program.durable or point.waits or passage is None:  # before anything slow looks at it
+            await journal.commit()
+        if passage is None:
+            if voice is not None:
+                voice.recall(step.reply, step.number, step.round)
+            passage = self._passage_of(point, step.reply)
+        message, turn = step.reply.message, journal.fold.turn
+        responded = self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
+        verdict = await self._questions.decide(passage, lambda: digest(repr(message)), responded)
+        if verdict is None:
+            return True
+        return await self._follow_verdict(point, passage, step, verdict)
+
+    async def _follow_verdict(self, point: Point, passage: Passage, step: StepFold, verdict: Any) -> bool:
+        """What a verdict on a reply means. Whether the reply stands."""
+        journal, voice = self._journal, self._voice
+        if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
+            voice.drop("the reply does not stand")
+        if verdict is WAITING:
+            self._questions.suspend()
+        elif isinstance(verdict, Halt):
+            journal.record(ReplyRejected(step.number, verdict.reason, _speakers(passage, Halt)))
+            journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        elif isinstance(verdict, Regenerate):
+            self._reject(step, verdict, _speakers(passage, Regenerate))
+        elif isinstance(verdict, Answer):
+            journal.record(ReplyRejected(step.number, "answered by a person"))
+            await self._respond(point, str(verdict.value), step)
+        else:
+            return True
+        return False
+
+    async def _respond(self, point: Point, words: str, step: StepFold) -> None:
+        """A person's words take the place of the reply, and are judged like one."""
+        journal, number, round_ = self._journal, step.number, step.round + 1
+        said = transform_reply(self._site.hooks.transforms, as_reply(words))
+        passage = self._passage_of(point, said)
+        answered = _with_ids((await passage.rewrite()).reply, f"{journal.fold.session}/{number}")
+        if self._voice is not None:
+            self._voice.hold()
+            self._voice.settle(answered, answered, number, round_, 0)
+        journal.record(ModelReplied(number, answered, round_, 0, False))
+
+    def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
+        self._journal.record(ReplyRejected(step.number, verdict.feedback, by))
+        if len(step.rejected) >= self._program.max_regenerations:
+            detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
+            self._journal.conclude(Stopped(StopReason.REGENERATION, detail), "")
+
+    def _exceeded(self, fold: Fold) -> bool:
+        """Limits hold before a retry or a regeneration too: it may be one too many."""
+        state = fold.state
+        votes = [(limit, limit(state)) for limit in self._program.limits]
+        exceeded = [(limit.reason, f"{name_of(limit)}: {vote[1]}") for limit, vote in votes if vote is not None]
+        if exceeded:
+            self._journal.conclude(Stopped(*min(exceeded, key=lambda found: found[0].rank)))
+        return bool(exceeded)
+
+
+def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
+    return tuple(sorted([name for name, decision in passage.answers if isinstance(decision, kind)]))
+
+
+def _with_ids(reply: ModelReply, step: str) -> ModelReply:
+    """The reply with our ids: the step's on the message, `step/position` on its calls."""
+    message = reply.message
+    parts = message.parts
+    if len(parts) == 1 and type(call := parts[0]) is ToolCallPart:
+        parts = (ToolCallPart(call.name, call.json, f"{step}/1", call.vendor_id),)
+    elif len(parts) != 1 or type(parts[0]) is not TextPart:
+        parts = _numbered(parts, step)
+    return replace(reply, message=Message("assistant", parts, message.origin, step, message.partial))
+
+
+def _numbered(parts: tuple[Part, ...], step: str) -> tuple[Part, ...]:
+    numbered: list[Part] = []
+    position = 0
+    for part in parts:
+        if type(part) is ToolCallPart:
+            position += 1
+            part = ToolCallPart(part.name, part.json, f"{step}/{position}", part.vendor_id)
+        elif type(part) not in PARTS:
+            raise BadReply(f"the reply has a {type(part).__name__} among its parts")
+        numbered.append(part)
+    return tuple(numbered)

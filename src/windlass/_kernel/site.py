@@ -1,0 +1,142 @@
+"""Where hooks run: what dispatching, wraps and the turn object need of a pass, and nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from windlass._hooks.compiled import CompiledHooks, Point
+from windlass._hooks.dispatch import Passage
+from windlass._hooks.hooks import Hook
+from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose
+from windlass.messages import ModelReply, ToolCall
+from windlass.records import Injected, Record
+from windlass.slots import Slot
+from windlass.states import State
+from windlass.turns import Asker, Turn, Writes
+
+from .arguments import Arguments
+from .audience import SideTasks
+from .cancellation import Cancellation
+from .injections import InjectionLedger
+from .journal import Journal
+from .program import Program
+from .side_calls import SideCalls
+from .writes import WriteBuffer
+
+
+class Site:
+    """The place in a pass where hooks are asked. `turn` is the turn as hooks see it that write nothing.
+
+    `hooks` are the agent's, with a point for every event that the log has a verdict on. Once the turn is over the site
+    is `closed`, and what still holds its turn is told so.
+    """
+
+    __slots__ = (
+        "_cancellation", "_onions", "_side_calls", "_turn", "arguments", "closed", "hooks", "injected", "journal",
+        "monotonic", "program", "scope", "tasks", "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self, hooks: CompiledHooks, journal: Journal, cancellation: Cancellation, side_calls: SideCalls, scope: Any
+    ) -> None:
+        self.program: Program = journal.program
+        self.hooks = hooks
+        self.journal = journal
+        self.scope = scope
+        self.monotonic: Callable[[], float] = self.program.monotonic
+        self.arguments = Arguments(self.program.tools, journal.fold, journal.mask)
+        self.writes = WriteBuffer(journal)
+        self.injected: InjectionLedger = InjectionLedger(journal.fold, self.program.budget.counter.parts)
+        self.tasks = SideTasks()
+        self.closed = False
+        self._cancellation = cancellation
+        self._side_calls = side_calls
+        self._onions: list[Onion] = []
+        self._turn: Turn[Any] | None = None
+
+    @property
+    def turn(self) -> Turn[Any]:
+        """The turn as hooks see it that write nothing."""
+        if self._turn is None:
+            self._turn = Turn(self)
+        return self._turn
+
+    def close(self) -> None:
+        """The turn is over. Breaks the reference cycles with the turn and the wraps, so that all is freed at once."""
+        self.closed = True
+        self._turn = None
+        for onion in self._onions:
+            onion.release()
+
+    def passage(self, point: Point, event: Any, about: str) -> Passage:
+        """The way of an event through the hooks of its point."""
+        return Passage(point, event, self, about)
+
+    def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded, place: Place) -> Onion:
+        """An effect of this turn inside its wraps."""
+        onion = compose(wraps, effect, self, kind, guarded, place)
+        self._onions.append(onion)
+        return onion
+
+    def turn_of(self, by: str, event: str, about: str) -> Turn[Any]:
+        """The turn for an asker that asks models in its own name."""
+        return Turn(self, Writes(by), None, Asker(event, about, by, (by,)))
+
+    # ------------------------------------------------------------ what dispatching needs
+
+    @property
+    def reserve(self) -> int:
+        """How many tokens may be injected."""
+        return self.program.reserve
+
+    def record(self, record: Record) -> None:
+        """Add a record to the log."""
+        self.journal.record(record)
+
+    def keep(self, writes: Writes, stage: str = "") -> None:
+        """Record what a hook wrote."""
+        self.writes.keep(writes, stage)
+
+    def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run something beside the turn."""
+        self.tasks.start(coroutine)
+
+    def completed(self, call: ToolCall) -> ToolCall:
+        """A call with its arguments validated and complete; `ArgumentsError` if they do not fit the tool."""
+        return self.arguments.complete(call).call
+
+    def tokens(self, parts: Any) -> int:
+        """About how many tokens some parts are, by the agent's tokenizer if it has one."""
+        return self.program.budget.counter.parts(parts)
+
+    def injected_tokens(self) -> int:
+        """About how many injected tokens the turn carries."""
+        return self.injected.size()
+
+    def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:
+        """Whether models are shown the same already, for as long as this would be."""
+        return self.injected.contains(item, beside)
+
+    async def in_thread(self, fn: Callable[[], Any]) -> Any:
+        """Run a plain function in a thread of the agent's pool."""
+        return await self.program.in_thread(fn)
+
+    # ------------------------------------------------------------ what the turn object needs
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self.journal.state
+
+    def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
+        """A declared slot, by itself, its type or its name."""
+        return self.hooks.slot(key)
+
+    def cancel(self, reason: str = "") -> bool:
+        """End the turn now."""
+        return self._cancellation.cancel(reason)
+
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+        """A side call."""
+        return await self._side_calls.ask(self, asker, model, messages, options)

@@ -1,0 +1,142 @@
+"""Results on their way to the model: each passes ToolReturning, also that of a call that is closed unfinished."""
+
+from __future__ import annotations
+
+import asyncio
+
+from windlass._hooks.dispatch import failed_hook
+from windlass.decisions import Deny
+from windlass.errors import HookError
+from windlass.events import ToolReturning
+from windlass.messages import ToolCall, ToolResult, text_result
+from windlass.outcomes import ErrorValue, error_value
+from windlass.records import HookDecided, HookFailed, Injected, ToolReturned
+from windlass.states import CallFold
+
+from .injections import Injections
+from .journal import Journal
+from .site import Site
+
+CLOSED = "/closed"
+"""Ends the id under which hooks are asked about the result of a call that is closed."""
+
+_WITHHELD = "withheld: hooks on ToolReturning look at the results of this tool, but have not seen this text"
+
+
+class ToolResults:
+    """Brings results past their hooks into the log. `unreturned` are results that no hook has let pass yet, by call."""
+
+    __slots__ = ("_injections", "_journal", "_point", "_site", "_unreturned")
+
+    def __init__(self, journal: Journal, site: Site, injections: Injections) -> None:
+        self._journal = journal
+        self._site = site
+        self._injections = injections
+        self._point = site.hooks.at(ToolReturning)
+        self._unreturned: dict[str, ToolResult] = {}
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether hooks look at results."""
+        return self._point is not None
+
+    async def record(
+        self, state: CallFold, shown: ToolCall, result: ToolResult, error: ErrorValue | None = None
+    ) -> None:
+        """A result, past its hooks, into the log. If that is broken off, the result is kept for the end of the step."""
+        journal, call = self._journal, state.call
+        turn = journal.fold.turn
+        if turn is not None and turn.injected:
+            result = _with_durable(turn.injected, call.id, result)
+        if self._point is not None:
+            try:
+                result = await self._pass_on(shown, result)
+            except asyncio.CancelledError:
+                self._unreturned[call.id] = result
+                raise
+        journal.record(ToolReturned(call.id, call.name, result, error, at=journal.tick()))
+
+    def keep(self, call: str, result: ToolResult) -> None:
+        """Keep a result that no hook has let pass, for the end of the step."""
+        self._unreturned[call] = result
+
+    async def _pass_on(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """The result of a call as its hooks leave it."""
+        point, journal = self._point, self._journal
+        assert point is not None
+        passage = self._site.passage(point, ToolReturning(call, result, self._site.turn), call.id)
+        if point.changing:
+            try:
+                result = (await passage.rewrite()).result
+            except HookError as error:
+                return self._withhold(error, took=passage.took)
+        verdict = await passage.judge()
+        denied = isinstance(verdict, Deny)
+        try:
+            items = [] if denied or not passage.injects else await passage.inject(passage.about)
+        finally:  # not before: with its result, or not at all
+            if passage.answers:
+                name, took = point.name, passage.took
+                journal.record(HookDecided(name, passage.about, verdict, passage.answers, took=took))
+        if denied:
+            return text_result(f"Withheld: {verdict.reason}", "denied")
+        for item in items:
+            if item.durable:
+                result = result.replace(content=(*result.content, *item.parts))
+            else:
+                self._injections.put(item)
+        return result
+
+    # ------------------------------------------------------------ calls that will not be finished
+
+    async def close(self, state: CallFold, reason: str) -> None:
+        """Give a call that will not be finished its result: rewrites and a `Deny` hold, other answers are recorded."""
+        call = state.call
+        result = self._unreturned.pop(state.proposed.id, None) or self._closed(state, reason)
+        if self._point is not None:
+            result = await self._pass_closed(call, result)
+        self._journal.record(ToolReturned(call.id, call.name, result))
+
+    def _closed(self, state: CallFold, reason: str) -> ToolResult:
+        """The result of a closed call; a pure one has done nothing, whether it was started or not."""
+        tool = self._journal.program.tools.get(state.call.name)
+        if state.in_doubt and (tool is None or tool.effect != "pure"):
+            text = f"Interrupted, outcome unknown: it may or may not have happened. {reason}"
+            return text_result(text, "interrupted")
+        return text_result(f"Cancelled: {reason}", "cancelled")
+
+    async def _pass_closed(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        point, journal, limit = self._point, self._journal, self._journal.program.ending_timeout
+        assert point is not None
+        event = ToolReturning(call, result, self._site.turn)
+        passage = self._site.passage(point, event, f"{call.id}{CLOSED}")
+        try:
+            async with asyncio.timeout(limit):
+                result = (await passage.rewrite()).result
+                verdict = await passage.judge()
+        except HookError as error:
+            return self._withhold(error, result.status, passage.took)
+        except TimeoutError as late:
+            journal.record(HookFailed("ToolReturning", "ToolReturning", error_value(late), "withheld", took=limit))
+            return text_result(f"Withheld: the hooks of ToolReturning took longer than {limit} s", result.status)
+        if passage.answers:
+            journal.record(HookDecided(point.name, passage.about, verdict, passage.answers, took=passage.took))
+        return text_result(f"Withheld: {verdict.reason}", "denied") if isinstance(verdict, Deny) else result
+
+    def _withhold(self, error: HookError, status: str = "error", took: float = 0.0) -> ToolResult:
+        """What stands for a result that a rewrite failed on: the model reads which hook failed, the log why."""
+        self._journal.record(HookFailed(error.hook, "ToolReturning", error_value(error), "withheld", took=took))
+        return text_result(f"Error: the result is withheld: {failed_hook(error)}", status)  # type: ignore[arg-type]
+
+    def details_of(self, call: ToolCall, error: BaseException) -> ErrorValue:
+        """What the log has of a tool's error: its text only if no hook cleans the results of the tool."""
+        value, point = error_value(error), self._point
+        return value if point is None or not point.looks_at(call) else value.replace(message=_WITHHELD)
+
+
+def _with_durable(injected: tuple[Injected, ...], call: str, result: ToolResult) -> ToolResult:
+    """The result with what was injected beside it for good, when the call was judged."""
+    for item in injected:
+        if item.durable and item.about == call:
+            result = result.replace(content=(*result.content, *item.parts))
+    return result

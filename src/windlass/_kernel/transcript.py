@@ -1,0 +1,143 @@
+"""The guard's door: every message passes MessageAdding before it enters the transcript."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from windlass._hooks.dispatch import failed_hook
+from windlass.checking import read_back
+from windlass.decisions import Deny, Halt
+from windlass.errors import ConfigError, HookError, text_of
+from windlass.events import MessageAdding
+from windlass.messages import Message, TextPart, ToolCallPart, ToolResultPart, digest
+from windlass.outcomes import Stopped, StopReason
+from windlass.records import HeldReleased, MessageAdded, Record
+from windlass.states import State
+
+from .journal import Journal
+from .questions import Questions
+from .site import Site
+
+
+class Transcript:
+    """Lets messages into the transcript, or keeps them out."""
+
+    __slots__ = ("_questions", "_site", "guarded", "journal")
+
+    def __init__(self, journal: Journal, site: Site, questions: Questions) -> None:
+        self.journal = journal
+        self._site = site
+        self._questions = questions
+        self.guarded = site.hooks.at(MessageAdding) is not None
+
+    async def admit(self, message: Any, about: str) -> Any:
+        """The message as it may enter, or the `Deny` or `Halt` that keeps it out. A Halt concludes the turn."""
+        point = self._site.hooks.at(MessageAdding)
+        if point is None:
+            return message
+        passage = self._site.passage(point, MessageAdding(message, self._site.turn), about)
+        message = (await passage.rewrite()).message
+        verdict = await self._questions.decide(passage)
+        if isinstance(verdict, Halt):
+            self.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+        return verdict if isinstance(verdict, Deny | Halt) else message
+
+    async def add(self, message: Any, by: str, why: Record | None = None) -> bool:
+        """A message into the transcript. False if it was not let in.
+
+        `why` is a record that goes with it: both are in the log, or neither is.
+        """
+        fold = self.journal.fold
+        place = f"{fold.session}/m{len(fold.messages) + 1}"
+        admitted = await self.admit(message, f"{place}/{digest(repr(message))[:8]}")
+        if why is not None:
+            self.journal.record(why)
+        if not isinstance(admitted, Deny | Halt):
+            self.journal.record(MessageAdded(admitted, by))
+            return True
+        return False
+
+    async def add_held(self) -> None:
+        """Let in the messages that hooks and tools have added."""
+        turn = self.journal.fold.turn
+        held = turn.held if turn is not None else ()
+        failures: list[HookError] = []
+        for item in held:
+            try:
+                await self.add(item.message, item.by)
+            except HookError as error:  # it stays out, and hooks are not asked about it again while the turn closes
+                failures.append(error)
+        if held:
+            self.journal.record(HeldReleased(len(held)))
+        if failures:
+            raise failures[0]
+
+    async def admit_step(
+        self, messages: tuple[Message, ...], about: str, failures: list[HookError]
+    ) -> tuple[Message, ...] | None:
+        """The messages of a step as they may enter; None if hooks left them as they are.
+
+        A message on which a hook fails stays out: hooks are not asked about it again while the turn closes.
+        """
+        admitted: list[Message] = []
+        for message in messages:
+            try:
+                verdict = await self.admit(message, f"{about}/{message.role}")
+            except HookError as error:
+                failures.append(error)
+                verdict = Deny(failed_hook(error))
+            if isinstance(verdict, Deny | Halt):
+                withheld = _withheld(message, verdict.reason)
+                admitted += [withheld] if withheld is not None else []
+            else:
+                admitted.append(verdict)
+        if tuple(admitted) == messages:
+            return None
+        voice = self.journal.audience.voice
+        if voice is not None and (said := _reply_among(admitted)) != _reply_among(messages):
+            voice.admit(self.journal.fold.steps + 1, said)
+        return tuple(admitted)
+
+    async def run_handlers(self, phase: str) -> None:
+        """Let phase handlers go on from the state. A message that one adds passes the guard's door like any other."""
+        for handler in self.journal.program.handlers.get(phase, ()):
+            name = type(handler).__name__
+            try:
+                answer = handler.handle(self.journal.state, self._site.turn)
+                made: object = await answer if inspect.isawaitable(answer) else answer
+            except Exception as error:
+                text = f"phase handler {name!r} failed: {type(error).__name__}: {text_of(error)}"
+                raise HookError(text, hook=name) from error
+            if not isinstance(made, State):
+                raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
+            for record in self.journal.records_of(name, made):
+                record = _readable(name, record)
+                if isinstance(record, MessageAdded) and record.message is not None:
+                    await self.add(record.message, record.by or name)
+                else:
+                    self.journal.record(record)
+
+
+def _reply_among(messages: list[Message] | tuple[Message, ...]) -> Message | None:
+    """The reply among the messages of a step."""
+    return next((message for message in messages if message.role == "assistant"), None)
+
+
+def _withheld(message: Message, reason: str) -> Message | None:
+    """A message that was not let in. Calls and results stay paired: their words are replaced by the reason."""
+    if message.role == "tool":
+        results = [p for p in message.parts if isinstance(p, ToolResultPart)]
+        return message.replace(parts=tuple([p.replace(content=(TextPart(reason),), status="denied") for p in results]))
+    calls = tuple([part for part in message.parts if isinstance(part, ToolCallPart)])
+    return message.replace(parts=calls) if calls else None
+
+
+def _readable(handler: str, record: Record) -> Record:
+    """A record that a phase handler made, as a log gives it back."""
+    try:
+        read: Record = read_back(record, type(record))
+    except TypeError as error:
+        text = f"phase handler {handler!r} made an invalid {type(record).__name__}: {error}"
+        raise HookError(text, hook=handler) from None
+    return read

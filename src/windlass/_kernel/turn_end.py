@@ -1,0 +1,237 @@
+"""How a turn ends, on every way out: TurnEnding, the last record, and all that is left to write or to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import failed_hook
+from windlass.decisions import Answer, Deny
+from windlass.errors import HookError, OutputError, SessionError, StoreError
+from windlass.events import TurnEnding, TurnFailed
+from windlass.messages import digest
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.records import HookFailed, Resumed, Rewritten, SessionEnded, TurnEnded
+from windlass.states import State, over
+
+from .cancellation import Cancellation
+from .compaction import prepare_compaction
+from .entry import Entry
+from .error_handling import Failures
+from .questions import WAITING, Questions
+from .shields import shielded
+from .site import Site
+from .step_end import ENDED_BY_ERROR, StepEnd
+from .transcript import Transcript
+from .turn_start import TurnStart
+
+
+class TurnEnd:
+    """Ends turns."""
+
+    __slots__ = (
+        "_cancellation", "_entry", "_failures", "_journal", "_point", "_questions", "_site", "_start", "_step_end",
+        "_transcript",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        site: Site,
+        entry: Entry,
+        questions: Questions,
+        transcript: Transcript,
+        step_end: StepEnd,
+        failures: Failures,
+        cancellation: Cancellation,
+        start: TurnStart,
+    ) -> None:
+        self._site = site
+        self._journal = site.journal
+        self._entry = entry
+        self._questions = questions
+        self._transcript = transcript
+        self._step_end = step_end
+        self._failures = failures
+        self._cancellation = cancellation
+        self._start = start
+        self._point = site.hooks.at(TurnEnding)
+
+    async def finish(self) -> State:
+        """End a turn that is concluded; one that is suspended stays so."""
+        self._cancellation.end()
+        turn = self._journal.fold.turn
+        if turn is not None and turn.concluded is not None and turn.outcome is None:
+            await self._end(turn.concluded)
+        return await self._settle()
+
+    async def _settle(self) -> State:
+        return await self._journal.settle(self._site.tasks)
+
+    async def supersede(self) -> None:
+        """A new message on a turn that is not over: its open calls are closed first, then it ends, hooks and all."""
+        journal = self._journal
+        await self._step_end.abandon("The user went on before this call had a result.")
+        if journal.fold.turn is not None and journal.fold.turn.outcome is not None:
+            journal.record(Resumed(journal.program.digest))
+        journal.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))
+        assert journal.fold.turn is not None
+        await self._end(journal.fold.turn.concluded, final=True)
+
+    # ------------------------------------------------------------ the ordinary end
+
+    def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
+        """The ending hooks, which nothing breaks off, then the record. A `final` end does not wait for a person."""
+        ending = self._end_now(outcome, final)
+        return shielded(ending) if self._point is not None and self._point.waits else ending
+
+    async def _end_now(self, outcome: Any, final: bool) -> None:
+        journal = self._journal
+        text: str | None = None
+        if self._point is not None:
+            ended = await self._judge(self._point, outcome)
+            if ended is None and not final:
+                self._questions.suspend()
+                return
+            outcome, text = ended or (outcome, "")
+        if journal.fold.turn is not None and journal.fold.turn.held:
+            await self._transcript.add_held()
+        if journal.program.read_output is not None and isinstance(outcome, Completed) and (why := self._misfit(text)):
+            outcome, text = Stopped(StopReason.WITHHELD, why), ""
+        if journal.audience.voice is not None and not final:
+            self._end_stream(text)
+        if journal.program.handlers:
+            await self._transcript.run_handlers("after_turn")
+        self._record_end(outcome, text, final)
+
+    def _record_end(self, outcome: Any, text: str | None, final: bool) -> None:
+        """Record that the turn has ended, and the session with it if it has no name."""
+        journal = self._journal
+        if journal.audience.listens and isinstance(outcome, Failed):
+            journal.fact(TurnFailed, outcome.error)
+        journal.record(TurnEnded(outcome, text, journal.time.take(), at=journal.tick()))
+        if self._entry.ephemeral and not final:
+            journal.record(SessionEnded(at=journal.fold.at))
+        elif journal.program.compactors:
+            prepare_compaction(journal, self._site)
+
+    def _misfit(self, text: str | None) -> str:
+        """Why the final text is not of the type that the agent promised; nothing if it is."""
+        read = self._journal.program.read_output
+        try:
+            if read is not None:
+                read(self._journal.state.text if text is None else text)
+        except OutputError as error:
+            return f"{error}; to end a turn with another text, answer Halt(reason, reply=…)"
+        return ""
+
+    def _end_stream(self, text: str | None) -> None:
+        """The stream ends with what it has not told of the answer yet."""
+        fold, voice = self._journal.fold, self._journal.audience.voice
+        turn = fold.turn
+        assert turn is not None
+        assert voice is not None
+        voice.end(fold.steps if turn.steps else 0, text, turn.text, lambda: fold.state.text)
+
+    # ------------------------------------------------------------ TurnEnding
+
+    async def _judge(self, point: Point, outcome: Any) -> tuple[Any, str | None] | None:
+        """TurnEnding: the outcome and the text, if a hook changed it. None if a person has to be asked first."""
+        journal, site = self._journal, self._site
+        turn = journal.fold.turn
+        assert turn is not None
+        before = journal.state.text
+        about = f"{journal.fold.session}/t{turn.number}/end"
+        passage = site.passage(point, TurnEnding(outcome, before, site.turn), about)
+        try:
+            async with asyncio.timeout(journal.program.ending_timeout):
+                text: str = (await passage.rewrite()).text
+                if text != before and isinstance(outcome, Completed) and (why := self._misfit(text)):
+                    raise self._blame(about, why)
+                verdict = await self._questions.decide(passage, lambda: digest(text))
+                if isinstance(verdict, Answer):
+                    text, verdict = await self._respond(point, outcome, str(verdict.value), about)
+        except Exception as error:
+            verdict = Deny(_why_withheld(error))
+            text = ""
+            who = getattr(error, "hook", "") or "TurnEnding"
+            journal.record(HookFailed(who, "TurnEnding", error_value(error), effect="withheld"))
+        if verdict is WAITING:
+            return None
+        if isinstance(verdict, Deny):
+            if isinstance(outcome, Failed | Cancelled):
+                return outcome, ""
+            return Stopped(StopReason.WITHHELD, verdict.reason), ""
+        if turn.unreviewed and isinstance(outcome, Completed | Stopped):
+            outcome = outcome.replace(unreviewed=turn.unreviewed)
+        return outcome, None if text == before else text
+
+    def _blame(self, about: str, why: str) -> HookError:
+        """The error of the hooks that changed the final text to one that does not fit."""
+        pending = self._journal.fold.pending
+        hooks = [record.hook for record in pending if isinstance(record, Rewritten) and record.about == about]
+        by = ", ".join(hooks) or "TurnEnding"
+        return HookError(f"rewrite {by!r} changed the final text: {why}", hook=by, event="TurnEnding")
+
+    async def _respond(self, point: Point, outcome: Any, words: str, about: str) -> tuple[str, Any]:
+        """A person's words for the answer, and the verdict on them: hooks look at them as at any other answer."""
+        passage = self._site.passage(point, TurnEnding(outcome, words, self._site.turn), f"{about}/response")
+        text: str = (await passage.rewrite()).text
+        responded = self._questions.responded_by(words)
+        verdict = await self._questions.decide(passage, lambda: digest(text), responded)
+        return (str(verdict.value), None) if isinstance(verdict, Answer) else (text, verdict)
+
+    # ------------------------------------------------------------ the way out when all else fails
+
+    async def failed(self, error: BaseException) -> State:
+        """Close the turn after a cancel or a breakdown: every call gets a result, ending hooks run, then it is over.
+
+        A cancel from outside is raised; one from inside, an end of time and any other error is the outcome. A conflict
+        or a stale answer is raised to the caller.
+        """
+        by_itself = self._cancellation.end() and isinstance(error, asyncio.CancelledError)
+        if isinstance(error, SessionError):
+            raise error
+        self._failures.note(None if by_itself else error)
+        state = await shielded(self._close(error), patience=3 * self._journal.program.ending_timeout)
+        if not isinstance(error, Exception) and not by_itself:
+            raise error
+        return state
+
+    async def _close(self, error: BaseException) -> State:
+        journal = self._journal
+        if isinstance(error, StoreError):
+            journal.give_up(error)
+        if isinstance(error, Exception):
+            outcome: Failed | Cancelled | Stopped = Failed(error_value(error))
+        else:
+            outcome = self._cancellation.stop or Cancelled(str(error))
+        try:
+            if over(journal.fold):
+                if not journal.awaits_turn or self._entry.message is None:
+                    return await self._settle()
+                self._start.begin_failed(self._entry.message)
+            if not isinstance(outcome, Failed):
+                self._step_end.keep_partial()
+            self._cancellation.note_request(outcome)
+            journal.conclude(outcome)
+            reason = ENDED_BY_ERROR if isinstance(error, Exception) else f"the turn ended: {error}"
+            await self._step_end.abandon(reason, error)
+            await self._end(journal.fold.turn.concluded if journal.fold.turn else outcome)
+            return await self._settle()
+        except StoreError:  # what cannot be stored is still told to the caller
+            journal.conclude(outcome)
+            turn = journal.fold.turn
+            if turn is not None and (turn.outcome is None or isinstance(error, StoreError)):
+                journal.record(TurnEnded(outcome, "", journal.time.take()))
+            return journal.state
+        except Exception as another:
+            journal.record(TurnEnded(outcome, "", journal.time.take()))
+            journal.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
+            return await self._settle()
+
+
+def _why_withheld(error: Exception) -> str:
+    """Why an answer is withheld, in words that do not quote the hook's error."""
+    return failed_hook(error) if isinstance(error, HookError) else "the hooks of TurnEnding took too long"

@@ -1,0 +1,161 @@
+"""How a turn goes on in another pass: answers are taken, drift is compared, and what was left is picked up."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from windlass.approvals import checked_answers, stale
+from windlass.decisions import Allow, Ask, Halt, Reject
+from windlass.events import Resuming
+from windlass.outcomes import Cancelled, Stopped, StopReason
+from windlass.records import Answered, HookDecided, InboxTaken, Resumed, Suspended
+
+from .child_program import check_edit
+from .drift import differences
+from .entry import Entry
+from .inbox import Inbox
+from .injections import Injections
+from .questions import WAITING, Questions, asks_of
+from .site import Site
+from .step import has_begun
+from .step_end import StepEnd
+from .turn_start import TurnStart
+
+
+class TurnResume:
+    """Resumes turns. `delivered` are the answers for a child that its parent's log has; None if it takes its own."""
+
+    __slots__ = (
+        "_delivered", "_entry", "_inbox", "_injections", "_journal", "_questions", "_site", "_start", "_step_end",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        site: Site,
+        entry: Entry,
+        questions: Questions,
+        injections: Injections,
+        inbox: Inbox,
+        step_end: StepEnd,
+        start: TurnStart,
+        delivered: tuple[Answered, ...] | None,
+    ) -> None:
+        self._site = site
+        self._journal = site.journal
+        self._entry = entry
+        self._questions = questions
+        self._injections = injections
+        self._inbox = inbox
+        self._step_end = step_end
+        self._start = start
+        self._delivered = delivered
+
+    async def resume(self) -> bool:
+        """Go on with a turn. Whether its last step has ended and is to be voted on, unless the log has the vote."""
+        journal = self._journal
+        now = journal.now()
+        taken, answers = await self._inbox.answers() if journal.has_mail or self._questions.waiting else ([], [])
+        if self._delivered is None:
+            answers += self._own_answers(answers, now)
+        else:
+            answers = list(self._delivered)
+        turn = journal.fold.turn
+        assert turn is not None
+        if turn.concluded is not None and journal.audience.voice is not None:
+            journal.audience.voice.note_unheard()
+        drift = await self._compare()
+        about = f"{journal.fold.session}/t{turn.number}/resume"
+        allowed = next((answered for answered in answers if answered.id == about), None)
+        verdict = await self._judge(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
+        if verdict is WAITING:
+            self._stay_suspended(answers, taken)
+            return False
+        for answered in answers if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []:
+            journal.record_answer(answered)
+        journal.record(Resumed(journal.program.digest, drift))
+        if isinstance(verdict, Halt):
+            await self._step_end.abandon(f"The turn was halted: {verdict.reason}")
+            journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+            return False
+        return await self._pick_up(taken)
+
+    def _stay_suspended(self, answers: list[Answered], taken: list[InboxTaken]) -> None:
+        """A person must allow first that the turn goes on; answers to other questions are kept."""
+        journal = self._journal
+        for answered in answers:
+            journal.record_answer(answered)
+        for record in taken:
+            journal.record(record)
+        if journal.fold.pending:
+            self._questions.suspend()
+
+    async def _pick_up(self, taken: list[InboxTaken]) -> bool:
+        """Do what the process that died had still to do. Whether its last step is to be voted on."""
+        journal, fold = self._journal, self._journal.fold
+        turn = fold.turn
+        assert turn is not None
+        for record in taken:
+            journal.record(record)
+        if turn.cancel is not None:  # a fork may have been cut right there
+            journal.conclude(Cancelled(turn.cancel))
+        await journal.commit()
+        if turn.concluded is not None:  # and the process died before the step was closed
+            await self._step_end.abandon("the turn had ended")
+        if not fold.going:
+            return False
+        if not turn.admitted:
+            await self._start.go_on()
+            return False
+        await self._injections.inject_unlogged()
+        return fold.open is None and bool(turn.steps) and not has_begun(fold)
+
+    async def _compare(self) -> tuple[str, ...]:
+        """What differs from the agent that the turn was recorded with. Gates that are new since then are asked."""
+        program, pipeline = self._journal.program, self._journal.fold.pipeline
+        if pipeline == program.digest:
+            return ()
+        data = await program.store.pipeline(pipeline)
+        rows = [] if data is None else msgspec.json.decode(data)["hooks"]
+        self._questions.note_known([(row["event"], row["kind"], row["name"]) for row in rows])
+        await program.keep()
+        return differences(data, program.description)
+
+    async def _judge(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
+        """Resuming: hooks may stop the turn or ask again before it goes on; `answered` is a person's answer to that."""
+        journal, questions, site = self._journal, self._questions, self._site
+        fold = journal.fold
+        if answered is not None and isinstance(answered.answer, Reject):
+            return Halt(answered.answer.message or "a person stopped the turn")
+        if answered is not None:
+            return None
+        if questions.is_waiting(about):
+            return WAITING
+        if (point := site.hooks.at(Resuming)) is None:
+            return None
+        passage = site.passage(point, Resuming(fold.state, site.turn, drift), about)
+        await passage.rewrite()
+        verdict = await passage.judge()
+        if passage.answers:
+            journal.record(HookDecided("Resuming", about, verdict, passage.answers, took=passage.took))
+        if isinstance(verdict, Ask):
+            questions.put(questions.question(passage, verdict, "", asks_of(passage.answers)))
+            return WAITING
+        if verdict is None or isinstance(verdict, Allow):
+            asked = fold.open is not None and fold.open.reply is not None
+            await self._injections.inject(passage, f"{fold.session}/{fold.steps + 1 + asked}")
+        return verdict
+
+    def _own_answers(self, known: list[Answered], now: float) -> list[Answered]:
+        """The answers that the caller gave, and the defaults of questions that were not answered in time.
+
+        `now` is from before the inbox was read: an answer that came until then is known.
+        """
+        answers, session = self._entry.answers, self._journal.fold.session
+        answered = {one.id for one in known}
+        if again := answered & answers.keys():
+            raise stale(session, min(again), "it has been answered already")
+        waiting = [asked for asked in self._questions.waiting if asked.id not in answered]
+        return checked_answers(session, waiting, dict(answers), now, partial(check_edit, self._journal.program))
