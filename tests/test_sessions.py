@@ -620,9 +620,7 @@ async def test_a_queued_message_may_be_streamed_or_iterated_over(way):
     assert [message.text for message in state.messages] == ["one", "to one", "two", "to two"]
 
 
-@pytest.mark.parametrize(
-    ("busy", "hint"), [("refuse", "busy='queue'"), ("queue", "only messages"), ("steer", "steer")]
-)
+@pytest.mark.parametrize(("busy", "hint"), [("refuse", "busy='queue'"), ("queue", "only messages"), ("steer", "steer")])
 async def test_who_is_refused_is_told_what_can_be_done(busy, hint):
     async def resume(agent: Agent) -> Any:
         return await agent.resume("s")

@@ -462,7 +462,7 @@ class Fold:
     def __init__(self, session: str) -> None:
         self.session = session
         self.stored = 0
-        self.at = 0.0
+        self.at = -1.0
         self.written: list[r.Record] = []
         self.steps = 0
         self.turns = 0

@@ -84,9 +84,7 @@ class Audience:
 
     @property
     def has_work(self) -> bool:
-        """Whether somebody must be waited for before the turn goes on, or something of theirs is to be recorded."""
-        if not self.listens:
-            return False
+        """Whether listeners must be waited for before the turn goes on, or have failures to be recorded."""
         backlog = self.backlog
         full = self.voice is not None and self.voice.channel.full
         return bool(backlog.awaited or backlog.failures or full or self.hooks.durable or self._above is not None)

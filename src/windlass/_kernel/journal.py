@@ -102,17 +102,20 @@ class Journal:
         """The time for the next record."""
         return self.fold.tick(self.now)
 
-    def record(self, record: Record) -> None:
-        """Add a record to the log. It gets the time of now, unless the caller gave it one by `tick`."""
+    def add(self, record: Record) -> None:
+        """Add a record that has the time of `tick` or of the record before it."""
         if self._plain:
             fold = self.fold
-            if not record.at or record.at != fold.at:
-                self._stamp(record)
             fold.pending.append(record)
             FOLDS[type(record)](fold, record)
-        elif self._sealed:
+        else:
+            self.record(record)
+
+    def record(self, record: Record) -> None:
+        """Add a record to the log. It gets the time of now, unless it came with one."""
+        if self._sealed:
             return
-        elif self.opening is not None:
+        if self.opening is not None:
             self.opening.add(record)
         else:
             self.write(record)
@@ -121,10 +124,10 @@ class Journal:
         """`record` also while a turn is opened, when what hooks write has to wait."""
         if self.mask is not None:
             record = self.mask(record)
-        if not record.at or record.at != self.fold.at:
+        if record.at != self.fold.at:
             self._stamp(record)
         self.fold.add(record)
-        if self.audience.hears(type(record)):
+        if self.audience.listens and self.audience.hears(type(record)):
             if type(record) is ToolAttempted and record.result is not None and self.audience.hides_attempts:
                 record = record.replace(result=None)  # no hook has cleaned it; the log has it, for a resume
             self.audience.tell(record)
@@ -211,7 +214,7 @@ class Journal:
             fold.stored += len(pending)
             fold.written += pending
             fold.pending = []
-        return not self.audience.has_work
+        return not self.audience.listens or not self.audience.has_work
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited here."""

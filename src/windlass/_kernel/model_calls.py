@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable
 from typing import Any
 
 from windlass._hooks.compiled import Point
@@ -70,7 +70,7 @@ class ModelCalls:
         self.transforms = site.hooks.transforms
         self.attended = self._told or meter is not None or bool(self.transforms)
         self.paid = True
-        self.number = 1
+        self.step = self.round = self.number = 1
         self.fingerprint = ""
         self.limited = limits.exist("model")
         self.wrapped = bool(site.hooks.model_wraps)
@@ -82,34 +82,34 @@ class ModelCalls:
             self.said: list[ModelReply] = []
             self._onion = site.wrapped(site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place)
 
-    async def attempt(self, request: ModelRequest, step: int) -> ModelReply:
+    async def attempt(self, request: ModelRequest) -> ModelReply:
         """One request to one model: what it replies, as the transformers leave it."""
         program = self._journal.program
         model = program.model if request.model is program.model_name else program.model_for(request)
         if self.attended:
-            return await self._observed(model, request, step)
+            return await self._observed(model, request)
         reply: object = await model.reply(request)
         return reply if is_reply(reply) else reply_of(model.name, reply)
 
-    async def _observed(self, model: Model, request: ModelRequest, step: int) -> ModelReply:
+    async def _observed(self, model: Model, request: ModelRequest) -> ModelReply:
         """The same where tokens are counted, observers look on, a stream is read or transformers work."""
         meter = self.meter
         ours = 0 if meter is None else meter.check(request)
         if self._told:
-            self._journal.fact(ModelCalled, step, self.number, request, self.round)
+            self._journal.fact(ModelCalled, self.step, self.number, request, self.round)
         if self.voice is not None:
-            reply = await self._streamed(self.voice, model, request, step)
+            reply = await self._streamed(self.voice, model, request)
         else:
             reply = transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
 
-    async def _streamed(self, voice: Voice, model: Model, request: ModelRequest, step: int) -> ModelReply:
+    async def _streamed(self, voice: Voice, model: Model, request: ModelRequest) -> ModelReply:
         """The same for the consumer of a stream. Of attempts that run side by side the first is streamed."""
         if voice.speaking:
             return transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
-        voice.begin(step, self.round, self.number)
+        voice.begin(self.step, self.round, self.number)
         try:
             stream = getattr(model, "stream", None)
             if stream is None:
@@ -149,21 +149,29 @@ class ModelCalls:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def ask(self, request: ModelRequest, step: int, round_: int, tried: int = 0) -> ModelReply | None:
-        """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
+    def ask(self, request: ModelRequest, step: int, round_: int, tried: int = 0) -> Awaitable[ModelReply | None]:
+        """The reply to a request that its gates let pass. None if a limit or a gate ended the turn instead.
 
         `tried` is the number of the latest attempt, if the call failed before and is made again.
+        """
+        cancellation = self._cancellation
+        if cancellation.task is not None and cancellation.task.cancelling():  # a tool or model may have swallowed it
+            cancellation.check()
+        self.step, self.round, self.number = step, round_, tried
+        if self.wrapped:
+            return self._ask_in_wraps(request)
+        self.number += 1
+        return self._attempt_limited(request) if self.limited else self.attempt(request)
+
+    async def _attempt_limited(self, request: ModelRequest) -> ModelReply | None:
+        return None if self._limits.stop_before("model") is not None else await self.attempt(request)
+
+    async def _ask_in_wraps(self, request: ModelRequest) -> ModelReply | None:
+        """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
 
         None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
         """
-        self.round = round_
-        if not self.wrapped:
-            self.number = tried + 1
-            if self.limited and self._limits.stop_before("model") is not None:
-                return None
-            return await self.attempt(request, step)
-        self.judged, self.step = request, step
-        self.number = self._attempted = tried
+        self.judged, self._attempted = request, self.number
         self.reply = self.error = None
         if self.said:
             self.said = []
@@ -240,7 +248,7 @@ class ModelCalls:
             self.halted = Halt(stopped.detail)
             raise RequestRefused(stopped.detail)
         try:
-            reply = await self.attempt(request, self.step)
+            reply = await self.attempt(request)
         except Exception as error:
             name_raiser(error, "")
             self._write_attempt()

@@ -19,7 +19,6 @@ from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold
 
-from .cancellation import Cancellation
 from .compaction import Compaction
 from .error_handling import FailedCall, Failures
 from .model_calls import ModelCalls
@@ -35,8 +34,8 @@ class Replies:
     """
 
     __slots__ = (
-        "_calling", "_calls", "_cancellation", "_compaction", "_failures", "_journal", "_passage", "_program",
-        "_questions", "_replying", "_site", "_voice",
+        "_calling", "_calls", "_compaction", "_failures", "_journal", "_passage", "_program", "_questions",
+        "_replying", "_site", "_voice",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +45,6 @@ class Replies:
         questions: Questions,
         compaction: Compaction,
         failures: Failures,
-        cancellation: Cancellation,
     ) -> None:
         self._site = site
         self._journal = site.journal
@@ -55,7 +53,6 @@ class Replies:
         self._questions = questions
         self._compaction = compaction
         self._failures = failures
-        self._cancellation = cancellation
         self._voice = site.journal.audience.voice
         self._calling = site.hooks.at(ModelCalling)
         self._replying = site.hooks.at(ModelReplying)
@@ -77,8 +74,14 @@ class Replies:
             request = assemble(fold, program, self._site.injected.unlogged)
             if self._calling is not None:
                 request, reply = await self._judge_request(self._calling, request)
-        if request is not None:
-            reply = await self._ask_model(fold, request, number, round_, tried)
+        if request is not None and fold.going:
+            try:
+                reply = await self._calls.ask(request, number, round_, tried)
+            except Exception as error:
+                if not isinstance(error, ContextOverflow) or not await self._compaction.relieve(error):
+                    attempt = max(self._calls.number, tried + 1)
+                    self._failures.note_failed_call(FailedCall(error, request, number, round_, attempt))
+                    raise
         if reply is None:
             return
         if self._voice is not None:
@@ -88,23 +91,6 @@ class Replies:
             if self._replying.changing:
                 reply = (await passage.rewrite()).reply
         self._record_reply(reply, number, round_, request is not None)
-
-    async def _ask_model(
-        self, fold: Fold, request: ModelRequest, number: int, round_: int, tried: int
-    ) -> ModelReply | None:
-        """What the model replies to a request that its gates let pass; None if the turn is over instead."""
-        if not fold.going:
-            return None
-        cancellation, calls = self._cancellation, self._calls
-        if cancellation.task is not None and cancellation.task.cancelling():  # a tool or model may have swallowed it
-            cancellation.check()
-        try:
-            return await calls.ask(request, number, round_, tried)
-        except Exception as error:
-            if isinstance(error, ContextOverflow) and await self._compaction.relieve(error):
-                return None
-            self._failures.note_failed_call(FailedCall(error, request, number, round_, max(calls.number, tried + 1)))
-            raise
 
     async def _judge_request(
         self, point: Point, request: ModelRequest
@@ -129,17 +115,16 @@ class Replies:
 
     def _record_reply(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
         """The reply with our ids into the log, after the rewrites and before anything slow looks at it."""
-        journal, fold, calls = self._journal, self._journal.fold, self._calls
+        journal, calls = self._journal, self._calls
+        fold = journal.fold
         ours = _with_ids(reply, f"{fold.session}/{number}")
-        attempt, paid, changed = 0, False, ""
-        if asked:
-            attempt, paid = calls.number, calls.paid
-            changed = calls.fingerprint if paid else ""
-            if calls.wrapped:
-                calls.settle()
+        attempt, paid, changed = (calls.number, calls.paid, calls.fingerprint) if asked else (0, False, "")
+        if asked and calls.wrapped:
+            calls.settle()
         if self._voice is not None:
             self._voice.settle(reply, ours, number, round_, attempt)
-        journal.record(ModelReplied(number, ours, round_, attempt, paid, changed, at=journal.tick()))
+        at = fold.tick(journal.now)
+        journal.add(ModelReplied(number, ours, round_, attempt, paid, changed if paid else "", at=at))
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 

@@ -215,7 +215,7 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
 
 def make_runner(s: Segment) -> StepRunner:
     calls = ModelCalls(s.journal, s.site, s.cancellation, s.limits, s.meter, resumed=s.entry.resumed)
-    replies = Replies(s.site, calls, s.questions, compaction(s), s.failures, s.cancellation)
+    replies = Replies(s.site, calls, s.questions, compaction(s), s.failures)
     return Runner(s.site, replies, s.phases.executor, s.inbox, s.questions, s.injections, s.step_end, s.cancellation)
 
 

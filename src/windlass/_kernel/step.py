@@ -30,8 +30,8 @@ class Runner:
     """Runs a step, or goes on with an open one."""
 
     __slots__ = (
-        "_begins", "_cancellation", "_executor", "_inbox", "_injections", "_journal", "_program", "_questions",
-        "_replies", "_reviewed", "_site", "_step_end", "_transcript", "_voice",
+        "_begins", "_cancellation", "_executor", "_inbox", "_injections", "_journal", "_listens", "_program",
+        "_questions", "_replies", "_reviewed", "_site", "_step_end", "_transcript", "_voice",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,7 @@ class Runner:
         self._step_end = step_end
         self._cancellation = cancellation
         self._voice = journal.audience.voice
+        self._listens = journal.audience.listens
         self._reviewed = hooks.at(ModelReplying) is not None
         handlers = "before_step" in self._program.handlers
         self._begins = handlers or hooks.at(StepStarting) is not None or journal.audience.hears(StepStarted)
@@ -74,7 +75,7 @@ class Runner:
             step = fold.open
             if step is None or step.reply is None:
                 await self._replies.get(fold, number)
-                if journal.audience.has_work:
+                if self._listens and journal.audience.has_work:
                     await journal.audience.flush()
             elif not self._reviewed or await self._replies.judge(step):
                 if self._may_execute(fold, number):

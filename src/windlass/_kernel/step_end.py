@@ -100,7 +100,7 @@ class StepEnd:
             if self._transcript.guarded:
                 about = step_id(fold.session, number)
                 messages = await self._transcript.admit_step(step.messages(), about, failures)
-        journal.record(StepEnded(number, messages, journal.time.take(), at=fold.at))
+        journal.add(StepEnded(number, messages, journal.time.take(), at=fold.at))
         if fold.turn is not None and fold.turn.held:
             await self._transcript.add_held()
         if self._ending is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -42,8 +42,8 @@ class ToolAttempts:
     """
 
     __slots__ = (
-        "_attempts", "_cancellation", "_children", "_decisions", "_held_up", "_journal", "_limited", "_limits",
-        "_onion", "_prompt", "_results", "_resumed", "_retried", "_site", "wrapped", "written",
+        "_attempts", "_cancellation", "_children", "_decisions", "_durable", "_held_up", "_journal", "_limited",
+        "_limits", "_onion", "_prompt", "_results", "_resumed", "_retried", "_site", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,7 @@ class ToolAttempts:
         self._children = children
         self._resumed = resumed
         self._limited = limits.exist("tool")
+        self._durable = site.program.durable
         self.wrapped = bool(site.hooks.tool_wraps)
         self.written: dict[str, Writes] = {}
         slow = self.wrapped or site.journal.audience.listens or site.program.durable or children is not None
@@ -76,12 +77,11 @@ class ToolAttempts:
             self._held_up: set[str] = set()
             self._onion = site.wrapped(site.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place)
 
-    async def make(self, state: CallFold, call: ToolCall) -> ToolResult:
+    def make(self, state: CallFold, call: ToolCall) -> Awaitable[ToolResult]:
         """The result of a call that may run, inside its wraps if it has any."""
         if self.wrapped:
-            return await self._in_wraps(state, call)
-        number = state.called + 1 if self._children is None else self._next(state)
-        return _as_result(call.name, await self._attempt(call, number, ""))
+            return self._in_wraps(state, call)
+        return self._attempt(call, state.called + 1 if self._children is None else self._next(state), "")
 
     def _next(self, state: CallFold) -> int:
         """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
@@ -103,8 +103,8 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(self, call: ToolCall, number: int, fingerprint: str) -> Any:
-        """The only place where a tool is called: arguments decoded, the start in the log, then the tool's value."""
+    async def _attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
+        """The only place where a tool is called: arguments decoded, the start in the log, then the tool's result."""
         prepared = self._decisions.prepared.get(call.id)
         if prepared is None or prepared.call is not call or prepared.values is None:
             try:
@@ -117,13 +117,16 @@ class ToolAttempts:
         if self._children is not None and isinstance(tool, Delegate):
             return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
         at = journal.fold.at if self._prompt and number == 1 else journal.tick()
-        journal.record(ToolCalled(call.id, call.name, number, fingerprint, call.json if fingerprint else None, at=at))
-        durable = self._site.program.durable
-        if tool.quick and (not durable or tool.effect == "pure"):
-            return tool.fn(*values)
-        if tool.direct and not durable:
-            return await tool.fn(*values)
-        return await self._invoke(tool, call, values)
+        journal.add(ToolCalled(call.id, call.name, number, fingerprint, call.json if fingerprint else None, at=at))
+        if tool.quick and (not self._durable or tool.effect == "pure"):
+            value = tool.fn(*values)
+        elif tool.direct and not self._durable:
+            value = await tool.fn(*values)
+        else:
+            value = await self._invoke(tool, call, values)
+        if type(value) is str or type(value) is int:
+            return ToolResult((TextPart(str(value)),))
+        return _as_result(call.name, value)
 
     def _unknown_tool(self, name: str) -> ToolResult:
         """The result of a call that nothing here can execute."""
@@ -151,7 +154,7 @@ class ToolAttempts:
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
         """The value of a tool that is not simply awaited. Its start is stored first, if it matters."""
-        if self._site.program.durable and tool.effect != "pure":
+        if self._durable and tool.effect != "pure":
             await self._journal.commit()
         writes = None
         supplied: dict[str, Any] | None = None
@@ -245,8 +248,7 @@ class ToolAttempts:
             attempts.result = text_result(f"Not run: {stopped.detail}", "cancelled")
             return attempts.result
         try:
-            value = await self._attempt(call, number, attempts.fingerprint)
-            attempts.result = result = _as_result(call.name, value)
+            attempts.result = result = await self._attempt(call, number, attempts.fingerprint)
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
@@ -391,8 +393,6 @@ def is_unsafe(tool: Tool[..., Any] | None) -> bool:
 
 def _as_result(tool: str, value: object) -> ToolResult:
     """The value of a tool as a result; an invalid value is the tool's error."""
-    if type(value) is str or type(value) is int:
-        return ToolResult((TextPart(str(value)),))
     try:
         return checked_result(value)
     except TypeError as error:

@@ -36,8 +36,8 @@ class Executor:
     """
 
     __slots__ = (
-        "_attempts", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits", "_program",
-        "_questions", "_results", "_site", "_waiting_writes",
+        "_attempts", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits", "_listens",
+        "_program", "_questions", "_results", "_site", "_waiting_writes",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Executor:
         self._inbox = inbox
         self._doubts = CallsInDoubt(site.journal, questions, results)
         self._limited = limits.exist("tool")
+        self._listens = site.journal.audience.listens
         self._waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
 
     async def execute(self, fold: Fold) -> None:
@@ -77,10 +78,12 @@ class Executor:
                     await decisions.decide(call)
                 else:
                     decisions.allow(call, fold.at)
-                if self._is_held_back(call):
-                    held_back = True
-                else:
+                decided = call.decided
+                assert decided is not None
+                if (decided.verdict is ALLOW and not call.called) or not self._is_held_back(call, decided):
                     ready.append(call)
+                else:
+                    held_back = True
         if decisions.judged and not await self._may_begin(fold, step, ready, held_back):
             return
         if len(ready) == 1:
@@ -90,13 +93,9 @@ class Executor:
         if step.decided or (fold.turn is not None and fold.turn.waiting):
             await self._conclude(fold, step)
 
-    def _is_held_back(self, call: CallFold) -> bool:
+    def _is_held_back(self, call: CallFold, decided: ToolDecided) -> bool:
         """Whether a decided call does not run now: it waits for a person, or a gate halted the turn over it."""
-        assert call.decided is not None
-        verdict = call.decided.verdict
-        if verdict is ALLOW and not call.called:
-            return False
-        if type(verdict) is Halt or type(verdict) is Ask:
+        if type(decided.verdict) is Halt or type(decided.verdict) is Ask:
             return True
         return call.called > 0 and self._doubts.needs_person(call, self._decisions.shown(call))
 
@@ -257,12 +256,7 @@ class Executor:
                 result = failed
                 if not isinstance(error, ToolError):  # whose text is the result
                     details = self._results.details_of(call, error)
-        await self._finish(state, call, result, details)
-
-    async def _finish(self, state: CallFold, call: ToolCall, result: ToolResult, details: ErrorValue | None) -> None:
-        """The result into the log, after what the call wrote. Of parallel calls, once all have ended."""
-        journal, attempts = self._journal, self._attempts
-        if attempts.written and (writes := attempts.written.pop(call.id, None)) is not None:
+        if self._attempts.written and (writes := self._attempts.written.pop(call.id, None)) is not None:
             if self._waiting_writes is not None:
                 self._waiting_writes[call.id] = (state, result, writes)
                 return
@@ -270,9 +264,9 @@ class Executor:
         await self._results.record(state, call, result, details)
         self._decisions.prepared.pop(call.id, None)
         if state.undoing:
-            await journal.commit()
-        if journal.audience.has_work:
-            await journal.audience.flush()
+            await self._journal.commit()
+        if self._listens and self._journal.audience.has_work:
+            await self._journal.audience.flush()
 
     async def _close(self, state: CallFold, stopped: Stopped) -> None:
         """A limit forbids this call. One that was started, or works on in a child, is closed with the step."""

@@ -93,7 +93,7 @@ class ToolDecisions:
         except ArgumentsError as error:
             self._refuse(state, error)
         else:
-            self._journal.record(ToolDecided(proposed.id, ALLOW, name=proposed.name, at=at))
+            self._journal.add(ToolDecided(proposed.id, ALLOW, name=proposed.name, at=at))
 
     async def decide(self, state: CallFold) -> None:
         """The verdict on one call, into the log. One that the log has is looked at again until the call has begun."""
@@ -170,7 +170,7 @@ class ToolDecisions:
             verdict = self.unmatched(call)
         spoken = rewritten or answers or verdict is not ALLOW
         if not spoken and type(passage) is Passage:
-            journal.record(ToolDecided(call.id, ALLOW, name=call.name, at=journal.tick()))
+            journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=journal.tick()))
             return True
         digest, json = (call.digest, difference(state, call)) if spoken else ("", None)
         delegation, names = (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())

@@ -54,7 +54,7 @@ class ToolResults:
             except asyncio.CancelledError:
                 self._unreturned[call.id] = result
                 raise
-        journal.record(ToolReturned(call.id, call.name, result, error, at=journal.tick()))
+        journal.add(ToolReturned(call.id, call.name, result, error, at=journal.fold.tick(journal.now)))
 
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
