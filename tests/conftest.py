@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 from functools import wraps
 from typing import Any
 
@@ -18,6 +19,13 @@ settings.register_profile(
     "windlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 settings.load_profile("windlass")
+
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector ignore the modules that the tests import: they stay, and looking at them takes long."""
+    gc.freeze()
+
 
 # A machine that stalls must not look like a hook that blocks,
 dispatch.BLOCKED_AFTER = 2.0

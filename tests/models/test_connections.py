@@ -17,6 +17,8 @@ from windlass.messages import TextPart
 from windlass.models import open_model
 from windlass.testing.scenes import said
 
+from tests.checks import freeze_garbage
+
 from .serving import asking
 from .wires import ANTHROPIC, BEDROCK, CHAT, GOOGLE, RESPONSES, Vendor
 
@@ -61,9 +63,10 @@ def test_a_model_has_a_client_for_the_loop_that_runs_and_none_for_those_before(
     name: str, vendor: Vendor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection of the first loop is still open when that ends, and of no use to the second."""
+    freeze_garbage()
     others = clients()
     with ThreadingHTTPServer(("127.0.0.1", 0), answering(vendor)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         models = [open_model(f"{name}:m", api_key="k", base_url=f"http://127.0.0.1:{server.server_port}")]
 
         async def ask() -> str:
@@ -82,9 +85,10 @@ def test_a_model_has_a_client_for_the_loop_that_runs_and_none_for_those_before(
 
 @pytest.mark.parametrize(("name", "vendor"), NAMES)
 async def test_a_model_that_nobody_closes_is_closed_when_it_is_gone(name: str, vendor: Vendor) -> None:
+    freeze_garbage()
     others = clients()
     with ThreadingHTTPServer(("127.0.0.1", 0), answering(vendor)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         models = [open_model(f"{name}:m", api_key="k", base_url=f"http://127.0.0.1:{server.server_port}")]
         assert (await models[0].reply(asking())).text == "Hi"
         mine = [weakref.ref(one) for one in clients() if one not in others]

@@ -128,7 +128,7 @@ def test_random_turns_are_the_same_in_every_way_of_running(hooks, script):
         made = Agent(
             ScriptedModel(*script),
             tools=TOOLS,
-            errors=ErrorPolicy.retrying(1),
+            errors=ErrorPolicy.retrying(1, delay=0),
             criteria=[StepLimit(6)],
             clock=FakeClock(auto=True),
         )
