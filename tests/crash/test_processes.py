@@ -20,7 +20,7 @@ from windlass.testing import unpaired
 from . import children
 from .children import lines, restless, store_in, working
 
-SOAK = float(os.environ.get("WINDLASS_SOAK_SECONDS", "12"))
+SOAK = float(os.environ.get("WINDLASS_SOAK_SECONDS", "4"))
 
 
 Child: TypeAlias = Callable[..., subprocess.Popen[bytes]]

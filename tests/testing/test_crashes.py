@@ -58,7 +58,8 @@ def test_scenarios_may_suspend_go_on_and_bring_their_models(play: Any):
 
 
 def test_those_who_resume_may_be_killed_as_well():
-    once, twice = crash_points(crash_plays.sound), crash_points(crash_plays.sound, crashes=2)
+    play = crash_plays.with_a_model_of_ours
+    once, twice = crash_points(play), crash_points(play, crashes=2)
     assert len(twice.points) > len(once.points)
     assert any(", then " in point.where for point in twice.points)
 
