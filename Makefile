@@ -8,6 +8,10 @@ PIP := $(BIN)/python -m pip -qq
 BASE := .venv/base.stamp
 DEV := .venv/dev.stamp
 LOCAL := .venv/local.stamp
+# `make quick` leaves out the tests that run the docs, need a server or take long.
+LONG := $(patsubst %,tests/test_%.py,api docs forks project transfer values)
+QUICK := $(wildcard tests/behaviours tests/kernel) $(filter-out $(LONG),$(wildcard tests/test_*.py))
+TYPED := $(wildcard src tests/typing/*.py examples/*.py)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11
 
@@ -16,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test attack check format docs api bench lock clean
+.PHONY: help setup demo quick test attack campaign check format docs api bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -27,6 +31,12 @@ demo: $(BASE) $(if $(filter local:%,$(MODEL)),$(LOCAL)) ## Run the demo (base on
 	@$(if $(filter local:smollm2,$(MODEL)),$(BIN)/windlass local install >/dev/null)
 	@$(BIN)/windlass demo $(if $(MODEL),--model '$(MODEL)') $(ARGS)
 
+quick: $(DEV) ## Check format, lint and types (mypy), test behaviours and kernel: half a minute
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary $(TYPED)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(QUICK) $(ARGS)
+
 # Without a network the weights cannot be fetched: the tests that need them then say so and are skipped.
 test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 	@$(BIN)/windlass local install >/dev/null || true
@@ -35,10 +45,14 @@ test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 attack: $(DEV) ## Attack the hooks over the whole matrix of events, decisions and ways of running
 	@WINDLASS_ATTACK=1 $(BIN)/python -m pytest -q -n auto tests/attacks $(ARGS)
 
+campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, kill processes for a minute
+	@WINDLASS_CAMPAIGN=1 WINDLASS_SOAK_SECONDS=60 $(BIN)/python -m pytest -q -n auto \
+		tests/crash tests/test_cancel_anywhere.py $(ARGS)
+
 check: $(DEV) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy --no-error-summary $(wildcard src tests/typing/*.py examples/*.py)
+	$(BIN)/mypy --no-error-summary $(TYPED)
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 

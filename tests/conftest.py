@@ -21,7 +21,6 @@ settings.register_profile(
 settings.load_profile("windlass")
 
 
-
 def pytest_collection_finish() -> None:
     """Let the collector ignore the modules that the tests import: they stay, and looking at them takes long."""
     gc.freeze()

@@ -12,12 +12,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.checks import freeze_garbage
 
 from windlass.messages import TextPart
 from windlass.models import open_model
 from windlass.testing.scenes import said
-
-from tests.checks import freeze_garbage
 
 from .serving import asking
 from .wires import ANTHROPIC, BEDROCK, CHAT, GOOGLE, RESPONSES, Vendor
