@@ -4,15 +4,23 @@ import gc
 from functools import wraps
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from windlass import Agent
 from windlass._hooks import dispatch
 
+from .ran import Ran
 from .servers.llama import llama, weights
 from .servers.postgres import database, postgres
 
 __all__ = ["database", "llama", "postgres", "weights"]
+
+
+@pytest.fixture
+def ran() -> Ran:
+    return Ran()
+
 
 # A slow machine is no failure, and a run can be repeated.
 settings.register_profile(

@@ -51,27 +51,7 @@ from windlass.stores import MemoryStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 from .checks import out_of_time_once
-
-
-class Ran:
-    """Tools that remember what they did."""
-
-    def __init__(self) -> None:
-        self.done: list[Any] = []
-
-        @tool
-        async def do(x: int) -> str:
-            """Do something once."""
-            self.done.append(x)
-            await asyncio.sleep(0)
-            return f"did {x}"
-
-        self.do = do
-
-
-@pytest.fixture
-def ran() -> Ran:
-    return Ran()
+from .ran import Ran
 
 
 def too_big(event: ToolCalling) -> Says | None:
@@ -87,7 +67,7 @@ async def test_a_combined_hook_judges_a_call_that_a_wrap_changed(ran: Ran):
         return await call_next(call.replace(arguments={"x": 999}))
 
     await agent.run("go")
-    assert ran.done == []
+    assert ran.calls == []
 
 
 async def test_a_combined_hook_judges_what_a_person_edited(ran: Ran):
@@ -96,7 +76,7 @@ async def test_a_combined_hook_judges_what_a_person_edited(ran: Ran):
     agent.gate(ToolCalling)(lambda event: Ask("sure?"))
     await agent.run("go", session="s")
     await agent.resume("s", answers={"s/1/1": Edit({"x": 999})})
-    assert ran.done == []
+    assert ran.calls == []
 
 
 async def test_a_combined_hook_judges_a_request_that_a_wrap_changed():
@@ -139,7 +119,7 @@ async def test_a_hook_that_is_new_since_the_suspension_is_asked(ran: Ran):
     later = build(says("end"))
     later.hook(ToolCalling, name="new")(lambda event: Deny("not any more"))
     await later.resume("s", answers={"s/1/1": Approve()})
-    assert ran.done == []
+    assert ran.calls == []
 
 
 async def test_a_lifecycle_that_rejects_a_reply_rejects_it_after_a_crash_too(ran: Ran):
@@ -159,7 +139,7 @@ async def test_a_lifecycle_that_rejects_a_reply_rejects_it_after_a_crash_too(ran
     left = MemoryStore()
     await left.append("s", log[: replied + 1], 0)
     assert isinstance((await build(left).resume("s")).outcome, Stopped)
-    assert ran.done == []
+    assert ran.calls == []
 
 
 async def test_an_unsafe_tool_runs_once_however_a_wrap_races(ran: Ran):
@@ -176,7 +156,7 @@ async def test_an_unsafe_tool_runs_once_however_a_wrap_races(ran: Ran):
         return next(result for result in both if not isinstance(result, BaseException))
 
     await agent.run("go")
-    assert ran.done == [2]
+    assert ran.calls == [2]
 
 
 async def test_an_approval_does_not_count_for_a_gate_that_had_not_asked_yet(ran: Ran):
@@ -193,9 +173,9 @@ async def test_an_approval_does_not_count_for_a_gate_that_had_not_asked_yet(ran:
     result = await later.resume("s", answers={"s/1/1": Approve(by="bob")})
     assert isinstance(result.outcome, Suspended)
     assert [asked.by for asked in result.waiting_for] == [("legal",)]
-    assert ran.done == []
+    assert ran.calls == []
     await later.resume("s", answers={"s/1/1": Approve(by="legal")})
-    assert ran.done == [1]
+    assert ran.calls == [1]
 
 
 def test_a_name_is_no_list_of_approvers_and_a_default_must_be_allowed():
@@ -230,7 +210,7 @@ async def test_a_tool_that_was_taken_out_of_the_session_does_not_run(ran: Ran):
     agent = Agent(ScriptedModel(calls("do", x=1), says("end")), tools=[ran.do])
     agent.rewrite(SessionStarting)(lambda event: event.setup.replace(tools=()))
     result = await agent.run("go")
-    assert ran.done == []
+    assert ran.calls == []
     assert "there is no tool 'do'" in result.messages[2].parts[0].text  # type: ignore[union-attr]
 
 
@@ -377,7 +357,7 @@ async def test_a_kept_call_next_is_refused_when_the_call_is_over(ran: Ran):
         with pytest.raises(HookError, match="over"):
             await call_next(value)
     assert len(model.requests) == 2
-    assert ran.done == [1]
+    assert ran.calls == [1]
 
 
 async def test_steering_that_comes_during_the_last_reply_is_heard_in_this_turn():
@@ -439,7 +419,7 @@ async def test_a_gate_that_is_asked_again_on_resume_cannot_loosen_what_held_by_d
     later = build(left, says("end"))
     later.gate(ToolCalling, on_resume="rerun")(lambda event: Allow())
     await later.resume("s")
-    assert ran.done == []
+    assert ran.calls == []
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -464,7 +444,7 @@ async def test_a_question_about_going_on_that_expired_is_answered_by_its_default
     assert result.outcome == Stopped(StopReason.HALTED, "The question expired.")
     answers = [record.by for record in await agent.store.read("s") if type(record).__name__ == "Answered"]
     assert answers == ["", "default"]  # the first is kept, though the turn could not go on then
-    assert ran.done == []
+    assert ran.calls == []
 
 
 async def test_what_a_hook_adds_before_the_turn_is_in_the_first_request():

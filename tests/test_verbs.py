@@ -36,15 +36,13 @@ from windlass.errors import RegistrationError
 from windlass.messages import Message, ModelReply, TextPart, ThinkingPart
 from windlass.testing import ScriptedModel, calls, says
 
+from .logs import find
+
 
 @tool(effect="pure", inline=True)
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
-
-
-async def log_of(agent: Agent, kind: type) -> list[Any]:
-    return [record for record in await agent.store.read("s") if isinstance(record, kind)]
 
 
 async def test_a_plain_hook_that_blocks_the_loop_is_named(monkeypatch):
@@ -57,7 +55,7 @@ async def test_a_plain_hook_that_blocks_the_loop_is_named(monkeypatch):
         time.sleep(0.06)
 
     result = await agent.run("go", session="s")
-    (blocked,) = await log_of(agent, HookFailed)
+    (blocked,) = await find(agent, HookFailed, "s")
     assert (blocked.hook, blocked.effect) == ("sleepy", "blocked the loop")
     assert "thread=True" in blocked.error.message
     assert result.text == "hi"
@@ -73,7 +71,7 @@ async def test_a_hook_in_a_thread_leaves_the_loop_free():
 
     await agent.run("go", session="s")
     assert seen != [threading.current_thread().name]
-    assert await log_of(agent, HookFailed) == []
+    assert await find(agent, HookFailed, "s") == []
 
 
 async def test_a_shadow_gate_looks_on_and_only_its_answer_is_recorded():
@@ -92,7 +90,7 @@ async def test_a_shadow_gate_looks_on_and_only_its_answer_is_recorded():
 
     result = await agent.run("go", session="s")
     assert result.text == "3"
-    (decided,) = [d for d in await log_of(agent, HookDecided) if d.shadow]
+    (decided,) = [d for d in await find(agent, HookDecided, "s") if d.shadow]
     assert decided.answers == (("shadow", Deny("would not")),)
 
 
@@ -327,7 +325,7 @@ async def test_of_hooks_that_are_equal_the_one_that_spoke_is_named(at):
     for place in range(3):
         agent.hook(ModelReplying)(Twin(place == at).look)
     await agent.run("go", session="s")
-    [decided] = await log_of(agent, HookDecided)
+    [decided] = await find(agent, HookDecided, "s")
     assert [name for name, _ in decided.answers] == [["Twin.look", "Twin.look#2", "Twin.look#3"][at]]
 
 

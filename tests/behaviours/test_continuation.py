@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.logs import SESSION, find
 
 from windlass import (
     ActiveTimeLimit,
@@ -63,8 +63,6 @@ from windlass.errors import BadReply, RateLimited, ServerError
 from windlass.records import ToolReturned
 from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
-SESSION = "s1"
-
 
 @tool(effect="pure", inline=True)
 def add(a: int, b: int) -> int:
@@ -76,14 +74,6 @@ def add(a: int, b: int) -> int:
 def fail() -> str:
     """Fail."""
     raise RuntimeError("the disk is full")
-
-
-async def log_of(agent: Agent[Any, Any], session: str = SESSION) -> Sequence[Any]:
-    return await agent.store.read(session)
-
-
-async def find(agent: Agent[Any, Any], kind: type) -> list[Any]:
-    return [record for record in await log_of(agent) if isinstance(record, kind)]
 
 
 def forever(**usage: Any) -> FunctionModel:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from tests.logs import SESSION, find
+from tests.ran import Ran
 
 from windlass import (
     Agent,
@@ -55,53 +57,15 @@ from windlass import (
     TurnStarting,
     Veto,
     Vote,
-    tool,
 )
 from windlass.decisions import Again, Fail
 from windlass.errors import IllegalAnswer, RegistrationError, ServerError
 from windlass.events import EVENTS
 from windlass.testing import ScriptedModel, calls, says
 
-SESSION = "s1"
-
-
-class Ran:
-    """Tools that note what they were called with."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
-        ran = self.calls
-
-        @tool(effect="pure", inline=True)
-        def add(a: int) -> str:
-            """Add."""
-            ran.append(("add", a))
-            return f"added {a}"
-
-        @tool(effect="pure", inline=True)
-        def delete(a: int) -> str:
-            """Delete."""
-            ran.append(("delete", a))
-            return f"deleted {a}"
-
-        self.tools = [add, delete]
-
-
-@pytest.fixture
-def ran() -> Ran:
-    return Ran()
-
 
 def one_call(*more: Any) -> ScriptedModel:
     return ScriptedModel(calls("add", a=1), *(more or (says("done"),)))
-
-
-async def log_of(agent: Agent[Any, Any], session: str = SESSION) -> Sequence[Any]:
-    return await agent.store.read(session)
-
-
-async def find(agent: Agent[Any, Any], kind: type) -> list[Any]:
-    return [record for record in await log_of(agent) if isinstance(record, kind)]
 
 
 def tool_texts(request: Any) -> list[str]:
@@ -1056,7 +1020,7 @@ async def test_a_hook_that_mutates_the_schema_of_a_tool_changes_nothing(ran: Ran
 
     agent.gate(ModelCalling)(spoil)
     await agent.run("go")
-    assert "a" in ran.tools[0].spec.schema["properties"]
+    assert "a" in ran.add.spec.schema["properties"]
 
 
 # ---------------------------------------------------------------- 115: at equal rank

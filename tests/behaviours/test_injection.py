@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.logs import SESSION, crashed_after, log_of
 
 from windlass import (
     Agent,
@@ -47,11 +47,9 @@ from windlass import (
     tool,
 )
 from windlass.errors import HookError, InjectionOverflow
-from windlass.records import Record, encode
+from windlass.records import encode
 from windlass.stores import MemoryStore
 from windlass.testing import FakeClock, FunctionModel, ScriptedModel, calls, says
-
-SESSION = "s1"
 
 
 @tool(effect="pure", inline=True)
@@ -62,18 +60,6 @@ def add(a: int, b: int) -> int:
 
 def script(steps: int = 1) -> ScriptedModel:
     return ScriptedModel(*[calls("add", a=n, b=1) for n in range(steps)], says("done"))
-
-
-async def log_of(agent: Agent[Any, Any], session: str = SESSION) -> Sequence[Any]:
-    return await agent.store.read(session)
-
-
-async def crashed_after(log: Sequence[Record], kind: type) -> MemoryStore:
-    """A store as a process leaves it that died right after it had written the first record of a kind."""
-    at = next(index for index, record in enumerate(log) if isinstance(record, kind))
-    store = MemoryStore()
-    await store.append(SESSION, list(log[: at + 1]), 0)
-    return store
 
 
 def texts(message: Any) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.logs import SESSION, log_of
 
 from windlass import (
     Agent,
@@ -35,8 +35,6 @@ from windlass.records import Rewritten, SlotSet, ToolDecided
 from windlass.stores import MemoryStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
-SESSION = "s1"
-
 
 @tool(effect="pure", inline=True)
 def add(a: int, b: int) -> int:
@@ -50,10 +48,6 @@ def script() -> ScriptedModel:
 
 def adder(**options: Any) -> Agent[Any, Any]:
     return Agent(script(), tools=[add], **options)
-
-
-async def log_of(agent: Agent[Any, Any], session: str = SESSION) -> Sequence[Any]:
-    return await agent.store.read(session)
 
 
 async def failures(agent: Agent[Any, Any]) -> list[Any]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.logs import SESSION, crashed_after, find, log_of
+from tests.ran import Ran
 
 from windlass import (
     Agent,
@@ -56,47 +58,6 @@ from windlass.records import Record
 from windlass.stores import MemoryStore
 from windlass.testing import HookTrace, ScriptedModel, calls, says, without_times
 
-SESSION = "s1"
-
-
-class Ran:
-    """A tool of each class of effects, noting its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        ran = self.calls
-
-        @tool
-        async def send(to: str) -> str:
-            """Send."""
-            ran.append(to)
-            return f"sent to {to}"
-
-        @tool(effect="idempotent")
-        async def charge(amount: int, idempotency_key: str) -> str:
-            """Charge."""
-            ran.append((amount, idempotency_key))
-            return "charged"
-
-        @tool(effect="pure")
-        async def look(what: str) -> str:
-            """Look."""
-            ran.append(what)
-            return f"saw {what}"
-
-        @tool(retry="safe")
-        async def ping(to: str) -> str:
-            """Ping."""
-            ran.append(to)
-            return "pong"
-
-        self.tools = [send, charge, look, ping]
-
-
-@pytest.fixture
-def ran() -> Ran:
-    return Ran()
-
 
 def one_call(*more: Any) -> ScriptedModel:
     return ScriptedModel(calls("send", to="ann"), *(more or (says("done"),)))
@@ -107,22 +68,6 @@ def asking(ran: Ran, *more: Any, ask: Ask | None = None, **options: Any) -> Agen
     agent: Agent[Any, Any] = Agent(one_call(*more), tools=ran.tools, **options)
     agent.gate(ToolCalling, name="asks")(lambda event: ask or Ask("May it?"))
     return agent
-
-
-async def log_of(agent: Agent[Any, Any], session: str = SESSION) -> Sequence[Any]:
-    return list(await agent.store.read(session))
-
-
-async def find(agent: Agent[Any, Any], kind: type) -> list[Any]:
-    return [record for record in await log_of(agent) if isinstance(record, kind)]
-
-
-async def crashed_after(log: Sequence[Record], kind: type) -> MemoryStore:
-    """A store as a process leaves it that died right after it had written the first record of a kind."""
-    at = next(index for index, record in enumerate(log) if isinstance(record, kind))
-    store = MemoryStore()
-    await store.append(SESSION, list(log[: at + 1]), 0)
-    return store
 
 
 def paired(result: Any) -> bool:
