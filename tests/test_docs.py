@@ -95,6 +95,35 @@ def test_the_cases_of_a_test_are_read_from_its_docstring(generate, monkeypatch, 
     assert list(generate.behaviours()) == [(case, "test_some.py::test_it") for case in cases]
 
 
+def test_every_promise_has_a_sentence_and_a_test(generate):
+    assert generate.unmatched_cases(generate.promises(), [case for case, _ in generate.behaviours()]) == []
+
+
+def test_every_promise_is_on_the_page_beside_its_tests(generate):
+    rows = {
+        cells[0]: cells for line in generate.behaviours_page().splitlines() if (cells := line.strip("| ").split(" | "))
+    }
+    for heading, cases in generate.promises().items():
+        for case, sentence in cases.items():
+            assert rows[case][1] == sentence
+            assert heading == generate.NOT_PROMISED or "::test_" in rows[case][2]
+
+
+def test_a_case_without_a_sentence_or_without_a_test_fails_the_check(generate, monkeypatch, capsys):
+    promised = {"Order": {"1": "Kept.", "2": "Never tested."}, generate.NOT_PROMISED: {"3": "Tested.", "4": "Not yet."}}
+    tested = [("1", "a.py::test_1"), ("3", "a.py::test_3"), ("5", "a.py::test_5")]
+    monkeypatch.setattr(generate, "promises", lambda: promised)
+    monkeypatch.setattr(generate, "behaviours", lambda: tested)
+    monkeypatch.setattr(generate, "PAGES", {})
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
+    assert generate.main() == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "docs/behaviours.toml: case 5 has tests and no sentence",
+        "docs/behaviours.toml: case 2 has a sentence and no tests",
+        "docs/behaviours.toml: case 3 has tests and is listed as not promised",
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_the_links_of_the_page_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
