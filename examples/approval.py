@@ -1,4 +1,4 @@
-"""Two transfers wait for a person, and each answer lets its own one go on."""
+"""Two transfers wait for approval; each answer releases its own transfer."""
 
 from windlass import Agent, Approve, Ask, Edit, Suspended, ToolCalling, tool
 from windlass.testing import ScriptedModel, calls, says
@@ -8,7 +8,7 @@ sent: list[tuple[str, int]] = []
 
 @tool
 def transfer(to: str, amount: int) -> str:
-    """Transfer an amount to somebody."""
+    """Transfer an amount to a person."""
     sent.append((to, amount))
     return f"sent {amount} to {to}"
 
@@ -19,7 +19,7 @@ agent = Agent(ScriptedModel(both, says("Both are done.")), tools=[transfer])
 
 @agent.gate(ToolCalling, tool="transfer")
 def ask_first(event: ToolCalling) -> Ask:
-    """Money never moves without a person."""
+    """Ask a person before every transfer."""
     given = event.call.arguments
     return Ask(f"Transfer {given['amount']} to {given['to']}?", allow=("approve", "edit", "reject"))
 
@@ -32,7 +32,7 @@ for asked in result.waiting_for:
 
 ann, bob = result.waiting_for
 result = agent.resume_sync("payments", answers={ann.id: Approve(by="eve")})
-assert sent == [("ann", 20)]  # the other one still waits
+assert sent == [("ann", 20)]  # the other transfer still waits
 print("still open:", *[asked.id for asked in result.waiting_for])
 
 result = agent.resume_sync("payments", answers={bob.id: Edit({"to": "bob", "amount": 50}, by="eve")})

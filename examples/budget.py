@@ -1,4 +1,4 @@
-"""Limits forbid going on, whatever anybody else wants; they are counted in the log and say which of them it was."""
+"""Limits end a turn whatever other hooks want; the outcome names the limit that was reached."""
 
 from windlass import Agent, StepLimit, Stopped, Stopping, StopReason, TokenLimit, Veto, tool
 from windlass.testing import FunctionModel, calls
@@ -16,8 +16,8 @@ agent = Agent(model, tools=[search], criteria=[StepLimit(4), TokenLimit(1_000)])
 
 @agent.gate(Stopping)
 def never_give_up(event: Stopping) -> Veto:
-    """A stop may be vetoed, but not one for a hard limit."""
-    return Veto("Search on.")
+    """Veto every stop; a stop for a hard limit cannot be vetoed."""
+    return Veto("Keep searching.")
 
 
 result = agent.run_sync("Find the lost city.")
@@ -25,4 +25,4 @@ print(f"stopped after {result.state.steps} steps and {result.usage.total} tokens
 assert isinstance(result.outcome, Stopped)
 assert result.stop_reason is StopReason.STEP_LIMIT
 assert result.state.steps == 4
-assert result.messages[-1].role == "tool"  # every call has its result, so the session can go on
+assert result.messages[-1].role == "tool"  # every call has its result, so the session can continue

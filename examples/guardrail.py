@@ -1,4 +1,4 @@
-"""A gate refuses a reply that names a price, and a rewrite keeps card numbers from leaving for the model."""
+"""A gate rejects a reply that names a price, and a rewrite removes card numbers from every request."""
 
 import re
 
@@ -12,7 +12,7 @@ agent = Agent(model, system="You answer questions about our product.")
 
 @agent.rewrite(ModelCalling, band="guard")
 def hide_cards(event: ModelCalling) -> ModelRequest:
-    """The last look at all that leaves."""
+    """Runs last, on every request that leaves."""
     return event.request.replace(messages=[without_cards(message) for message in event.request.messages])
 
 
@@ -23,7 +23,7 @@ def without_cards(message: Message) -> Message:
 
 @agent.gate(ModelReplying)
 def no_prices(event: ModelReplying) -> Regenerate | None:
-    """Asked again, the model reads its rejected reply and this feedback; nobody else ever sees the reply."""
+    """The model is asked again and reads its rejected reply and this feedback; the user never sees the reply."""
     return Regenerate("Never name a price.") if "EUR" in event.reply.text else None
 
 

@@ -1,4 +1,4 @@
-"""Context is added beside the user message: two lookups run together, and nothing of it stays in the transcript."""
+"""Hooks add context beside the user message: two lookups run in parallel, and the transcript keeps none of it."""
 
 import asyncio
 
@@ -12,13 +12,13 @@ agent = Agent[str, str](model)
 
 @agent.inject(TurnStarting, group="lookups")
 async def notes(event: TurnStarting, turn: Turn[str]) -> str | None:
-    """Members of one group run in parallel and are merged in this order."""
+    """Injections of one group run in parallel; their texts appear in the order of registration."""
     return NOTES.get(turn.scope)
 
 
 @agent.inject(TurnStarting, group="lookups", optional=True)
 async def search(event: TurnStarting) -> str:
-    """An optional one may fail: it is skipped, and the log says so."""
+    """If an optional injection fails, it is skipped, and the log says so."""
     raise ConnectionError("the search engine is down")
 
 

@@ -1,4 +1,4 @@
-"""Six points around an agent in one class: override what you need, the rest costs nothing."""
+"""Six hooks around an agent in one class: override what you need; the rest costs nothing."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def add(a: int, b: int) -> int:
 
 
 class Narrator(Lifecycle):
-    """Tells what happens, and tidies the text on its way in and out."""
+    """Prints what happens, and cleans up the user's text and the answer."""
 
     def before_agent(self, text: str) -> str:
         print("before_agent   ", text)

@@ -1,4 +1,4 @@
-"""A model of one's own: Ollama's native API with nothing but httpx2, and checked as the adapters of Windlass are."""
+"""Your own model: Ollama's native API with only httpx2, checked like the adapters of Windlass."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ SETTINGS = {"temperature": "temperature", "max_tokens": "num_predict", "stop": "
 
 
 class OwnModel:
-    """A model behind `/api/chat`. It may be asked any number of times at once: what belongs to a reply is local."""
+    """A model behind `/api/chat`. It can serve many requests at once, because it keeps no state between them."""
 
     def __init__(self, model: str, client: httpx2.AsyncClient) -> None:
         self.name, self.model, self.client = f"own:{model}", model, client
@@ -41,7 +41,7 @@ class OwnModel:
                         calls.append(ToolCallPart(call["name"], json.dumps(call["arguments"])))
                         yield ArgumentsDelta(calls[-1].json, len(texts + calls) - 1, name=call["name"])
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
-            raise errors.ConnectionFailed(f"the answer broke off, or is none: {error!r}") from error
+            raise errors.ConnectionFailed(f"the answer broke off or is invalid: {error!r}") from error
         if not chunk.get("done"):
             raise errors.ConnectionFailed("the answer broke off")
         finish = "tool_calls" if calls else {"stop": "stop", "length": "length"}.get(chunk["done_reason"], "other")
@@ -72,7 +72,7 @@ def failed(response: httpx2.Response, text: str) -> errors.ModelError:
     return kind(text, status=status, retry_after=float(after) if after else None)
 
 
-# ---------------------------------------------------------------- does it keep to the contract?
+# ---------------------------------------------------------------- does it follow the contract?
 
 STATUS: dict[Any, int] = {
     **{kind: status for status, kind in ERRORS.items()}, errors.ServerError: 500, errors.BadRequest: 400
@@ -87,7 +87,7 @@ def line(content: str = "", **more: Any) -> str:
 
 
 def spoken(scene: Scene, reply: ModelReply) -> Exchange:
-    """The reply as the server would say it; where the scene ends badly, only half of it."""
+    """The reply as the server would send it; only half of it if the scene ends badly."""
     lines = [line(text) for text in (reply.text[:6], reply.text[6:]) if text]
     for call in reply.tool_calls:
         function = {"name": call.name, "arguments": call.arguments}
@@ -100,7 +100,7 @@ def spoken(scene: Scene, reply: ModelReply) -> Exchange:
 
 
 def play(scene: Scene) -> tuple[OwnModel, Cassette] | None:
-    """The model, with a server that says what the scene wants."""
+    """The model, with a server that plays the scene."""
     if scene.name in NOT_HERE or (scene.message and scene.error not in STATUS):
         return None
     if scene.name == "garbage":
@@ -116,7 +116,7 @@ def play(scene: Scene) -> tuple[OwnModel, Cassette] | None:
 
 async def main() -> None:
     report = await check_model(play)
-    print(f"{len(report.passed)} scenes passed; not played: {', '.join(report.skipped)}")
+    print(f"{len(report.passed)} scenes passed; skipped: {', '.join(report.skipped)}")
     hello = Exchange.of("/api/chat", line("Hello!") + "\n" + line(done=True, done_reason="stop"))
     with Cassette([hello]) as cassette:
         agent = Agent(OwnModel("m", cassette.client(base_url="http://localhost:11434")))

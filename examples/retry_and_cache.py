@@ -1,4 +1,4 @@
-"""Wraps around the effects: one retries a model that is busy, one serves a tool's answers from a cache."""
+"""Two wraps: one retries a busy model, one serves a tool's results from a cache."""
 
 from windlass import Agent, ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, tool
 from windlass.errors import RateLimited
@@ -38,7 +38,7 @@ async def remember(call: ToolCall, call_next: CallTool) -> ToolResult:
 
 
 result = agent.run_sync("Will it rain in Bergen?")
-print(result.text, f"(the tool was called {len(asked)} time)")
+print(result.text, f"(the tool ran {len(asked)} time)")
 assert result.text == "Take an umbrella."
 assert asked == ["Bergen"]
 assert len(model.requests) == 4

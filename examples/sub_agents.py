@@ -1,4 +1,4 @@
-"""A team: a lead hands tasks to two researchers, under one guard and out of one purse."""
+"""A team: a lead hands tasks to two researchers, with one guard and one budget for all."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ def search(query: str) -> str:
 
 @tool
 def publish(text: str) -> str:
-    """Publish a text for all to see."""
+    """Publish a text."""
     return "published"
 
 
 def research(request: ModelRequest) -> Any:
-    """Search first; then try to publish; then say what was found."""
+    """Search first, then try to publish, then report what was found."""
     done = sum(message.role == "tool" for message in request.messages)
     topic = request.messages[0].text
     if done == 0:
@@ -39,17 +39,17 @@ lead = Agent(
 
 @lead.gate(ToolCalling, tool="publish", band="guard")
 def nothing_leaves(event: ToolCalling) -> Deny:
-    """A guard of the lead holds for every agent below."""
-    return Deny("only an editor publishes")
+    """A guard of the lead applies to every agent below it."""
+    return Deny("only an editor may publish")
 
 
 @lead.observe(ToolReturned, wait=True)
 def show(fact: ToolReturned) -> None:
-    """Facts of a child come with its session as their path."""
+    """Facts of a child have its session as their path."""
     print(f"{fact.path or 'lead':8} {fact.name:10} {fact.result.status:7} {fact.result.text}")
 
 
 result = lead.run_sync("How old are windlasses and pawls?", session="s1")
 print(result.text, f"({result.usage.requests} requests)")
-assert result.usage.requests == 2 + 2 * 3  # what the children spent is the lead's
+assert result.usage.requests == 2 + 2 * 3  # the children's requests count as the lead's
 assert result.text == "Both are old."

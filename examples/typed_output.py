@@ -1,4 +1,4 @@
-"""The answer is a value of your type; a reply that does not fit is asked for again, with the reason."""
+"""The answer is a value of your type; if a reply does not fit, the model is asked again and reads the reason."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from windlass.testing import ScriptedModel, says
 
 
 class Invoice(Struct):
-    """What we want to know of a letter."""
+    """The data we want from a letter."""
 
     number: str
     total: float
@@ -24,4 +24,4 @@ result = agent.run_sync("Invoice A-17, 40.50 EUR")
 print(result.output)
 print("the first reply was refused:", model.requests[1].messages[-1].text.splitlines()[0])
 assert result.output == Invoice("A-17", 40.5)
-assert model.requests[0].output is not None  # the model is told the schema
+assert model.requests[0].output is not None  # the model gets the schema
