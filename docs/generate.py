@@ -56,8 +56,8 @@ PLACES = {
 DEFAULTS = {
     "ToolCalling": "`Agent(unmatched=…)`",
     "Continuing": "stop",
-    "Stopping": "the stop stands",
-    "SubagentStopping": "the stop stands",
+    "Stopping": "stop",
+    "SubagentStopping": "stop",
     "Erring": "the error policy",
 }
 
