@@ -101,7 +101,7 @@ async def test_a_question_is_answered_once(store):
         await agent.resume("s", answers={asked.id: Approve()})
     result = await agent.resume("s")
     assert (result.text, paid) == ("done", [])
-    with pytest.raises(StaleAnswer, match="none is open"):
+    with pytest.raises(StaleAnswer, match="no question is open"):
         await agent.resolve("s", asked.id, Approve())
 
 
@@ -117,7 +117,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
         await agent.resolve("nobody", asked.id, Approve())
     with pytest.raises(StaleAnswer, match="no such question"):
         await agent.resolve("s", "s/9/9", Approve())
-    with pytest.raises(StaleAnswer, match="cannot be answered by 'edit'"):
+    with pytest.raises(StaleAnswer, match="cannot be answered with 'edit'"):
         await agent.resolve("s", asked.id, Edit({"euros": 1}, by="ann"))
     with pytest.raises(StaleAnswer, match="may not answer"):
         await agent.resolve("s", asked.id, Approve(by="bob"))

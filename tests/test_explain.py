@@ -307,7 +307,7 @@ def test_a_gate_that_fails_counts_as_its_event_says(event):
     agent.gate(event, name="x")(silent)
     raised = event.raised
     wanted = (
-        "as if silent; the outcome is marked unreviewed"
+        "counts as no answer; the outcome is marked unreviewed"
         if raised is None
         else f"Vote.{raised.name}"
         if isinstance(raised, Vote)
@@ -320,16 +320,16 @@ def test_a_gate_that_fails_counts_as_its_event_says(event):
     ("register", "fails"),
     [
         (lambda agent: agent.gate(ModelReplying, on_error="unreviewed", name="x")(silent), "marked unreviewed"),
-        (lambda agent: agent.gate(ModelReplying, mode="shadow", name="x")(silent), "recorded, nothing else"),
+        (lambda agent: agent.gate(ModelReplying, mode="shadow", name="x")(silent), "only recorded"),
         (lambda agent: agent.rewrite(ToolCalling, name="x")(silent), "the action fails (Deny)"),
         (lambda agent: agent.rewrite(TurnEnding, name="x")(silent), "the action fails (Deny)"),
         (lambda agent: agent.rewrite(ModelCalling, name="x")(silent), "the turn fails"),
         (lambda agent: agent.hook(StepEnding, name="x")(silent), "the turn fails"),
         (lambda agent: agent.inject(StepStarting, name="x")(silent), "the turn fails"),
-        (lambda agent: agent.inject(StepStarting, optional=True, name="x")(silent), "skipped, and recorded"),
-        (lambda agent: agent.wrap(Step, name="x")(passing), "the error goes outwards"),
-        (lambda agent: agent.observe(ModelReplied, name="x")(silent), "the turn does not notice"),
-        (lambda agent: agent.observe(ModelReplied, durable=True, name="x")(silent), "told again"),
+        (lambda agent: agent.inject(StepStarting, optional=True, name="x")(silent), "skipped and recorded"),
+        (lambda agent: agent.wrap(Step, name="x")(passing), "the error propagates"),
+        (lambda agent: agent.observe(ModelReplied, name="x")(silent), "the turn is not affected"),
+        (lambda agent: agent.observe(ModelReplied, durable=True, name="x")(silent), "tried 3 times in all"),
     ],
 )
 def test_the_kind_of_a_hook_decides_what_its_failure_means(register, fails):
@@ -366,7 +366,7 @@ def test_nobody_holds_the_stream_of_a_plain_agent():
     agent.observe(ModelReplied)(silent)
     assert agent.compile().hooks.holders == ()
     assert agent.explain().data["stream"] == {"held_by": []}
-    assert "stream held by   nobody: text flows as it comes" in str(agent.explain())
+    assert "stream held by   nothing: text is streamed as it arrives" in str(agent.explain())
 
 
 def test_whoever_may_still_change_the_whole_reply_holds_the_stream():
@@ -468,7 +468,7 @@ def test_the_text_has_its_sections_in_order_and_fits_the_page():
     headings = [
         "Agent 'agent', pipeline ",
         "model            scripted",
-        "stream held by   nobody",
+        "stream held by   nothing",
         "tools\n",
         "  add            pure · inline",
         "Lifecycle, in the order in which it runs\n",
@@ -478,13 +478,13 @@ def test_the_text_has_its_sections_in_order_and_fits_the_page():
         "    costly gate  critic",
         "    shadow gate  watcher",
         "  wrap(ToolCall)\n    wrap         outer",
-        "  nobody listens to: ",
+        "  no hooks at: ",
         "Observers\n  ToolReturned\n    observe      counter",
         "criteria ",
         "errors ",
         "bounds ",
         "store            MemoryStore",
-        "Not mediated\n",
+        "Not mediated: hooks do not see or cannot stop this\n",
     ]
     at = 0
     for heading in headings:

@@ -504,7 +504,7 @@ async def test_the_copies_are_below_the_fork_and_say_where_they_come_from(store:
         assert (opened.how, opened.origin) == ("forked", f"{origin}@{len(await store.read(origin))}")
         assert not [record for record in rest if isinstance(record, Delegated) and record.session[0] != "t"]
         await store.verify(session)
-    with pytest.raises(SessionError, match="is that of a sub-agent"):
+    with pytest.raises(SessionError, match="belongs to a sub-agent"):
         await shop.agent.resume("t/1/1")
 
 

@@ -120,7 +120,7 @@ async def test_a_limit_that_meets_an_unknown_cost_says_how_to_state_a_price() ->
     message = Message("assistant", (ToolCallPart("nothing"),))
     call = ModelReply(message, Usage(input=10), "tool_calls", "gpt-4o-mini")
     told = (await limited(ScriptedModel(call, says("never")))).detail
-    assert "the cost is unknown, last by 'gpt-4o-mini', so it counts as over the limit" in told
+    assert "the cost is unknown (last model: 'gpt-4o-mini'), so it counts as over the limit" in told
     assert "open_model(…, price=(input, output)) or PricedModel(model, …)" in told
     assert "windlass[prices]" not in told
 
@@ -128,9 +128,9 @@ async def test_a_limit_that_meets_an_unknown_cost_says_how_to_state_a_price() ->
 async def test_it_names_what_has_no_rate_and_replies_that_say_nothing_of_tokens() -> None:
     spent = Usage(input=10, details={"code_executions": 2, "input_audio_tokens": 5})
     told = (await limited(PricedModel(ScriptedModel(calls("nothing", _usage=spent), says("no")), (1, 1)))).detail
-    assert "(2 code_executions among it)" in told
+    assert ", including 2 code_executions, so" in told
     told = (await limited(PricedModel(ScriptedModel(calls("nothing", _usage=Usage()), says("no")), (1, 1)))).detail
-    assert "the reply does not say what it used" in told
+    assert "the reply does not report its usage" in told
 
 
 def test_without_the_price_lists_it_says_how_to_get_them() -> None:

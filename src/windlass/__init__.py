@@ -1,4 +1,4 @@
-"""Windlass: a runtime for LLM agents whose lifecycle is the product."""
+"""Windlass: a runtime for LLM agents, with hooks at every point of a turn and a durable log."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ _LAZY = {"Explanation": ".explaining", "Why": ".why"}
 
 
 def __getattr__(name: str) -> Any:
-    """Public names that most programs do not need: imported when they are asked for."""
+    """Import the public names that most programs do not need on first access."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name], __name__), name)

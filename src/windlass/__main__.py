@@ -1,4 +1,4 @@
-"""Lets `python -m windlass` stand for the `windlass` command."""
+"""Runs the `windlass` command for `python -m windlass`."""
 
 from windlass.cli import main
 

@@ -1,4 +1,4 @@
-"""What options may be, in tables: domains of values, and the error that names the option with another value."""
+"""Domains of option values, and the `ConfigError` that names an option with an illegal value."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 class Domain(NamedTuple):
-    """What an option takes: in words, and as a test of a value."""
+    """The legal values of an option: described in words, and as a test of a value."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
 def whole(least: int) -> Domain:
-    """A whole number, this or more."""
+    """A whole number, at least `least`."""
     return Domain(f"a whole number, {least} or more", lambda value: _is_whole(value) and value >= least)
 
 
 def number(*, least: float | None = None, above: float | None = None) -> Domain:
-    """A number within a bound. What is not a number (NaN) is outside of any bound."""
+    """A number within a bound. NaN is outside every bound."""
     bound = (
         "" if least is None and above is None else f", {least:g} or more" if least is not None else f" above {above:g}"
     )
@@ -37,7 +37,7 @@ def number(*, least: float | None = None, above: float | None = None) -> Domain:
 
 
 def choice(*values: str) -> Domain:
-    """One of some texts."""
+    """One of these texts."""
     *most, last = [repr(value) for value in values]
     return Domain(
         f"{', '.join(most)} or {last}" if most else last, lambda value: isinstance(value, str) and value in values
@@ -45,12 +45,12 @@ def choice(*values: str) -> Domain:
 
 
 def instance(text: str, *types: type) -> Domain:
-    """An instance of one of some classes."""
+    """An instance of one of these classes."""
     return Domain(text, lambda value: isinstance(value, types))
 
 
 def having(text: str, *names: str) -> Domain:
-    """An object with some methods; a class that has them is not one."""
+    """An object with these methods; a class that has them does not count."""
     return Domain(
         text,
         lambda value: not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names),
@@ -58,12 +58,12 @@ def having(text: str, *names: str) -> Domain:
 
 
 def optional(domain: Domain) -> Domain:
-    """The same, or None."""
+    """A value of the domain, or None."""
     return Domain(f"{domain.text}, or None", lambda value: value is None or domain.holds(value))
 
 
 def each(text: str, domain: Domain) -> Domain:
-    """A list of such values."""
+    """A list of values of the domain."""
     return Domain(
         f"{text} {domain.text}", lambda value: isinstance(value, list | tuple) and all(map(domain.holds, value))
     )
@@ -82,28 +82,28 @@ def _is_whole(value: object) -> bool:
 
 
 def listed(values: Iterable[T]) -> Sequence[T]:
-    """The values as a list, so that they can be read twice; what cannot be read is left for the check to refuse."""
-    given: object = values
-    readable = isinstance(given, Iterable) and not isinstance(given, str | bytes)
-    return list(values) if readable else cast(Sequence[T], given)
+    """The values as a list, so that they can be read twice. A value that is not iterable is left for the check."""
+    option: object = values
+    readable = isinstance(option, Iterable) and not isinstance(option, str | bytes)
+    return list(values) if readable else cast(Sequence[T], option)
 
 
 def check_each(owner: str, domain: Domain, values: Iterable[Any]) -> None:
-    """Raise `ConfigError` for the first of some values that is not of a domain."""
+    """Raise `ConfigError` for the first value outside the domain."""
     for value in values:
         if not domain.holds(value):
             raise ConfigError(f"{owner}({shown(value)}): this must be {domain.text}")
 
 
-def check_options(owner: str, domains: Mapping[str, Domain], given: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for the first option whose value is not what it takes."""
+def check_options(owner: str, domains: Mapping[str, Domain], values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for the first option whose value is outside its domain."""
     for name, domain in domains.items():
-        if not domain.holds(given[name]):
-            raise ConfigError(f"{owner}({name}={shown(given[name])}): {name} must be {domain.text}")
+        if not domain.holds(values[name]):
+            raise ConfigError(f"{owner}({name}={shown(values[name])}): {name} must be {domain.text}")
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, whatever its `repr` does."""
+    """A short `repr` for messages; a `repr` that raises is replaced by the type's name."""
     try:
         text = repr(value)
     except Exception:

@@ -1,4 +1,4 @@
-"""What a function's signature and docstring say about its parameters, as a JSON schema and as a type to decode into."""
+"""Reads a function's signature and docstring: its parameters as a JSON schema and as a type to decode into."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter of a tool; `default` is `REQUIRED` if there is none."""
+    """One parameter of a tool; `default` is `REQUIRED` if it has no default."""
 
     name: str
     annotation: Any
@@ -34,7 +34,7 @@ class Parameter(Struct, frozen=True):
 
     @property
     def bare_type(self) -> Any:
-        """The annotation without what `Annotated` adds."""
+        """The annotation without the extras of `Annotated`."""
         return self.annotation.__origin__ if get_origin(self.annotation) is Annotated else self.annotation
 
 
@@ -46,7 +46,7 @@ class Arguments(Struct, gc=False):
 
 
 def signature_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a function, without evaluating annotations that nobody asked about."""
+    """The parameters of a function, without forcing the evaluation of their annotations."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -57,7 +57,7 @@ def signature_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class SignatureReader:
-    """Turns the parameters of one function into `Parameter`s, or says which of them cannot be described."""
+    """Turns the parameters of one function into `Parameter`s; raises an error for one it cannot describe."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SignatureReader:
         self._locals = {**names, **_closure_names(function)}
 
     def read(self, raw: inspect.Parameter) -> Parameter:
-        """A parameter that the model fills in."""
+        """Read a parameter that the model fills in."""
         if raw.kind in _VARIADIC:
             stars = "*" if raw.kind is inspect.Parameter.VAR_POSITIONAL else "**"
             raise self._refusal(raw, "cannot be described to a model; name each parameter", stars)
@@ -82,11 +82,11 @@ class SignatureReader:
         extras = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
         self._check_constraints(raw, extras)
         self._check_type(raw, annotation)
-        description = _described(extras) or self._descriptions.get(raw.name, "")
+        description = _description(extras) or self._descriptions.get(raw.name, "")
         return _parameter(raw, annotation, description)
 
     def read_supplied(self, raw: inspect.Parameter) -> Parameter:
-        """A parameter that the runtime fills in: whatever its annotation is, nobody looks at it."""
+        """Read a parameter that the runtime fills in; its annotation is ignored."""
         return _parameter(raw, Any, "")
 
     def _resolved(self, raw: inspect.Parameter) -> Any:
@@ -98,7 +98,7 @@ class SignatureReader:
             raise self._refusal(raw, f"has an annotation that cannot be resolved ({exc}); {hint}") from exc
 
     def _check_constraints(self, raw: inspect.Parameter, extras: Sequence[Any]) -> None:
-        hint = "say it with `Annotated[..., msgspec.Meta(...)]`"
+        hint = "use `Annotated[..., msgspec.Meta(...)]`"
         if type(raw.default).__module__ == "pydantic.fields":
             raise self._refusal(raw, f"has a pydantic field as its default; {hint}")
         for extra in extras:
@@ -131,16 +131,16 @@ def _parameter(raw: inspect.Parameter, annotation: Any, description: str) -> Par
 
 
 def _closure_names(function: FunctionType) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            names[name] = cell.cell_contents
         except ValueError:  # a name that gets its value later, such as the tool's own
             continue
-    return found
+    return names
 
 
-def _described(extras: Sequence[Any]) -> str:
+def _description(extras: Sequence[Any]) -> str:
     for extra in extras:
         text = extra if isinstance(extra, str) else getattr(extra, "description", None)
         if isinstance(text, str) and text:
@@ -149,7 +149,7 @@ def _described(extras: Sequence[Any]) -> str:
 
 
 def _would_be_ignored(extra: object) -> bool:
-    """Whether this is a constraint in pydantic's words, on a parameter that pydantic does not validate."""
+    """Whether this is a pydantic constraint, on a parameter that pydantic does not validate."""
     package = type(extra).__module__.partition(".")[0]
     return package in ("pydantic", "annotated_types") and bool(getattr(extra, "metadata", True))
 
@@ -158,7 +158,7 @@ def _would_be_ignored(extra: object) -> bool:
 
 
 def object_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The JSON schema of an object with these parameters; what it refers to is in its `$defs`."""
+    """The JSON schema of an object with these parameters; referenced types are in its `$defs`."""
     schemas, definitions = _components([p.annotation for p in parameters])
     schema: dict[str, Any] = {
         "type": "object",
@@ -179,15 +179,15 @@ def arguments_type(name: str, parameters: Sequence[Parameter]) -> type[Arguments
 
 
 def arguments_decoder(arguments: type[Arguments]) -> Callable[[str], Arguments]:
-    """What decodes and validates JSON in one go."""
+    """A function that decodes and validates JSON in one pass."""
     return msgspec.json.Decoder(arguments, dec_hook=_read_model).decode
 
 
 class Completion(Struct, frozen=True):
     """How validated arguments become canonical JSON: parameters in their order, defaults filled in, JSON types only.
 
-    `hidden` has the defaults without a JSON form: they stay out. `plain` says that JSON can hold every value as it is;
-    values of classes may have code of their own, so what they are encoded to is read back before it counts.
+    `hidden` has the defaults without a JSON form: they are left out. `plain` is true if JSON can hold every value as it
+    is. Other types may run code of their own, so their JSON is used only if it reads back as the same text.
     """
 
     encode: Callable[[Any], bytes]
@@ -199,55 +199,55 @@ class Completion(Struct, frozen=True):
     def text(self, arguments: Arguments, json: str) -> str:
         """The canonical JSON of arguments that were decoded from `json`."""
         if self.plain:
-            return self._encoded(arguments) if self.hidden else self.encode(arguments).decode()
+            return self._encode_visible(arguments) if self.hidden else self.encode(arguments).decode()
         try:
-            text = self._encoded(arguments)
-            if self._encoded(self.decode(text)) == text:
+            text = self._encode_visible(arguments)
+            if self._encode_visible(self.decode(text)) == text:
                 return text
-        except Exception:  # code of a class among the types
+        except Exception:  # raised by the code of a type
             pass
-        return self._as_given(arguments, json)
+        return self._encode_as_written(arguments, json)
 
-    def _encoded(self, arguments: Arguments, given: Mapping[str, Any] = _NOTHING) -> str:
+    def _encode_visible(self, arguments: Arguments, written: Mapping[str, Any] = _NOTHING) -> str:
         members: list[str] = []
         for name in self.names:
             value = getattr(arguments, name)
             if name not in self.hidden or value is not self.hidden[name]:
                 if not self.plain:
                     _fill_in(value)
-                members.append(f'"{name}":{self.encode(given.get(name, value)).decode()}')
+                members.append(f'"{name}":{self.encode(written.get(name, value)).decode()}')
         return "{" + ",".join(members) + "}"
 
-    def _as_given(self, arguments: Arguments, json: str) -> str:
-        """The values as the model wrote them: a class among their types does not read what it writes."""
-        given = msgspec.json.decode(json) if json.strip() else None
-        return self._encoded(arguments, given or _NOTHING)
+    def _encode_as_written(self, arguments: Arguments, json: str) -> str:
+        """Encode the values as the model wrote them, for types that cannot read their own JSON."""
+        written = msgspec.json.decode(json) if json.strip() else None
+        return self._encode_visible(arguments, written or _NOTHING)
 
 
 def _fill_in(value: object) -> None:
-    """Let dataclasses in a value hold their defaults themselves: from the class msgspec does not encode them."""
-    below = [value]
-    while below:
-        value = below.pop()
+    """Copy class-level defaults into the dataclass instances of a value: msgspec does not encode them otherwise."""
+    queue = [value]
+    while queue:
+        value = queue.pop()
         if isinstance(value, Struct):
-            below += [getattr(value, name) for name in value.__struct_fields__]
+            queue += [getattr(value, name) for name in value.__struct_fields__]
         elif isinstance(value, dict):
-            below += value.values()
+            queue += value.values()
         elif isinstance(value, _SEQUENCES):
-            below += value
+            queue += value
         elif is_dataclass(value) and not isinstance(value, type):
             for name in [item.name for item in fields(value) if hasattr(value, item.name)]:
-                below.append(getattr(value, name))
-                object.__setattr__(value, name, below[-1])
+                queue.append(getattr(value, name))
+                object.__setattr__(value, name, queue[-1])
 
 
 def completion(parameters: Sequence[Parameter], decode: Callable[[str], Arguments]) -> Completion:
-    """How the arguments of a tool with these parameters are completed."""
+    """The `Completion` for a tool with these parameters."""
     models = _ModelSchemas()
     schemas, definitions = msgspec.json.schema_components(
         [p.annotation for p in parameters], schema_hook=models.describe, ref_template="#/$defs/{name}"
     )
-    sets = b'"uniqueItems"' in msgspec.json.encode((schemas, definitions))  # they have no order of their own
+    sets = b'"uniqueItems"' in msgspec.json.encode((schemas, definitions))  # sets have no order
     return Completion(
         msgspec.json.Encoder(enc_hook=_dump_model, order="deterministic" if sets else None).encode,
         decode,
@@ -258,7 +258,7 @@ def completion(parameters: Sequence[Parameter], decode: Callable[[str], Argument
 
 
 def _default_json(parameter: Parameter) -> str | None:
-    """The default as JSON; None if it does not read back as what it is."""
+    """The default as JSON; None if it does not read back as the same value."""
     default = parameter.default
     try:
         text = msgspec.json.encode(default, enc_hook=_dump_model).decode()
@@ -268,34 +268,34 @@ def _default_json(parameter: Parameter) -> str | None:
         if isinstance(default, _SEQUENCES) and isinstance(read, _SEQUENCES):
             return text if list(read) == list(default) else None
         return text if read == default else None
-    except Exception:  # whatever a sentinel that only the function understands may raise
+    except Exception:  # a sentinel that only the function understands may raise anything
         return None
 
 
 def type_schema(annotation: Any) -> dict[str, Any]:
-    """The JSON schema of one type, whole: what it refers to is in its `$defs`."""
+    """The complete JSON schema of one type; referenced types are in its `$defs`."""
     (schema,), definitions = _components([annotation])
     if set(schema) == {"$ref"} and (name := schema["$ref"].rpartition("/")[2]) in definitions:
         schema = definitions.pop(name) if not _refers_to(definitions, schema["$ref"]) else definitions[name]
     return {**schema, "$defs": definitions} if definitions else dict(schema)
 
 
-_BELOW = ("properties", "$defs")
+_NAMED_SCHEMAS = ("properties", "$defs")
 
 
 def closed_schema(schema: Any) -> Any:
-    """A schema whose objects have the properties that they name and no others, unless they say otherwise."""
+    """A schema whose objects allow no further properties, unless they say otherwise."""
     if isinstance(schema, list):
         return [closed_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    told = {name: _closed_below(name, value) for name, value in schema.items()}
-    return {"additionalProperties": False, **told} if "properties" in told else told
+    closed = {name: _close_nested(name, value) for name, value in schema.items()}
+    return {"additionalProperties": False, **closed} if "properties" in closed else closed
 
 
-def _closed_below(name: str, value: Any) -> Any:
-    if name in _BELOW:
-        return {key: closed_schema(below) for key, below in value.items()}
+def _close_nested(name: str, value: Any) -> Any:
+    if name in _NAMED_SCHEMAS:
+        return {key: closed_schema(nested) for key, nested in value.items()}
     return closed_schema(value) if name in ("items", "anyOf") else value
 
 
@@ -304,7 +304,7 @@ def _refers_to(definitions: Mapping[str, Any], reference: str) -> bool:
 
 
 def type_decoder(annotation: Any) -> Callable[[str], Any]:
-    """What decodes JSON into one type."""
+    """A function that decodes JSON into one type."""
     return msgspec.json.Decoder(annotation, dec_hook=_read_model).decode
 
 
@@ -337,11 +337,11 @@ def _property(parameter: Parameter, schema: dict[str, Any]) -> dict[str, Any]:
     if parameter.description:
         described["description"] = parameter.description
     if parameter.default is not REQUIRED:
-        described.update(_shown_default(parameter.default))
+        described.update(_default_property(parameter.default))
     return described
 
 
-def _shown_default(default: object) -> dict[str, Any]:
+def _default_property(default: object) -> dict[str, Any]:
     try:
         return {"default": msgspec.json.decode(msgspec.json.encode(default, enc_hook=_dump_model))}
     except (TypeError, ValueError, OverflowError):  # a sentinel that only the function understands
@@ -349,7 +349,7 @@ def _shown_default(default: object) -> dict[str, Any]:
 
 
 def _field(parameter: Parameter) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """A field whose default is what the parameter's type reads from JSON, as if the model had written it."""
+    """A field with the parameter's default, read from JSON as if the model had written it."""
     name, annotation, default = parameter.name, parameter.annotation, parameter.default
     if default is REQUIRED:
         return name, annotation
@@ -367,7 +367,7 @@ def _field(parameter: Parameter) -> tuple[str, Any] | tuple[str, Any, Any]:
 
 
 class _ModelSchemas:
-    """Describes pydantic models and collects what they refer to, under names of their own."""
+    """Describes pydantic models and collects the definitions they refer to, under unique names."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
@@ -375,7 +375,7 @@ class _ModelSchemas:
 
     @property
     def used(self) -> bool:
-        """Whether there was a model to describe."""
+        """Whether it has described a model."""
         return bool(self._owners)
 
     def describe(self, model: Any) -> dict[str, Any]:
@@ -424,7 +424,7 @@ _SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(\w
 
 
 def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
-    """The text before the parameters' section, and what the section says about each parameter."""
+    """The text before the section of parameters, and the description of each parameter."""
     text = inspect.cleandoc(doc or "")
     if found := _NUMPY.search(text):
         section = _NUMPY_SECTION.split(text[found.end() :])[0]
@@ -437,7 +437,7 @@ def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
 
 
 def _indented(text: str) -> str:
-    """The first lines, as long as they are indented or blank, without their common indentation."""
+    """The leading lines that are indented or blank, without their common indentation."""
     lines: list[str] = []
     for line in text.strip("\n").splitlines():
         if line and not line[0].isspace():
@@ -447,7 +447,7 @@ def _indented(text: str) -> str:
 
 
 def _entries(section: str, entry: re.Pattern[str]) -> dict[str, str]:
-    """Names at the margin, each with its text: what follows on the line and the indented lines below."""
+    """Names at the margin, each with its text: the rest of the line and the indented lines below it."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():

@@ -1,4 +1,4 @@
-"""Answers to questions: which one fits, and how one given elsewhere reaches the process that owns the session."""
+"""Answers to questions: checks them, and delivers them to the process that owns the session."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ async def resolve(
     mask: Callable[[Any], Any] | None = None,
     fits: Fits | None = None,
 ) -> None:
-    """Answer a question of a session, from any process. It counts when the session's owner next looks.
+    """Answer a question of a session, from any process. The session's owner reads the answer from its inbox.
 
-    A question is answered once: a second answer, one to something else, one that is not allowed or comes too late is
-    refused with `StaleAnswer`. `mask` takes secrets out of the answer; `fits` raises for a call that its tool does not
-    take, for an `Edit`.
+    A question is answered once. `StaleAnswer` refuses a second answer, an answer to a question that is not open, and an
+    answer that is not allowed or comes too late. `mask` removes secrets from the answer. For an `Edit`, `fits` raises
+    if the tool does not accept the edited arguments.
     """
     records = await store.read(session)
     if not records:
@@ -53,8 +53,8 @@ async def resolve(
         raise stale(session, ask_id, "no such question is open; " + _open(waiting))
     now = time.time() if now is None else now
     answer = check_answer(session, asked, answer, now, fits)
-    given = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
-    data: dict[str, Any] | None = given if mask is None else mask(given)
+    entry = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
+    data: dict[str, Any] | None = entry if mask is None else mask(entry)
     (owner, key), *above = await _holders(store, session, records, asked)
     first = await store.put(owner, key, "answer", data)
     if not first:
@@ -66,41 +66,41 @@ async def resolve(
 
 
 async def open_questions(store: Store, session: str | None = None) -> list[tuple[str, Asked]]:
-    """The questions of a session, or of all, that nobody has answered. An answer may still wait for the next resume."""
-    found: list[tuple[str, Asked]] = []
+    """The unanswered questions of a session, or of all. A question whose answer waits in the inbox is left out."""
+    questions: list[tuple[str, Asked]] = []
     answered: dict[str, set[tuple[Any, Any]]] = {}
     for name, asked in await store.approvals(session):
         if name not in answered:
             entries = [data for _, kind, data in await store.take(name, ()) if kind == "answer"]
             answered[name] = {(data.get("id"), data.get("digest")) for data in entries if isinstance(data, dict)}
         if (asked.id, asked.digest) not in answered[name]:
-            found.append((name, asked))
-    return found
+            questions.append((name, asked))
+    return questions
 
 
 async def _holders(store: Store, session: str, records: Sequence[Record], asked: Asked) -> list[tuple[str, str]]:
-    """The sessions in which a question is open and its key there: the agent that asks it, then those above it.
+    """The sessions in which a question is open, each with its key there: first the agent that asks, then its parents.
 
-    The first is where it is answered, once, by whichever session it was found.
+    The first one decides: whichever session the question was found in, it is answered there, once.
     """
-    found = [(session, _key(records, asked))]
-    below: str | None = session
-    while below is not None:
+    holders = [(session, _key(records, asked))]
+    child: str | None = session
+    while child is not None:
         children = [record.session for record in records if isinstance(record, Delegated)]
-        below = None
+        child = None
         for name in children:
             records = await store.read(name)
             if _asks(name, records, asked):
-                below = name
-                found.insert(0, (name, _key(records, asked)))
+                child = name
+                holders.insert(0, (name, _key(records, asked)))
                 break
-    while (named := CHILD.fullmatch(session)) is not None:
-        session = named[1]
+    while (match := CHILD.fullmatch(session)) is not None:
+        session = match[1]
         records = await store.read(session)
         if not _asks(session, records, asked):
             break
-        found.append((session, _key(records, asked)))
-    return found
+        holders.append((session, _key(records, asked)))
+    return holders
 
 
 def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
@@ -109,40 +109,39 @@ def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
 
 
 CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
-"""The session of a sub-agent: that of its parent, and the step and the position of the call."""
+"""The id of a sub-agent's session: its parent's id, then the step and the position of the call."""
 
 
 def child_refused(session: str, parent: str) -> SessionError:
-    """The error of a sub-agent's session that is run, resumed or forked by itself, outside of its parent's guards."""
+    """The error for running, resuming or forking a sub-agent's session by itself, outside its parent's guards."""
     return SessionError(
-        f"session {session!r} is that of a sub-agent, which works only inside the call of session {parent!r} that has "
-        f"started it: resume {parent!r}, or fork that one",
+        f"session {session!r} belongs to a sub-agent, which runs only inside the call of session {parent!r} that "
+        f"started it: resume or fork {parent!r} instead",
         session=session,
     )
 
 
 def _key(records: Sequence[Record], asked: Asked) -> str:
-    """One answer for each time that a question was put."""
+    """The inbox key of an answer; it differs each time the question is asked."""
     times = sum(isinstance(record, Asked) and record.id == asked.id for record in records)
     return f"answer/{asked.id}/{times}"
 
 
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
-    """The id, digest and answer of an entry of the inbox, and when it was given: never in time if it does not say."""
+    """The id, digest, answer and time of an inbox entry. An entry without a time counts as too late."""
     at = data.get("at")
-    given = float(at) if isinstance(at, int | float) and not math.isnan(at) else math.inf
-    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), given
+    answered_at = float(at) if isinstance(at, int | float) and not math.isnan(at) else math.inf
+    return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), answered_at
 
 
 def check_answer(
     session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None
 ) -> AnyResolution:
-    """The answer as a log gives it back. Raises `StaleAnswer` unless the question can be answered so, by this person,
-    at this moment."""
+    """The answer as a log returns it. Raises `StaleAnswer` unless this person may give this answer now."""
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
-        given = kind or type(answer).__name__
-        raise stale(session, asked.id, f"it cannot be answered by {given!r}; allowed: {', '.join(asked.allow)}")
+        name = kind or type(answer).__name__
+        raise stale(session, asked.id, f"it cannot be answered with {name!r}; allowed: {', '.join(asked.allow)}")
     if expired(asked, now):
         raise stale(session, asked.id, "it has expired")
     try:
@@ -161,14 +160,14 @@ def check_answer(
 
 
 def expired(asked: Asked, now: float) -> bool:
-    """Whether a question can no longer be answered, but takes its default."""
+    """Whether a question has expired, so that its default is the answer."""
     return asked.expires_at is not None and now >= asked.expires_at
 
 
 def checked_answers(
     session: str, waiting: Sequence[Asked], answers: dict[str, AnyResolution], now: float, fits: Fits | None = None
 ) -> list[Answered]:
-    """Answers as records, each fitting an open question, and the defaults of those that have expired."""
+    """Answers as records, each matched to an open question, and the defaults of expired questions."""
     questions = {asked.id: asked for asked in waiting}
     records: list[Answered] = []
     for ask_id, answer in answers.items():
@@ -185,21 +184,21 @@ def checked_answers(
 
 
 def stale(session: str, ask_id: str, why: str) -> StaleAnswer:
-    """The error of an answer that does not fit."""
+    """The error for an answer that is not accepted."""
     return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
 
 
 def _open(waiting: dict[str, Asked]) -> str:
-    return "open: " + ", ".join(waiting) if waiting else "none is open"
+    return "open: " + ", ".join(waiting) if waiting else "no question is open"
 
 
 async def ask_approver(
     session: str, approver: Approver, asked: Asked, now: Callable[[], float], fits: Fits | None = None
 ) -> AnyResolution | None:
-    """The answer of an approver of this process, or None. Raises what it raised, or why its answer does not count."""
+    """The answer of an approver in this process, or None. Raises the approver's error, or why its answer is refused."""
     try:
-        given = approver(asked)
-        answer = await given if inspect.isawaitable(given) else given
+        returned = approver(asked)
+        answer = await returned if inspect.isawaitable(returned) else returned
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
@@ -210,7 +209,7 @@ async def ask_approver(
 
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:
-    """An approver: a person at the terminal of this process. An empty line leaves the question open."""
+    """An approver that asks the person at this process's terminal. An empty line leaves the question open."""
     call = "" if asked.call is None else f"\n  {printable(f'{asked.call.name} {asked.call.json}')}"
     prompt = f"\n{printable(asked.question)}{call}\n{' / '.join(asked.allow)}: "
     word, _, rest = (await asyncio.to_thread(input, prompt)).strip().partition(" ")

@@ -1,8 +1,8 @@
-"""Values from user code are checked once, where they come in: a value that a log would not give back is refused.
+"""Checks values from user code once, where they enter: a value that a log could not return is refused.
 
-Each function returns the value as a log gives it back, which mostly is the value itself: common shapes are checked by
+Each function returns the value as a log returns it, which is usually the value itself: common shapes are checked by
 hand, in a fraction of a microsecond. Anything unusual is converted: a list of parts becomes a tuple. The error is a
-`TypeError` that says what is wrong; the caller adds who gave the value.
+`TypeError` that says what is wrong; the caller adds where the value came from.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _ROLES = ("user", "assistant", "tool")
 _NATIVE = (
     bytes, bytearray, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal,
 )  # fmt: skip
-"""What `to_builtins` leaves alone, so that none of it passes for text."""
+"""Types that `to_builtins` leaves alone, so that none of them is mistaken for text."""
 
 
 # ---------------------------------------------------------------- any value
 
 
 def read_back(value: object, kind: Any) -> Any:
-    """The value as a log gives it back, as a value of this type; TypeError if it would not be read."""
+    """The value as a log returns it, converted to this type; TypeError if a log could not return it."""
     try:
         typed = msgspec.convert(msgspec.to_builtins(value, builtin_types=_NATIVE), kind)
         try:
@@ -75,7 +75,7 @@ def read_back(value: object, kind: Any) -> Any:
 
 
 def _compare(read: Any, value: Any, path: str) -> None:
-    """Raise unless a value was read as it is; only a list may become a tuple."""
+    """Raise unless a value reads back unchanged; only a list may become a tuple."""
     if isinstance(read, Struct):
         if type(value) is not type(read):
             raise TypeError(f"Expected {type(read).__name__}, got {type(value).__name__} - at `${path}`")
@@ -94,12 +94,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _reason(value: object, error: Exception) -> str:
-    """What is wrong with a value, in words: where in it, what was expected, and what to write instead."""
+    """What is wrong with a value: where, what was expected, and what to write instead."""
     what, _, path = str(error).partition(" - at `$")
     where = f"{type(value).__name__}{path.removesuffix('`')}"
     hint = ""
     if path.endswith(("parts`", "content`")) and "`array`" in what:
-        hint = "; give a tuple of parts, such as (TextPart('hello'),)"
+        hint = "; pass a tuple of parts, such as (TextPart('hello'),)"
         text = getattr(value, "parts", None)
         if type(text) is str and isinstance(value, Message) and value.role != "tool":
             hint += f", or use {value.role}({text[:40]!r})"
@@ -114,7 +114,7 @@ def _is_name(value: object) -> bool:
 
 
 def _is_part(part: Any) -> bool:
-    """Whether a part has the types that a log gives back."""
+    """Whether a part has the types that a log returns."""
     kind = type(part)
     if kind is TextPart:
         return type(part.text) is str and (part.origin is None or type(part.origin) is str)
@@ -128,13 +128,13 @@ def _is_part(part: Any) -> bool:
             and _is_name(part.vendor)
         )
     if kind is ToolResultPart:
-        named = type(part.call_id) is type(part.name) is str
-        return named and _is_content(part.content) and _is_status(part.status)
+        has_names = type(part.call_id) is type(part.name) is str
+        return has_names and _is_content(part.content) and _is_status(part.status)
     return _is_content((part,))
 
 
 def _is_content(parts: Any) -> bool:
-    """Whether these are content parts that have the types that a log gives back."""
+    """Whether these are content parts with the types that a log returns."""
     if type(parts) is not tuple:
         return False
     for part in parts:
@@ -143,8 +143,8 @@ def _is_content(parts: Any) -> bool:
             if type(part.text) is not str or not _is_name(part.origin):
                 return False
         elif kind is ImagePart:
-            given = part.data is None or type(part.data) is bytes
-            if not (given and type(part.media_type) is str and _is_name(part.url) and _is_name(part.origin)):
+            has_data = part.data is None or type(part.data) is bytes
+            if not (has_data and type(part.media_type) is str and _is_name(part.url) and _is_name(part.origin)):
                 return False
         elif kind is not OpaquePart or type(part.vendor) is not str or type(part.mediated) is not bool:
             return False  # the data of an opaque part is checked when it is made
@@ -165,7 +165,7 @@ def _is_message(message: Message) -> bool:
 
 
 def checked_message(message: Message) -> Message:
-    """A message as a log gives it back."""
+    """A message as a log returns it."""
     if _is_message(message):
         return message
     read: Message = read_back(message, Message)
@@ -173,18 +173,18 @@ def checked_message(message: Message) -> Message:
 
 
 def said_message(value: object) -> Message:
-    """A text or a message that somebody says: it has no tool calls or results in it, which only steps have."""
+    """A text or a message without tool calls and results, which only steps may add."""
     message = checked_message(as_message(value))
     if message.role == "tool":
-        raise TypeError("a message of role 'tool' is made of a step's results: use 'user' or 'assistant'")
+        raise TypeError("role 'tool' is reserved for the results of a step: use 'user' or 'assistant'")
     for part in message.parts:
         if type(part) is ToolCallPart or type(part) is ToolResultPart:
-            raise TypeError(f"a message cannot bring its own {type(part).__name__}: only a step adds calls and results")
+            raise TypeError(f"a message cannot contain a {type(part).__name__}: only a step adds calls and results")
     return message
 
 
 def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
-    """A text, a part or a list of them as content parts that say where they come from."""
+    """A text, a part or a list of them as content parts with their origin."""
     parts = as_parts(value, origin)
     if _is_content(parts):
         return parts
@@ -196,7 +196,7 @@ def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart
 
 
 def is_reply(reply: Any) -> TypeGuard[ModelReply]:
-    """Whether this is a reply that has the types that a log gives back."""
+    """Whether this is a reply with the types that a log returns."""
     if type(reply) is not ModelReply:
         return False
     message: Any = reply.message
@@ -227,7 +227,7 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
 
 
 def is_paid(reply: Any) -> bool:
-    """Whether all but the message of a reply has the types that a log gives back."""
+    """Whether the fields of a reply, apart from the message, have the types that a log returns."""
     usage: Any = reply.usage
     if usage is not _NO_USAGE and not (
         type(usage) is Usage
@@ -261,7 +261,7 @@ _NO_NAMES = ModelReply(Message("assistant")).client_calls
 
 
 def checked_reply(value: object) -> ModelReply:
-    """A reply, a bare message or a text as a full reply, as a log gives it back."""
+    """A reply, a message or a text as a full reply, as a log returns it."""
     if is_reply(value):
         return value
     reply = as_reply(value)
@@ -269,12 +269,12 @@ def checked_reply(value: object) -> ModelReply:
         return reply
     read: ModelReply = read_back(reply, ModelReply)
     if any(type(part) is ToolResultPart for part in read.message.parts):
-        raise TypeError("a reply cannot hold the results of tools")
+        raise TypeError("a reply cannot contain the results of tools")
     return read
 
 
 def reply_of(model: str, value: object) -> ModelReply:
-    """What a model replied; `BadReply` names the model if it is no reply."""
+    """The reply of a model; raises `BadReply` with the model's name if it is not a valid reply."""
     if is_reply(value):
         return value
     try:
@@ -284,11 +284,11 @@ def reply_of(model: str, value: object) -> ModelReply:
 
 
 def checked_request(request: ModelRequest, known: ModelRequest) -> ModelRequest:
-    """A request made from a known one: what is new in it has proper types."""
+    """A request made from a known one; the fields that changed must have proper types."""
     for name, is_proper, what in _REQUEST:
-        given: Any = getattr(request, name)
-        if given is not getattr(known, name) and not is_proper(given):
-            raise TypeError(f"{name} must be {what}, got {type(given).__name__}")
+        value: Any = getattr(request, name)
+        if value is not getattr(known, name) and not is_proper(value):
+            raise TypeError(f"{name} must be {what}, got {type(value).__name__}")
     if request.messages is not known.messages:
         messages = checked_history(request.messages, known.messages)
         if messages is not request.messages:
@@ -304,22 +304,22 @@ def _are_specs(tools: Any) -> bool:
 
 
 _REQUEST: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("system", lambda given: type(given) is str, "a str"),
-    ("side", lambda given: type(given) is str, "a str"),
-    ("model", lambda given: type(given) is str, "the name of a model"),
+    ("system", lambda value: type(value) is str, "a str"),
+    ("side", lambda value: type(value) is str, "a str"),
+    ("model", lambda value: type(value) is str, "the name of a model"),
     ("tools", _are_specs, "a tuple of ToolSpecs"),
     ("sections", _is_content, "a tuple of TextParts"),
-    ("settings", lambda given: isinstance(given, Mapping), "a mapping"),
-    ("output", lambda given: given is None or isinstance(given, Mapping), "a mapping or None"),
+    ("settings", lambda value: isinstance(value, Mapping), "a mapping"),
+    ("output", lambda value: value is None or isinstance(value, Mapping), "a mapping or None"),
 )
 
 
 def checked_history(messages: Iterable[Any], known: Iterable[Message]) -> Messages:
-    """A list of messages of which those that are not known are checked."""
+    """A list of messages; the ones that are not in `known` are checked."""
     if isinstance(messages, str | Message):
         raise TypeError(f"messages must be a list of messages, not {type(messages).__name__}")
     trusted = {id(message) for message in known}
-    made: list[Message] = []
+    checked: list[Message] = []
     changed = type(messages) is not Messages
     for index, message in enumerate(messages):
         if id(message) not in trusted:
@@ -327,12 +327,12 @@ def checked_history(messages: Iterable[Any], known: Iterable[Message]) -> Messag
                 raise TypeError(f"message {index} is a {type(message).__name__}, not a Message")
             if (read := checked_message(message)) is not message:
                 message, changed = read, True
-        made.append(message)
-    return Messages(made) if changed else messages  # type: ignore[return-value]
+        checked.append(message)
+    return Messages(checked) if changed else messages  # type: ignore[return-value]
 
 
 def checked_call(call: ToolCall) -> ToolCall:
-    """A call that somebody changed, as a log gives it back."""
+    """A changed call, as a log returns it."""
     if type(call.name) is type(call.json) is type(call.id) is str and _is_name(call.vendor_id):
         return call
     read: ToolCall = read_back(call, ToolCall)
@@ -340,12 +340,12 @@ def checked_call(call: ToolCall) -> ToolCall:
 
 
 def is_result(result: Any) -> bool:
-    """Whether this is a tool result that has the types that a log gives back."""
+    """Whether this is a tool result with the types that a log returns."""
     return type(result) is ToolResult and _is_content(result.content) and _is_status(result.status)
 
 
 def checked_result(value: object, status: Status = "ok") -> ToolResult:
-    """Any value as a tool result, as a log gives it back."""
+    """Any value as a tool result, as a log returns it."""
     if type(value) is not ToolResult and not isinstance(value, list | tuple | Struct):
         return ToolResult(render(value), status)
     result = value if type(value) is ToolResult else ToolResult(render(value), status)
@@ -356,7 +356,7 @@ def checked_result(value: object, status: Status = "ok") -> ToolResult:
 
 
 def checked_resolution(answer: AnyResolution) -> AnyResolution:
-    """A person's answer as a log gives it back."""
+    """A person's answer as a log returns it."""
     if isinstance(answer, Edit):
         if not isinstance(answer.arguments, dict):
             raise TypeError(f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
@@ -366,16 +366,16 @@ def checked_resolution(answer: AnyResolution) -> AnyResolution:
 
 
 def check_reason(reason: object) -> None:
-    """Raise unless this is the reason of a cancel."""
+    """Raise `ConfigError` unless the reason of a cancel is a str."""
     if type(reason) is not str:
-        raise ConfigError(f"the reason of a cancel is a str, not {type(reason).__name__}")
+        raise ConfigError(f"the reason of a cancel must be a str, not {type(reason).__name__}")
 
 
 # ---------------------------------------------------------------- decisions
 
 
 def checked_decision(decision: Decision | Vote, *, reply: bool = False) -> Any:
-    """A decision as a log gives it back. With `reply`, an `Answer` stands for what a model would reply."""
+    """A decision as a log returns it. With `reply`, an `Answer` replaces a model's reply."""
     kind = type(decision)
     if kind is Allow or kind is Vote:
         return decision
@@ -392,7 +392,7 @@ def checked_decision(decision: Decision | Vote, *, reply: bool = False) -> Any:
 
 
 def _checked_reply_value(value: Any) -> Any:
-    """A text, a message or a reply; each stays what it is."""
+    """A text, a message or a reply; the type stays the same."""
     if type(value) is str:
         return value
     reply = checked_reply(value)
@@ -400,7 +400,7 @@ def _checked_reply_value(value: Any) -> Any:
 
 
 def _checked_value(value: Any) -> Any:
-    """A result, content parts or any plain value; each stays what it is."""
+    """A result, content parts or any plain value; the type stays the same."""
     if type(value) is str:
         return value
     if type(value) is ToolResult:
@@ -415,7 +415,7 @@ def _checked_value(value: Any) -> Any:
 
 
 def _final_value(value: Any) -> Any:
-    """What a turn is completed with: a plain value; the text of a result, a message or parts."""
+    """The value that completes a turn: a plain value, or the text of a result, a message or parts."""
     if type(value) is str:
         return value
     checked = _checked_value(value)

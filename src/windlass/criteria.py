@@ -1,8 +1,8 @@
-"""Who votes on whether a turn goes on: limits, which forbid, and the ordinary reasons to go on or to stop.
+"""Criteria vote on whether a turn continues: limits, which forbid it, and the usual reasons to continue or to stop.
 
 A criterion is any callable from a state to a `Vote`, a `(Vote, reason)` pair or None. The strictest vote wins, whatever
-the order: FORBID, REQUEST, ALLOW_STOP, ALLOW. Nobody votes: the turn stops. Limits count in the log, so that they
-survive a pause; the classes here name the stop reason they stand for.
+the order of criteria: FORBID, REQUEST, ALLOW_STOP, ALLOW. Without any vote the turn stops. Limits count what is in the
+log, so they survive a suspension. Each limit names the stop reason of the turns that it stops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._options import FUNCTION, Domain, check_options, number, optional, whole
 from .decisions import Vote
 from .errors import ConfigError
 from .outcomes import StopReason
-from .prices import billed_apart, installed
+from .prices import billed_apart, has_price_lists
 from .states import State, Step, StepFold, TurnFold, TurnState
 from .types import Criterion
 
@@ -27,11 +27,11 @@ Effect: TypeAlias = Literal["model", "tool"]
 
 
 class Limit(Struct, frozen=True):
-    """A criterion that forbids going on at some point; `reason` is the stop reason it stands for.
+    """A criterion that stops a turn when it exceeds a limit; `reason` is the turn's stop reason.
 
-    All limits are checked between steps. `holds_before` names the effects before which one is checked too: "model" for
-    every attempt at a model call, those of wraps and side calls included, and "tool" for every attempt at a tool call.
-    One that `holds_below` is a limit for all agents below this one, too.
+    All limits are checked between steps. `holds_before` names the effects before which a limit is also checked: "model"
+    for every attempt at a model call, including those of wraps and side calls, and "tool" for every attempt at a tool
+    call. If `holds_below` is true, the limit also applies to all sub-agents.
     """
 
     reason: ClassVar[StopReason] = StopReason.FORBIDDEN
@@ -44,11 +44,11 @@ class Limit(Struct, frozen=True):
                 check_options(type(self).__name__, domains, {name: getattr(self, name) for name in domains})
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
-        """Why the turn must not go on, or None."""
+        """Why the turn must stop, or None."""
         raise NotImplementedError
 
     def left(self, turn: TurnState) -> float | None:
-        """In how many seconds it will be exceeded whatever happens, if that is known."""
+        """The seconds until the limit is exceeded whatever happens, if that is known."""
         return None
 
     def __call__(self, state: State) -> Evaluation | None:
@@ -58,7 +58,7 @@ class Limit(Struct, frozen=True):
 
 
 class StepLimit(Limit, frozen=True):
-    """At most so many steps in a turn."""
+    """At most this many steps in a turn."""
 
     steps: int
     reason: ClassVar[StopReason] = StopReason.STEP_LIMIT
@@ -68,7 +68,7 @@ class StepLimit(Limit, frozen=True):
 
 
 class TokenLimit(Limit, frozen=True):
-    """At most so many tokens in a turn, input and output together."""
+    """At most this many tokens in a turn, input and output together."""
 
     tokens: int
     reason: ClassVar[StopReason] = StopReason.TOKEN_LIMIT
@@ -81,7 +81,7 @@ class TokenLimit(Limit, frozen=True):
 
 
 class CostLimit(Limit, frozen=True):
-    """At most so much money in a turn. An unknown cost counts as over the limit."""
+    """At most this cost, in USD, in a turn. An unknown cost counts as over the limit."""
 
     usd: float
     reason: ClassVar[StopReason] = StopReason.COST_LIMIT
@@ -91,24 +91,24 @@ class CostLimit(Limit, frozen=True):
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         cost = turn.usage.cost
         if cost is None:
-            return _unknown(turn) if turn.usage.requests else None
+            return _unknown_cost(turn) if turn.usage.requests else None
         return f"{cost:.4f} of {self.usd:.4f} USD are spent" if cost >= self.usd else None
 
 
-def _unknown(turn: TurnState) -> str:
+def _unknown_cost(turn: TurnState) -> str:
     reply = turn.last.reply if turn.last is not None else None
-    by = f", last by {reply.model!r}" if reply is not None and reply.model else ""
+    by = f" (last model: {reply.model!r})" if reply is not None and reply.model else ""
     if reply is not None and not reply.usage.total:
-        return f"the cost is unknown{by}, so it counts as over the limit: the reply does not say what it used"
+        return f"the cost is unknown{by}, so it counts as over the limit: the reply does not report its usage"
     apart = ", ".join(f"{count} {kind}" for kind, count in turn.usage.details.items() if billed_apart(kind))
-    used = f" ({apart} among it)" if apart else ""
-    lists = "" if installed() else ", or install windlass[prices] for the vendors' price lists"
+    items = f", including {apart}" if apart else ""
+    lists = "" if has_price_lists() else ", or install windlass[prices] for the vendors' price lists"
     remedy = "state a price, in USD per million tokens: open_model(…, price=(input, output)) or PricedModel(model, …)"
-    return f"the cost is unknown{by}{used}, so it counts as over the limit; {remedy}{lists}"
+    return f"the cost is unknown{by}{items}, so it counts as over the limit; {remedy}{lists}"
 
 
 class ActiveTimeLimit(Limit, frozen=True):
-    """At most so many seconds of work in a turn.
+    """At most this many seconds of work in a turn.
 
     Time spent suspended does not count, nor time spent waiting for a slow consumer of `stream` or `iterate`.
     """
@@ -126,9 +126,9 @@ class ActiveTimeLimit(Limit, frozen=True):
 
 
 class Deadline(Limit, frozen=True):
-    """Not after a moment (seconds since the epoch), or not later than so many seconds after the turn began.
+    """A turn stops at a time: `at`, in seconds since the epoch, or `after`, in seconds from the start of the turn.
 
-    `now` is the agent's clock if it is not given.
+    If both are given, the earlier one counts. `now` defaults to the agent's clock.
     """
 
     at: float | None = None
@@ -141,7 +141,7 @@ class Deadline(Limit, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.at is None and self.after is None:
-            raise ConfigError("Deadline() never passes: give `at`, a moment, or `after`, a number of seconds")
+            raise ConfigError("Deadline() never passes: pass `at`, a time, or `after`, a number of seconds")
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         left = self.left(turn)
@@ -156,7 +156,7 @@ class Deadline(Limit, frozen=True):
 
 
 class RetryLimit(Limit, frozen=True):
-    """At most so many retries in a turn."""
+    """At most this many retries in a turn."""
 
     retries: int
     reason: ClassVar[StopReason] = StopReason.RETRY_LIMIT
@@ -166,14 +166,14 @@ class RetryLimit(Limit, frozen=True):
 
 
 class ErrorLimit(Limit, frozen=True):
-    """Stop once so many errors were met in a turn (`errors=1`: at the first)."""
+    """Stop after this many errors in a turn (`errors=1`: after the first)."""
 
     errors: int = 1
     reason: ClassVar[StopReason] = StopReason.ERROR
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
-        met = turn.errors + turn.failed_calls
-        return f"{met} errors were met" if met >= self.errors else None
+        count = turn.errors + turn.failed_calls
+        return f"{count} errors occurred" if count >= self.errors else None
 
 
 _OPTIONS: dict[type, dict[str, Domain]] = {
@@ -192,9 +192,10 @@ COUNTING: frozenset[type] = frozenset(_OPTIONS)
 
 
 def tools_ran(state: State) -> Evaluation | None:
-    """Go on if the last step called tools: the model must see what came of it. Otherwise it may stop.
+    """Continue if the last step called tools, so that the model sees the results; otherwise allow a stop.
 
-    A step that was taken back is to be taken again; a reply that its vendor has paused goes on if it is sent back.
+    Also continue after a rewind, to take the step again, and after a reply that the vendor paused: it continues once
+    it is sent back.
     """
     return vote_on_step(state.turn, None if state.turn is None else state.turn.last)
 
@@ -211,13 +212,13 @@ def vote_on_step(turn: TurnState | TurnFold | None, step: Step | StepFold | None
 
 
 TOOLS_RAN: Evaluation = (Vote.REQUEST, "tools were called")
-REWOUND: Evaluation = (Vote.REQUEST, "the last step was taken back")
+REWOUND: Evaluation = (Vote.REQUEST, "the last step was rewound")
 PAUSED: Evaluation = (Vote.REQUEST, "the vendor paused the reply")
 NO_TOOLS: Evaluation = (Vote.ALLOW_STOP, "no tool was called")
 
 
 class ReplyContains(Struct, frozen=True):
-    """Vote by the text of the last reply: ask to go on, or allow to stop, where it contains a text."""
+    """Cast `vote` if the last reply contains `text`: by default, allow a stop."""
 
     text: str
     vote: Vote = Vote.ALLOW_STOP
@@ -230,7 +231,7 @@ class ReplyContains(Struct, frozen=True):
 
 
 class FinishedBecause(Struct, frozen=True):
-    """Vote by why the model finished."""
+    """Cast `vote` if the model finished for the reason `finish`: by default, allow a stop."""
 
     finish: str
     vote: Vote = Vote.ALLOW_STOP
@@ -243,12 +244,12 @@ class FinishedBecause(Struct, frozen=True):
 
 
 def on_clock(criterion: Criterion, now: Callable[[], float]) -> Criterion:
-    """A criterion that goes by this clock if it goes by none."""
+    """The criterion; a `Deadline` without a clock gets this one."""
     return replace(criterion, now=now) if isinstance(criterion, Deadline) and criterion.now is None else criterion
 
 
 def name_of(criterion: object) -> str:
-    """What a criterion is called where it is shown."""
+    """The display name of a criterion."""
     return getattr(criterion, "__name__", None) or type(criterion).__name__
 
 

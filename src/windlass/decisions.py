@@ -1,4 +1,4 @@
-"""What hooks and people may answer: one closed union of decisions, and the answers to a question."""
+"""What hooks and people may answer: the closed union of decisions, and the answers to a question."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ANSWER_KINDS: tuple[str, ...] = get_args(AnswerKind)
 
 
 class Decision(Value, frozen=True, tag=True, tag_field="decision"):
-    """A gate's answer."""
+    """An answer of a gate."""
 
 
 class Allow(Decision, frozen=True):
-    """Go on."""
+    """Continue."""
 
 
 class Deny(Decision, frozen=True):
-    """Not this action; the model reads the reason."""
+    """Refuse this action; the model reads the reason."""
 
     reason: str = "denied"
 
@@ -32,7 +32,7 @@ class Deny(Decision, frozen=True):
 class Answer(Decision, frozen=True, gc=True):
     """Skip the effect and use this value as its result.
 
-    `holds` is set by itself if the value is one of Windlass's own, so that a log gives back the same.
+    `holds` is set automatically if the value has a type of Windlass, so that a log returns the same value.
     """
 
     value: Any
@@ -68,10 +68,10 @@ def _holds(value: Any) -> Literal["result", "reply", "message", "parts"] | None:
 
 
 class Ask(Decision, frozen=True):
-    """Suspend durably until somebody answers.
+    """Suspend durably until a person answers.
 
-    `allow` says which answers are legal, `approvers` who may answer (anybody if None), `expires` after how many
-    seconds `default` is taken as the answer.
+    `allow` lists the legal answers and `approvers` the people who may answer (None: anyone). After `expires` seconds,
+    `default` is the answer.
     """
 
     question: str = "Approve?"
@@ -81,15 +81,15 @@ class Ask(Decision, frozen=True):
     default: Literal["approve", "reject"] = "reject"
 
     def __post_init__(self) -> None:
-        given: tuple[object, ...] = (self.allow, self.approvers)
-        if any(isinstance(names, str) for names in given):
+        options: tuple[object, ...] = (self.allow, self.approvers)
+        if any(isinstance(names, str) for names in options):
             raise ValueError("Ask(allow=…, approvers=…) take tuples of names, not a str")
         if not self.allow:
             raise ValueError("Ask(allow=()) could never be answered")
         if self.approvers is not None and not self.approvers:
-            raise ValueError("Ask(approvers=()) could never be answered; leave it out if anybody may answer")
+            raise ValueError("Ask(approvers=()) could never be answered; omit it if anyone may answer")
         if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
-            raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; known are {', '.join(ANSWER_KINDS)}")
+            raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; the answers are {', '.join(ANSWER_KINDS)}")
         if self.expires is not None and self.expires < 0:
             raise ValueError("Ask(expires=…) must not be negative")
         if self.default not in ("approve", "reject"):
@@ -117,7 +117,7 @@ class Finish(Decision, frozen=True, gc=True):
 
 
 class Rewind(Decision, frozen=True):
-    """Go back to before step `to` of this turn, with a note to the model. Limits and usage do not go back."""
+    """Go back to before step `to` of this turn, with a note to the model. Limits and usage are not reset."""
 
     to: int
     note: str = ""
@@ -131,7 +131,7 @@ class Halt(Decision, frozen=True):
 
 
 class Again(Decision, frozen=True):
-    """Of an error: try again, after this many seconds; None leaves the wait to the error policy."""
+    """For an error: try again after this many seconds; None leaves the wait to the error policy."""
 
     after: float | None = None
 
@@ -141,15 +141,15 @@ class Again(Decision, frozen=True):
 
 
 class Ignore(Decision, frozen=True):
-    """Of an error: go on without."""
+    """For an error: ignore it and continue."""
 
 
 class Fail(Decision, frozen=True):
-    """Of an error: do not try again; the turn ends as `Failed` with this error."""
+    """For an error: do not try again; the turn ends as `Failed` with this error."""
 
 
 class Vote(enum.Enum):
-    """A vote on whether the turn goes on. The strictest wins: FORBID, REQUEST, ALLOW_STOP, ALLOW."""
+    """A vote on whether the turn continues. The strictest wins: FORBID, REQUEST, ALLOW_STOP, ALLOW."""
 
     FORBID = "forbid"
     REQUEST = "request"
@@ -163,17 +163,17 @@ AnyDecision: TypeAlias = (
 
 
 class Resolution(Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
-    """A person's (or a rule's) answer to a question; `by` says whose."""
+    """The answer of a person (or a rule) to a question; `by` names who answered."""
 
 
 class Approve(Resolution, frozen=True):
-    """Yes, as it was shown."""
+    """Yes, as shown."""
 
     by: str | None = None
 
 
 class Edit(Resolution, frozen=True):
-    """Yes, but with these arguments. They go through the gates again."""
+    """Yes, but with these arguments. They pass the gates again."""
 
     arguments: dict[str, Any]
     by: str | None = None
@@ -197,7 +197,7 @@ AnyResolution: TypeAlias = Approve | Edit | Reject | Respond
 
 
 class Says(Struct, frozen=True):
-    """One hook's answer in several verbs: a new payload, a decision, parts to inject."""
+    """One hook's answer in several verbs: a new payload, a decision, parts to inject; each is optional."""
 
     rewrite: Any = None
     decision: Any = None

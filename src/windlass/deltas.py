@@ -1,7 +1,7 @@
-"""Pieces of a reply while it is being said. A model yields them, transformers change them, a stream hands them on.
+"""Pieces of a reply while it is generated. A model yields them, transformers change them, a stream passes them on.
 
-They are provisional until the `ModelReplied` of the same step, round and attempt; a `Retracted` voids what the stream
-has shown of a step so far.
+They are provisional until the `ModelReplied` of the same step, round and attempt. A `Retracted` voids all that was
+streamed of a step so far.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from .records import Fact
 
 
 class Delta(Value, frozen=True):
-    """A piece of one part of a reply. A model says which part, by its place in the message; the kernel says the rest.
+    """A piece of one part of a reply. The model sets `part`, the part's index in the message; the kernel sets the rest.
 
-    `seq` is its number in the stream, which it shares with the facts.
+    `seq` is its number in the stream; facts and deltas are numbered together.
     """
 
     text: str
@@ -44,4 +44,4 @@ class ArgumentsDelta(Delta, frozen=True, tag="arguments_delta", tag_field="kind"
 
 AnyDelta: TypeAlias = TextDelta | ThinkingDelta | ArgumentsDelta
 StreamEvent: TypeAlias = AnyDelta | Fact
-"""What `agent.stream` gives: `seq` counts both kinds, `path` is the session of the sub-agent it comes from."""
+"""What `agent.stream` yields: `seq` counts both kinds, `path` is the session of the sub-agent it comes from."""

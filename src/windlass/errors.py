@@ -1,13 +1,13 @@
 """Every error that Windlass raises, in one tree.
 
     WindlassError
-     ├─ ConfigError                     the agent was put together wrongly; raised before anything runs
+     ├─ ConfigError                     the agent is configured wrongly; raised before anything runs
      │   ├─ RegistrationError           a hook does not fit its event (names hook, event, what is legal)
      │   ├─ ToolDefinitionError         a tool cannot be described or clashes with another
      │   └─ CompiledError               something was registered after the first run
      ├─ HookError                       a hook misbehaved while a turn was running (names the hook)
-     │   ├─ IllegalAnswer               it answered with something its event does not take
-     │   ├─ HookTimeout                 it took longer than it was given
+     │   ├─ IllegalAnswer               its answer is not legal for its event
+     │   ├─ HookTimeout                 it took longer than its timeout
      │   ├─ InjectionOverflow           it injected more than the reserve
      │   └─ SlotConflict                two writers set one slot that has no merge rule
      ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
@@ -18,14 +18,14 @@
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
      ├─ OutputError                     the turn has no output, or its text does not fit the agent's `output` type
-     ├─ NotFinished                     the text of a turn was read while it waits for people (carries `waiting_for`)
-     ├─ TurnCancelled                   the text of a turn was read that was cancelled (carries `reason`)
+     ├─ NotFinished                     the text of a turn that waits for people was read (carries `waiting_for`)
+     ├─ TurnCancelled                   the text of a cancelled turn was read (carries `reason`)
      ├─ SessionError
      │   ├─ SessionBusy                 a turn is running in that session
-     │   ├─ SessionConflict             somebody else wrote to the log
+     │   ├─ SessionConflict             another writer advanced the log
      │   ├─ SessionUnknown              there is no such session
      │   ├─ NotSuspended                there is nothing to resume
-     │   └─ StaleAnswer                 an answer to a question that is not open (any more), or not a legal one
+     │   └─ StaleAnswer                 an answer to a question that is not open, or an answer that is not allowed
      └─ StoreError                      the log could not be read or written
 
 Denied, suspended, stopped and out of budget are not errors: they are outcomes and are returned.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, also of one whose `__str__` raises."""
+    """The text of an exception, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception:
@@ -49,13 +49,13 @@ def text_of(error: BaseException) -> str:
 
 
 def name_raiser(error: BaseException, hook: str) -> None:
-    """Note which wrap, or with an empty name which effect, an exception came from; the first to say so counts."""
+    """Note the wrap that an exception came from, or "" if the effect raised it; the first note counts."""
     if not hasattr(error, "windlass_raised_by"):
         error.windlass_raised_by = hook  # type: ignore[attr-defined]
 
 
 def raiser_of(error: BaseException) -> str:
-    """The name of the hook that an exception came from, or an empty text."""
+    """The name of the hook that an exception came from, or ""."""
     return (error.hook if isinstance(error, HookError) else "") or getattr(error, "windlass_raised_by", "")
 
 
@@ -67,7 +67,7 @@ class WindlassError(Exception):
 
 
 class ConfigError(WindlassError):
-    """The agent was put together wrongly, or called with arguments that cannot be.
+    """The agent is configured wrongly, or was called with invalid arguments.
 
     Fix the code: trying again does not help.
     """
@@ -97,16 +97,16 @@ class ToolDefinitionError(ConfigError):
 
 
 class CompiledError(ConfigError):
-    """Something was registered after the agent had been compiled by its first run.
+    """Something was registered after the first run had compiled the agent.
 
-    Register before it, or make a new agent.
+    Register it before the first run, or create a new agent.
     """
 
 
 class HookError(WindlassError):
     """A hook failed while a turn was running; `hook` names it and `event` says where.
 
-    The turn ends with it unless the verb says otherwise; fix the hook. What it raised is the `__cause__`.
+    The turn ends with it unless the verb says otherwise. Fix the hook; its own exception is the `__cause__`.
     """
 
     def __init__(self, message: str, *, hook: str, event: str = "") -> None:
@@ -116,16 +116,16 @@ class HookError(WindlassError):
 
 
 class IllegalAnswer(HookError):
-    """A hook answered with something that its event does not take.
+    """A hook's answer is not legal for its event.
 
-    Answer with what the message lists, or None.
+    Return one of the answers that the message lists, or None.
     """
 
 
 class HookTimeout(HookError, TimeoutError):
     """A hook took longer than its `timeout`.
 
-    Give it more time, or make it faster; a gate has then refused.
+    Give it more time, or make it faster. A gate that times out counts as a refusal.
     """
 
 
@@ -142,7 +142,7 @@ class InjectionOverflow(HookError):
 
 
 class SlotConflict(HookError):
-    """Two writers set the same slot at once and it declares no merge rule.
+    """Two writers set the same slot at once, and the slot has no merge rule.
 
     Give it one: `Slot(…, merge=…)`.
     """
@@ -152,7 +152,7 @@ class ModelError(WindlassError):
     """A model call failed; adapters translate their vendor's errors into this one.
 
     `retryable` says whether trying again may help. Each class has its default; pass `retryable=…` to override it. An
-    `ErrorPolicy` retries what is retryable; a gate on `Erring` or a wrap of `ModelCall` may decide otherwise.
+    `ErrorPolicy` retries errors that are retryable; a gate on `Erring` or a wrap of `ModelCall` may decide otherwise.
     """
 
     retryable: bool = False
@@ -184,16 +184,16 @@ class RateLimited(ModelError):
 
 
 class QuotaExceeded(RateLimited):
-    """The account has nothing left to spend.
+    """The account has used up its quota.
 
-    Trying again does not help until somebody pays, or the month ends.
+    Trying again does not help until the account is topped up or the quota is renewed.
     """
 
     retryable = False
 
 
 class Overloaded(ModelError):
-    """The vendor has too much to do.
+    """The vendor is overloaded.
 
     The agent tries again by itself; a wrap may ask another model.
     """
@@ -211,44 +211,44 @@ class ServerError(ModelError):
 
 
 class ConnectionFailed(ModelError, ConnectionError):
-    """The vendor could not be reached, or the answer broke off.
+    """The vendor could not be reached, or the reply broke off.
 
-    The agent tries again by itself: nothing of a broken answer counts.
+    The agent tries again by itself; an incomplete reply is discarded.
     """
 
     retryable = True
 
 
 class AuthFailed(ModelError):
-    """The vendor does not know the key, or does not let it do this.
+    """The vendor rejects the API key, or the key lacks a permission.
 
-    Check the key and what it may do.
+    Check the key and its permissions.
     """
 
 
 class ModelNotFound(ModelError):
-    """There is no such model, or not for this account.
+    """The model does not exist, or this account has no access to it.
 
     Check the name.
     """
 
 
 class BadRequest(ModelError):
-    """The vendor refuses the request as it is.
+    """The vendor rejects the request.
 
     Its message says what is wrong; trying again does not help.
     """
 
 
 class ContentFiltered(ModelError):
-    """The vendor refuses the content of the request or of the reply.
+    """The vendor rejects the content of the request or of the reply.
 
-    Change what is asked.
+    Change the request.
     """
 
 
 class ModelTimeout(ModelError, TimeoutError):
-    """The model did not answer in time.
+    """The model did not reply in time.
 
     The agent tries again by itself; a wrap may ask another model.
     """
@@ -259,8 +259,8 @@ class ModelTimeout(ModelError, TimeoutError):
 class ContextOverflow(ModelError):
     """The request is larger than the model's context window.
 
-    Send less: let a compaction strategy such as `Summarize` shorten the history, or a rewrite of `ModelCalling` the
-    request. `sizes` tells what fills it, by origin, in tokens, if it was refused before it was sent.
+    Send less: add a compaction strategy such as `Summarize`, which shortens the history, or shorten the request in a
+    rewrite of `ModelCalling`. If it was refused before it was sent, `sizes` has its size in tokens, by origin.
     """
 
     def __init__(self, message: str, *, sizes: Mapping[str, int] | None = None, **given: Any) -> None:
@@ -269,23 +269,24 @@ class ContextOverflow(ModelError):
 
 
 class CompactionError(WindlassError):
-    """A compaction failed; the history and what models are shown of it are as they were.
+    """A compaction failed; the history and the model's view of it are unchanged.
 
-    Look at what the strategy gave: it must be smaller than what it replaces, and part no call from its result.
+    Check what the strategy returned: it must be smaller than what it replaces, and must not separate a call from its
+    result.
     """
 
 
 class BadReply(ModelError):
-    """The model, or a wrap around it, gave something that is not a reply.
+    """The model, or a wrap around it, returned something that is not a reply.
 
     Return a `ModelReply`, a `Message` or a `str`.
     """
 
 
 class ToolError(WindlassError):
-    """A tool failed in a way the model should read about.
+    """A tool failed, and the model should read why.
 
-    Raise it in a tool, with words that help the model.
+    Raise it in a tool, with a message that helps the model.
     """
 
 
@@ -297,21 +298,21 @@ class NotDone(ToolError):
 
 
 class UnsafeRetry(ToolError):
-    """A second attempt at an unsafe call that had been started was refused.
+    """A second attempt at an unsafe call was refused, because the first one had started.
 
     Raise `NotDone` in the tool if nothing happened, or declare it with `retry="safe"` or `effect="idempotent"`.
     """
 
 
 class OutputError(WindlassError):
-    """A turn was stopped and has no output, or the final text does not fit the agent's `output` type.
+    """The turn was stopped and has no output, or its final text does not fit the agent's `output` type.
 
     Look at `result.outcome` before you read `result.output`: only a turn that is `Completed` has one.
     """
 
 
 class NotFinished(WindlassError):
-    """`result.text` or `result.output` was read while the turn waits for people; `waiting_for` has the questions.
+    """`result.text` or `result.output` was read while the turn was waiting for people; `waiting_for` has the questions.
 
     Answer them with `agent.resume(session, answers=…)`, or read `result.partial_text`, which never raises.
     """
@@ -346,35 +347,35 @@ class SessionError(WindlassError):
 class SessionBusy(SessionError):
     """A turn is already running in the session.
 
-    Wait for it, or make the agent with `busy="queue"` or `"steer"`.
+    Wait for it, or create the agent with `busy="queue"` or `"steer"`.
     """
 
 
 class SessionConflict(SessionError):
-    """The log was advanced by somebody else.
+    """Another writer advanced the session's log.
 
-    Read the session's state again; one process at a time advances a session.
+    Read the session's state again. Only one process at a time may advance a session.
     """
 
 
 class SessionUnknown(SessionError):
     """The store has no such session.
 
-    Check the id and the store; `run` makes a session, `resume` does not.
+    Check the id and the store; `run` creates a session, `resume` does not.
     """
 
 
 class NotSuspended(SessionError):
-    """The session has no turn that could be resumed.
+    """The session has no turn to resume.
 
-    The last one has ended: go on with `run`.
+    Its last turn has ended: continue with `run`.
     """
 
 
 class StaleAnswer(SessionError):
-    """An answer does not fit an open question: unknown, answered already, expired or not allowed.
+    """An answer was refused: its question is unknown, answered already or expired, or the answer is not allowed.
 
-    Nothing was written; ask for the open questions with `(await agent.state(session)).waiting`.
+    Nothing was written. Get the open questions with `(await agent.state(session)).waiting`.
     """
 
     def __init__(self, message: str, *, session: str, ask_id: str) -> None:
@@ -385,14 +386,14 @@ class StaleAnswer(SessionError):
 class StoreError(WindlassError):
     """The log could not be read or written.
 
-    The turn ends as `Failed`; once the store works again, `resume` goes on from what it has.
+    The turn ends as `Failed`; once the store works again, `resume` continues from its log.
     """
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a model call that failed with this error may succeed if it is made again.
+    """Whether a retry of a model call that failed with this error may succeed.
 
-    A `ModelError` says so itself. Python's own time-outs and connection errors are transient, too.
+    A `ModelError` has its own `retryable`. Python's own time-outs and connection errors are transient, too.
     """
     if isinstance(error, ModelError):
         return error.retryable

@@ -1,8 +1,8 @@
 """The lifecycle as data: one class per point where hooks can still decide, and the facts that only live observers see.
 
-The tense is the contract: `-ing` can still be decided, the past tense is a fact. Each event carries its own row of the
-matrix: what a rewrite may change, where injections go, which decisions a gate may answer (strictest first), and what
-holds when nobody answers, when a gate fails and when a person rejects.
+The tense is the contract: `-ing` can still be decided, the past tense is a fact. Each event class states its own rules:
+what a rewrite may change, where injections go, which decisions a gate may answer (strictest first), and what a failed
+gate and a person's rejection count as.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
     - `payload`: the field a rewrite may replace, or None
     - `injects`: where injected parts go, or None if nothing can be injected here
     - `ranks`: the decisions a gate may answer, strictest first
-    - `raised`: what a gate that raises or times out counts as
-    - `rejected`: what a person's Reject of an `Ask` counts as, or None where nobody can be asked
+    - `raised`: what a gate that raises or times out counts as; None means no answer
+    - `rejected`: what a person's Reject of an `Ask` counts as, or None if a gate cannot ask here
     - `answers`: what people may answer to an `Ask`
+    - `on_tools`: whether hooks may be limited to some tools (`tool=…`)
     """
 
     payload: ClassVar[str | None] = None
@@ -64,7 +65,7 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
 
 
 class Setup(Value, frozen=True):
-    """What a session starts with: the system text and the tools as the model is told of them."""
+    """What a session starts with: the system text, and the tools as the model sees them."""
 
     system: str
     tools: tuple[ToolSpec, ...]
@@ -102,9 +103,9 @@ class StepStarting(Event["StepStarting", "Halt | Allow", None], frozen=True):
 
 
 class Compaction(Value, frozen=True):
-    """What is about to be compacted: a range of the messages that models are shown, by which strategy and why.
+    """A planned compaction: which range of the messages that models see, by which strategy, and why.
 
-    A rewrite may change the `range` and the `instructions` for whoever writes a summary.
+    A rewrite may change the `range` and the `instructions` for the writer of a summary.
     """
 
     range: tuple[int, int]
@@ -114,9 +115,9 @@ class Compaction(Value, frozen=True):
 
 
 class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, int] | str"], frozen=True):
-    """A range of the history is about to be replaced by something shorter, in what models are shown of it.
+    """A range of the history is about to be replaced by something shorter, in the model's view of it.
 
-    A rewrite may return another plan, or only a range or the instructions. A gate's `Deny` means: not now.
+    A rewrite may return another plan, or only a range or the instructions. `Deny` skips the compaction for now.
     """
 
     plan: Compaction
@@ -128,14 +129,14 @@ class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, in
 
     @property
     def range(self) -> tuple[int, int]:
-        """The messages that would be replaced: from the first to the one after the last."""
+        """The messages to replace: the index of the first, and the index after the last."""
         return self.plan.range
 
 
 class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelRequest], frozen=True):
-    """A request is about to leave for a model: the last look at all that leaves.
+    """A request is about to be sent to a model: the last look at everything that is sent.
 
-    `side` names the hook or tool that asks beside the turn; it is empty for the turn's own requests.
+    `side` names the hook or tool that asks with `turn.ask`; it is empty for the turn's own requests.
     """
 
     request: ModelRequest
@@ -151,7 +152,7 @@ class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelReq
 
 
 class ModelReplying(Event["ModelReplying", "Halt | Regenerate | Ask | Allow", ModelReply], frozen=True):
-    """A model has replied and nothing has been done with it yet."""
+    """A model has replied; the reply has not been used yet."""
 
     reply: ModelReply
     turn: Turn[Any]
@@ -191,7 +192,7 @@ class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], f
 
 
 class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolResult], frozen=True):
-    """A call has a result, whatever it came from; the model has not seen it yet."""
+    """A call has a result, from any source; the model has not seen it yet."""
 
     call: ToolCall
     result: ToolResult
@@ -205,7 +206,7 @@ class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolR
 
 
 class MessageAdding(Event["MessageAdding", "Halt | Deny | Allow", Message], frozen=True):
-    """A message is about to enter the transcript, whoever made it."""
+    """A message is about to enter the transcript, from any source."""
 
     message: Message
     turn: Turn[Any]
@@ -215,7 +216,7 @@ class MessageAdding(Event["MessageAdding", "Halt | Deny | Allow", Message], froz
 
 
 class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True):
-    """A step is over; `error` is set if it ended by one."""
+    """A step is over; `error` is set if it ended with one."""
 
     step: Step
     turn: Turn[Any]
@@ -226,7 +227,7 @@ class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True
 
 
 class Continuing(Event["Continuing", Vote, None], frozen=True):
-    """Does the turn go on? Criteria and hooks vote."""
+    """Criteria and hooks vote on whether the turn continues."""
 
     state: State
     turn: Turn[Any]
@@ -236,7 +237,7 @@ class Continuing(Event["Continuing", Vote, None], frozen=True):
 
 
 class Stopping(Event["Stopping", "Halt | Veto | Allow", None], frozen=True):
-    """The turn is about to stop. `stop_active` says that a stop of this turn was vetoed before."""
+    """The turn is about to stop. `stop_active` is true if a stop of this turn was vetoed before."""
 
     reason: StopReason
     stop_active: bool
@@ -258,7 +259,7 @@ class SubagentStopping(Event["SubagentStopping", "Halt | Veto | Allow", None], f
 
 
 class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
-    """A suspended turn is about to go on; `drift` tells how the agent differs from the one that recorded it."""
+    """A suspended turn is about to resume; `drift` lists how the agent differs from the one that recorded it."""
 
     state: State
     turn: Turn[Any]
@@ -272,7 +273,7 @@ class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
 
 
 class Erring(Event["Erring", "Halt | Fail | Ignore | Again", None], frozen=True):
-    """An error was met; `attempt` counts the failed attempts at this model call, or the errors in a row."""
+    """An error occurred; `attempt` counts the failed attempts at this model call, or the errors in a row."""
 
     error: BaseException
     category: str
@@ -283,7 +284,7 @@ class Erring(Event["Erring", "Halt | Fail | Ignore | Again", None], frozen=True)
 
 
 class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):
-    """The turn is over, whatever the outcome; a rewrite may still change the text that is handed out."""
+    """The turn is over, whatever the outcome; a rewrite may still change the text that the caller gets."""
 
     outcome: Outcome
     text: str
@@ -301,7 +302,7 @@ EVENTS: tuple[type[Event[Any, Any, Any]], ...] = (
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- facts that are seen live and not written
+# ---------------------------------------------------------------- facts that are only seen live, not written
 
 
 class StepStarted(Fact, frozen=True):
@@ -311,7 +312,7 @@ class StepStarted(Fact, frozen=True):
 
 
 class ModelCalled(Fact, frozen=True, gc=True):
-    """A request leaves for a model, just as it is here. `round` counts how often the step asked for a reply."""
+    """A request is sent to a model, exactly as in `request`. `round` counts how often the step asked for a reply."""
 
     step: int
     attempt: int
@@ -326,8 +327,8 @@ class TurnFailed(Fact, frozen=True, gc=True):
 
 
 class LateResult(Fact, frozen=True):
-    """A tool that had been given up gave a result after all. It is told without its content, which passed no hook:
-    only its status and how many characters it has."""
+    """A tool returned a result after the agent had given it up. The fact has only the status and the number of
+    characters: the content has passed no hook."""
 
     call: str
     status: str = "ok"
@@ -335,7 +336,7 @@ class LateResult(Fact, frozen=True):
 
 
 class Retracted(Fact, frozen=True):
-    """What a stream has shown of this step so far does not count: the attempt was repeated, replaced or rejected."""
+    """All that was streamed of this step so far is void: the attempt was repeated, replaced or rejected."""
 
     step: int
     reason: str = ""

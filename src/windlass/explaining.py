@@ -1,4 +1,4 @@
-"""A compiled agent like a query plan: as plain data, and as text for people."""
+"""Explains a compiled agent like a query plan: as plain data, and as text for people."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ LIFECYCLE: tuple[Any, ...] = (
     ModelReplying, ToolCalling, Delegating, ToolCall, ToolReturning, MessageAdding, StepEnding, Continuing, Stopping,
     SubagentStopping, TurnEnding, Erring, Resuming,
 )  # fmt: skip
-"""The points in the order in which a turn comes to them; an effect stands for the wraps around it."""
+"""The points in the order in which a turn reaches them; an effect stands for its wraps."""
 
 
 class Explanation:
-    """What an agent was compiled to. `str` is text of at most 100 columns, `data` is plain data, also as `json()`.
+    """A compiled agent, explained: `str` gives text of at most 100 columns, `data` is plain data, also as `json()`.
 
-    Bands and priorities that are not shown are `normal` and 0. Sources are relative to the current directory if they
-    are inside it, so that they can be opened from there.
+    A hook without a band or priority in the text has the band `normal` and priority 0. Sources inside the current
+    directory are relative to it.
     """
 
     __slots__ = ("data",)
@@ -87,7 +87,7 @@ class Explanation:
 
 
 def explained(program: Program, *, capabilities: Sequence[str], output: type, busy: str) -> Data:
-    """All that is known of a compiled agent, as plain data."""
+    """A compiled agent as plain data."""
     hooks = program.hooks
     points = [_point(place, hooks) for place in LIFECYCLE]
     return {
@@ -102,11 +102,11 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
         "silent": [point["point"] for point in points if not point["stages"]],
         "observers": _observers(hooks),
         "compactors": [_compactor(compactor, program) for compactor in program.compactors],
-        "stream": {"held_by": [_named(hook) for hook in hooks.holders]},
+        "stream": {"held_by": [_hook_label(hook) for hook in hooks.holders]},
         "criteria": [_criterion(criterion, program.clock.now) for criterion in program.criteria],
         "errors": _policy(program.policy),
         "bounds": _bounds(program, busy),
-        "composites": _replaced(program.composites),
+        "composites": _custom_composites(program.composites),
         "handlers": _handlers(program),
         "store": {"type": type(program.store).__name__, "durable": program.store.durable},
         "not_mediated": _not_mediated(program),
@@ -114,7 +114,7 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
     }
 
 
-# ---------------------------------------------------------------- what there is
+# ---------------------------------------------------------------- models, tools and hooks
 
 
 def _model(name: str, model: object) -> Data:
@@ -138,16 +138,16 @@ def _tool(tool: Tool[..., Any]) -> Data:
 def _point(place: Any, hooks: CompiledHooks) -> Data:
     """One point of the lifecycle and its stages, in the order in which they run."""
     if place is STREAM:
-        found: list[tuple[str, Iterable[Data]]] = [("transform", map(_transform, hooks.transforms))]
-        return {"point": STREAM, "stages": _stages(found)}
+        transforms: list[tuple[str, Iterable[Data]]] = [("transform", map(_transform, hooks.transforms))]
+        return {"point": STREAM, "stages": _stages(transforms)}
     if issubclass(place, Event):
         point: Point | None = hooks.at(place)
-        return {"point": place.__name__, "stages": [] if point is None else _stages(_staged(point))}
+        return {"point": place.__name__, "stages": [] if point is None else _stages(_stages_of(point))}
     wraps = {Turn: hooks.turn_wraps, Step: hooks.step_wraps, ModelCall: hooks.model_wraps, ToolCall: hooks.tool_wraps}
     return {"point": f"wrap({place.__name__})", "stages": _stages([("wrap", map(_hook, wraps[place]))])}
 
 
-def _staged(point: Point) -> list[tuple[str, Iterable[Data]]]:
+def _stages_of(point: Point) -> list[tuple[str, Iterable[Data]]]:
     return [
         ("hook", [_hook(hook) for hook in point.changing if hook.kind == "hook"]),
         ("rewrite", [_hook(hook) for hook in point.changing if hook.kind == "rewrite"]),
@@ -158,13 +158,13 @@ def _staged(point: Point) -> list[tuple[str, Iterable[Data]]]:
     ]
 
 
-def _stages(found: Iterable[tuple[str, Iterable[Data]]]) -> list[Data]:
-    return [{"stage": stage, "hooks": hooks} for stage, listed in found if (hooks := list(listed))]
+def _stages(candidates: Iterable[tuple[str, Iterable[Data]]]) -> list[Data]:
+    return [{"stage": stage, "hooks": rows} for stage, hooks in candidates if (rows := list(hooks))]
 
 
 def _observers(hooks: CompiledHooks) -> list[Data]:
-    heard = [(fact, hooks.observers[fact]) for fact in FACTS if fact in hooks.observers]
-    return [{"fact": fact.__name__, "hooks": [_hook(hook) for hook in listed]} for fact, listed in heard]
+    observed = [(fact, hooks.observers[fact]) for fact in FACTS if fact in hooks.observers]
+    return [{"fact": fact.__name__, "hooks": [_hook(hook) for hook in observers]} for fact, observers in observed]
 
 
 def _hook(hook: Hook) -> Data:
@@ -201,18 +201,19 @@ def _transform(transform: Transform) -> Data:
         "channels": list(transform.channels),
         "capability": transform.capability,
         "inherit": transform.inherit,
-        "fails": "the attempt fails; nothing held back leaks",
+        "fails": "the attempt fails; text that was held back is not released",
     }
 
 
 def _compactor(compactor: Compactor, program: Program) -> Data:
-    """A strategy, and what it has to say of itself."""
-    told = getattr(compactor, "explained", None)
-    said = dict(told(program.budget.windows.get(program.model_name))) if told is not None else {}
-    return {"name": compactor.name, "type": type(compactor).__name__, "notes": said.pop("notes", []), "settings": said}
+    """A compaction strategy with its settings and notes, if it describes itself."""
+    describe = getattr(compactor, "explained", None)
+    settings = dict(describe(program.budget.windows.get(program.model_name))) if describe is not None else {}
+    notes = settings.pop("notes", [])
+    return {"name": compactor.name, "type": type(compactor).__name__, "notes": notes, "settings": settings}
 
 
-def _named(hook: Hook) -> Data:
+def _hook_label(hook: Hook) -> Data:
     return {"kind": hook.kind, "name": hook.name, "event": hook.event.__name__}
 
 
@@ -225,22 +226,22 @@ def _runs(hook: Hook) -> str:
 
 
 def fail_mode(hook: Hook) -> str:
-    """What it means that the hook raises or times out. What a gate then counts as, its event says."""
+    """What happens if the hook raises or times out. A gate then counts as the answer that its event names."""
     if hook.kind == "observe":
         if hook.durable:
-            return f"it is told again, {hook.tries} times in all; then the fact is skipped, and that is recorded"
-        return "logged; the turn does not notice"
+            return f"tried {hook.tries} times in all; then the fact is skipped and recorded"
+        return "logged; the turn is not affected"
     if hook.kind == "inject":
-        return "skipped, and recorded" if hook.optional else "the turn fails"
+        return "skipped and recorded" if hook.optional else "the turn fails"
     if hook.kind == "wrap":
-        return "the error goes outwards"
+        return "the error propagates"
     if hook.shadow:
-        return "recorded, nothing else"
+        return "only recorded"
     raised = hook.event.raised
     if hook.kind != "gate":
         return "the action fails (Deny)" if raised is Deny else "the turn fails"
     if raised is None or hook.on_error == "unreviewed":
-        return "as if silent; the outcome is marked unreviewed"
+        return "counts as no answer; the outcome is marked unreviewed"
     return f"Vote.{raised.name}" if isinstance(raised, Vote) else str(raised.__name__)
 
 
@@ -257,7 +258,7 @@ def _matcher(matcher: Matcher) -> str:
 
 
 def _source(location: tuple[str, int] | None) -> str:
-    """`path:line`, relative to the current directory if it is inside."""
+    """`path:line`, relative to the current directory if the path is inside it."""
     if location is None:
         return "unknown"
     path, line = location
@@ -266,16 +267,16 @@ def _source(location: tuple[str, int] | None) -> str:
     return f"{Path(path).relative_to(here) if inside else path}:{line}"
 
 
-# ---------------------------------------------------------------- what holds
+# ---------------------------------------------------------------- rules and limits
 
 
 def _criterion(criterion: Criterion, now: object) -> Data:
     shape: object = criterion
     fields = shape.__struct_fields__ if isinstance(shape, Struct) else ()
-    given = {name: getattr(criterion, name) for name in fields}
+    values = {name: getattr(criterion, name) for name in fields}
     return {
         "name": name_of(criterion),
-        "parameters": {name: _parameter(value) for name, value in given.items() if value is not None and value != now},
+        "parameters": {name: _parameter(value) for name, value in values.items() if value is not None and value != now},
         "stops": criterion.reason.value if isinstance(criterion, Limit) else None,
         "source": None if isinstance(shape, Struct) else _source(location_of(criterion)),
     }
@@ -313,8 +314,8 @@ def _bounds(program: Program, busy: str) -> Data:
     return {name: value for name, value in bounds.items() if value is not None}
 
 
-def _replaced(composites: Composites) -> Data:
-    """The composites that are not those of the kernel."""
+def _custom_composites(composites: Composites) -> Data:
+    """The composites that replace those of the kernel."""
     pairs = [(name, getattr(composites, name)) for name in Composites.__struct_fields__]
     return {name: name_of(factory) for name, factory in pairs if factory is not getattr(DEFAULT, name)}
 
@@ -328,15 +329,15 @@ def _handlers(program: Program) -> list[Data]:
 
 
 def _not_mediated(program: Program) -> list[str]:
-    found = [
-        "what a vendor executes on its side: it arrives as parts with mediated=False, when it is done",
-        "what the code of a tool or a hook does by itself: hooks see a call and its result, nothing between",
-        "turn.ask passes the hooks of the guard band and the wraps with side_calls=True, and no other hook",
+    gaps = [
+        "tools that a vendor runs on its own side: they arrive as parts with mediated=False, after they ran",
+        "the code inside a tool or a hook: hooks see a call and its result, nothing in between",
+        "turn.ask: only hooks of the guard band and wraps with side_calls=True see it",
     ]
     in_threads = [tool.name for tool in program.tools.values() if not tool.is_async and not tool.inline]
     if in_threads:
-        found.append(f"a plain function in a thread cannot be stopped once it runs: {', '.join(in_threads)}")
-    return found
+        gaps.append(f"a plain function in a thread cannot be stopped once it runs: {', '.join(in_threads)}")
+    return gaps
 
 
 # ---------------------------------------------------------------- as text
@@ -349,15 +350,19 @@ def _lines(data: Data) -> list[str]:
     lines += _about(data)
     lines += ["", "Lifecycle, in the order in which it runs"]
     lines += [line for point in data["points"] for line in _point_lines(point["point"], point["stages"])]
-    lines += [_row("", f"nobody listens to: {', '.join(data['silent']) or '–'}", column=2)]
+    lines += [_row("", f"no hooks at: {', '.join(data['silent']) or '–'}", column=2)]
     if data["observers"]:
         lines += ["", "Observers"]
-        for seen in data["observers"]:
-            lines += _point_lines(seen["fact"], [{"stage": "observe", "hooks": seen["hooks"]}])
+        for row in data["observers"]:
+            lines += _point_lines(row["fact"], [{"stage": "observe", "hooks": row["hooks"]}])
     lines += ["", *_rules(data)]
     if data["warnings"]:
         lines += ["", "Warnings", *[entry("-", text, indent=2, column=4) for text in data["warnings"]]]
-    lines += ["", "Not mediated", *[entry("-", text, indent=2, column=4) for text in data["not_mediated"]]]
+    lines += [
+        "",
+        "Not mediated: hooks do not see or cannot stop this",
+        *[entry("-", text, indent=2, column=4) for text in data["not_mediated"]],
+    ]
     return lines
 
 
@@ -377,7 +382,7 @@ def _about(data: Data) -> list[str]:
     if data["capabilities"]:
         lines.append(_row("capabilities", ", ".join(data["capabilities"])))
     held = [f"{hook['name']} ({hook['kind']} on {hook['event']})" for hook in data["stream"]["held_by"]]
-    lines.append(_row("stream held by", ", ".join(held) or "nobody: text flows as it comes"))
+    lines.append(_row("stream held by", ", ".join(held) or "nothing: text is streamed as it arrives"))
     for position, compactor in enumerate(data["compactors"]):
         lines.append(_row("" if position else "compaction", items(_compactor_words(compactor))))
     lines.append(_row("tools", "" if data["tools"] else "none"))
@@ -408,13 +413,13 @@ def _tool_words(tool: Data) -> Iterable[str]:
 def _point_lines(name: str, stages: Iterable[Data]) -> list[str]:
     lines = [f"  {name}"]
     for stage in stages:
-        told = [items(_hook_words(hook)) for hook in stage["hooks"]]
-        lines += [entry(stage["stage"], text, indent=4, column=_COLUMN) for text in told]
+        texts = [items(_hook_words(hook)) for hook in stage["hooks"]]
+        lines += [entry(stage["stage"], text, indent=4, column=_COLUMN) for text in texts]
     return lines
 
 
 def _hook_words(hook: Data) -> Iterable[str]:
-    """What there is to say of a hook; what is as ever is not said."""
+    """The words that describe a hook; defaults are left out."""
     yield hook["name"]
     yield hook["source"]
     if hook["band"] != "normal":
@@ -447,7 +452,7 @@ _FLAGS = {
     "live": "live: does not hold the stream",
     "side_calls": "side calls too",
     "wait": "awaited before the next point",
-    "durable": "reads the log behind a cursor",
+    "durable": "durable: reads the log",
     "inherit": "sub-agents inherit it",
 }
 
@@ -458,20 +463,22 @@ def _rules(data: Data) -> list[str]:
         text = "none: a turn ends after its first step" if criterion is None else items(_criterion_words(criterion))
         lines.append(_row("" if position else "criteria", text))
     for position, action in enumerate(dict.fromkeys(errors["actions"].values())):
-        categories = [category for category, done in errors["actions"].items() if done == action]
+        categories = [category for category, its_action in errors["actions"].items() if its_action == action]
         lines.append(_row("" if position else "errors", f"{action}: {', '.join(categories)}"))
-    wait = f", each after up to {errors['delay']:g} s, then twice that" if errors["delay"] else ""
+    wait = f"; the first waits up to {errors['delay']:g} s, each further one twice as long" if errors["delay"] else ""
     lines.append(_row("", f"at most {errors['retries']} retries in a row, {errors['total']} in a turn{wait}"))
     lines.append(_row("bounds", items(f"{name} {value}" for name, value in data["bounds"].items())))
-    lines += [_row("composite", f"{name}: {made} instead of the kernel's") for name, made in data["composites"].items()]
+    lines += [
+        _row("composite", f"{name}: {custom} instead of the kernel's") for name, custom in data["composites"].items()
+    ]
     lines += [_row("phase handler", f"{h['phase']}: {h['name']} · {h['source']}") for h in data["handlers"]]
-    durable = "durable" if data["store"]["durable"] else "not durable: what it holds ends with the process"
+    durable = "durable" if data["store"]["durable"] else "not durable: its content is lost when the process ends"
     return [*lines, _row("store", f"{data['store']['type']}, {durable}")]
 
 
 def _criterion_words(criterion: Data) -> Iterable[str]:
-    given = ", ".join(f"{name}={value!r}" for name, value in criterion["parameters"].items())
-    yield f"{criterion['name']}({given})" if given else criterion["name"]
+    parameters = ", ".join(f"{name}={value!r}" for name, value in criterion["parameters"].items())
+    yield f"{criterion['name']}({parameters})" if parameters else criterion["name"]
     if criterion["stops"]:
         yield f"stops with {criterion['stops']}"
     if criterion["source"]:

@@ -1,4 +1,4 @@
-"""Two shapes over the verbs: `Lifecycle`, six points that may change things, and `LifecycleHook`, six that look on."""
+"""Two classes of hooks: `Lifecycle`, six methods that may change things, and `LifecycleHook`, six observers."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ class HookAction:
 
 
 class Lifecycle:
-    """Six hooks around an agent, all optional: only the methods you override are registered.
+    """Six hooks around an agent. Override the methods you need: only those are registered.
 
     Every method may be plain or async, may return None for "unchanged", and may ask for `turn` as a further parameter.
     """
 
     def before_agent(self, text: str) -> str | Awaitable[str | None] | None:
-        """The user's text before the turn begins."""
+        """Gets the user's text before the turn begins; may return another text."""
         raise NotImplementedError
 
     def before_model(
         self, messages: Sequence[Message]
     ) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """The messages of a request before it leaves."""
+        """Gets the messages of a request before it is sent; may return others."""
         raise NotImplementedError
 
     def wrap_model_call(self, request: ModelRequest, call_next: CallModel) -> Replied | Awaitable[Replied]:
-        """Around the model call."""
+        """Wraps the model call: returns a reply, usually from `call_next(request)`."""
         raise NotImplementedError
 
     def after_model(self, reply: ModelReply) -> Any:
-        """The reply before anything is done with it."""
+        """Gets the reply before it is used; may return one of `HookAction`."""
         raise NotImplementedError
 
     def wrap_tool_call(self, call: ToolCall, call_next: CallTool) -> Any:
-        """Around each tool call."""
+        """Wraps each tool call: returns a result, usually from `call_next(call)`."""
         raise NotImplementedError
 
     def after_agent(self, text: str) -> str | Awaitable[str | None] | None:
-        """The final text before it is handed out."""
+        """Gets the final text before the caller does; may return another text."""
         raise NotImplementedError
 
 
 class LifecycleHook:
-    """Six methods that look on and can neither block nor change anything; override what you need."""
+    """Six methods that observe and can neither block nor change anything. Override the ones you need."""
 
     def pre_tool_call(self, name: str, arguments: dict[str, Any]) -> None:
         """A tool is being called."""
@@ -83,10 +83,10 @@ class LifecycleHook:
         """A tool has succeeded."""
 
     def pre_llm_call(self, request: ModelRequest) -> None:
-        """A request has left."""
+        """A request was sent to a model."""
 
     def post_llm_call(self, reply: ModelReply) -> None:
-        """A reply has come."""
+        """A model has replied."""
 
     def on_session_start(self, session_id: str) -> None:
         """A session was opened."""
@@ -96,7 +96,7 @@ class LifecycleHook:
 
 
 def install_lifecycle(registrar: Registrar, lifecycle: Any) -> None:
-    """Register what a lifecycle object overrides."""
+    """Register the methods that a lifecycle object overrides."""
     label = type(lifecycle).__name__
     if not isinstance(lifecycle, Lifecycle | LifecycleHook):
         raise RegistrationError(f"with_lifecycle needs a Lifecycle or a LifecycleHook, got {label}", hook=label)
@@ -124,7 +124,7 @@ def _on_event(
     view: Callable[[Any], Any],
     answer: Callable[[Any, Any], Any] | None = None,
 ) -> _Install:
-    """A hook whose method sees the payload of the event, or a value of it, not the event."""
+    """Installs a hook whose method gets the payload of the event, or a part of it, instead of the event."""
 
     def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
         hook = Hook(kind, event, method, {"name": name})
@@ -148,18 +148,18 @@ _LIFECYCLE: dict[str, _Install] = {
 }
 
 
-def _observing(fact: type[Fact], look: Callable[[Callable[..., Any], Any, Turn[Any]], Any]) -> _Install:
-    """An observer of a fact that calls a method with what the method wants to know."""
+def _on_fact(fact: type[Fact], call: Callable[[Callable[..., Any], Any, Turn[Any]], Any]) -> _Install:
+    """Installs an observer of a fact; `call` passes the method the arguments it takes."""
 
     def install(registrar: Registrar, method: Callable[..., Any], name: str) -> None:
-        async def awaited(fact: Any, turn: Turn[Any]) -> None:
-            if (pending := look(method, fact, turn)) is not None:
+        async def observe_async(fact: Any, turn: Turn[Any]) -> None:
+            if (pending := call(method, fact, turn)) is not None:
                 await pending
 
-        def plain(fact: Any, turn: Turn[Any]) -> None:
-            look(method, fact, turn)
+        def observe(fact: Any, turn: Turn[Any]) -> None:
+            call(method, fact, turn)
 
-        hook = Hook("observe", fact, awaited if is_async(method) else plain, {"name": name})
+        hook = Hook("observe", fact, observe_async if is_async(method) else observe, {"name": name})
         hook.behind = method
         registrar.add(hook)
 
@@ -176,10 +176,10 @@ def _post_tool(method: Callable[..., Any], fact: ToolReturned, turn: Turn[Any]) 
 
 
 _OBSERVERS: dict[str, _Install] = {
-    "pre_tool_call": _observing(ToolCalled, _pre_tool),
-    "post_tool_call": _observing(ToolReturned, _post_tool),
-    "pre_llm_call": _observing(ModelCalled, lambda see, fact, turn: see(fact.request)),
-    "post_llm_call": _observing(ModelReplied, lambda see, fact, turn: see(fact.reply)),
-    "on_session_start": _observing(SessionOpened, lambda see, fact, turn: see(turn.session_id)),
-    "on_session_end": _observing(SessionEnded, lambda see, fact, turn: see(turn.session_id, turn.state.text)),
+    "pre_tool_call": _on_fact(ToolCalled, _pre_tool),
+    "post_tool_call": _on_fact(ToolReturned, _post_tool),
+    "pre_llm_call": _on_fact(ModelCalled, lambda method, fact, turn: method(fact.request)),
+    "post_llm_call": _on_fact(ModelReplied, lambda method, fact, turn: method(fact.reply)),
+    "on_session_start": _on_fact(SessionOpened, lambda method, fact, turn: method(turn.session_id)),
+    "on_session_end": _on_fact(SessionEnded, lambda method, fact, turn: method(turn.session_id, turn.state.text)),
 }

@@ -1,4 +1,4 @@
-"""What a store says of the logs it keeps."""
+"""What a store reports about its logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .messages import Value
 
 
 class SessionInfo(Value, frozen=True):
-    """A session as a list shows it. `status` is open, running, suspended, ended or erased."""
+    """A session in a list of sessions. `status` is open, running, suspended, ended or erased."""
 
     session: str
     status: str = "open"
@@ -19,7 +19,7 @@ class SessionInfo(Value, frozen=True):
 
 
 class Batch(Value, frozen=True):
-    """An append batch: where it begins, its link in the chain, and the JSON of its records, one a line."""
+    """An append batch: where it begins, its link in the hash chain, and its records as JSON, one per line."""
 
     seq: int
     count: int
@@ -29,7 +29,7 @@ class Batch(Value, frozen=True):
 
 
 class Verified(Value, frozen=True):
-    """A chain that holds: how many records it covers, its last link, and how many batches were pruned."""
+    """An intact hash chain: how many records it covers, its last link, and how many batches were pruned."""
 
     session: str
     records: int

@@ -1,4 +1,4 @@
-"""Secrets that the application names: wherever one turns up, it is masked before it is recorded."""
+"""Masks the secrets that the application names, wherever they occur, before anything is recorded."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ T = TypeVar("T")
 FactT = TypeVar("FactT", bound=Fact)
 
 MASK = "•••"
-LEAST = 4
+MIN_LENGTH = 4
 
 _FOREIGN = frozenset({"data", "value", "fields", "schema", "arguments", "settings"})
-"""The fields of records that hold what applications and models made: there keys and numbers are looked at, too."""
+"""The fields of records with values from applications and models: their keys and numbers are masked, too."""
 
 _IDS = {"id", "call", "ref", "about", "session", "digest", "fingerprint", "pipeline"}
 _WORDS = {"kind", "type", "role", "decision", "answer", "outcome", "status", "finish", "event", "vote"}
 _OURS = frozenset(_IDS | _WORDS)
-"""The fields of records with words of ours, and those by which records find each other: a session's id and hashes."""
+"""The fields of records that are never masked: words of Windlass, and the ids and hashes that link records."""
 
 
 class Mask:
-    """Takes secrets out of records, and so out of the log, the state, the stream, observers and what a model is told.
+    """Removes secrets from records, and so from the log, the state, the stream, observers and what the model reads.
 
-    A secret is found as it is and as JSON writes it, in whatever spelling, also inside the JSON of a call's arguments.
+    It finds a secret verbatim and in every spelling that JSON allows, also inside the JSON of a call's arguments.
     """
 
     __slots__ = ("__weakref__", "_forms", "_secrets")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms: set[str] = set()
-        given: Any = secrets
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise ConfigError(f"Agent(secrets=…): secrets must be a list of texts, not of type {type(given).__name__}")
-        secrets = list(given)
+        option: Any = secrets
+        if isinstance(option, str) or not isinstance(option, Iterable):
+            raise ConfigError(f"Agent(secrets=…): secrets must be a list of texts, not of type {type(option).__name__}")
+        secrets = list(option)
         if wrong := [type(secret).__name__ for secret in list[Any](secrets) if not isinstance(secret, str)]:
             raise ConfigError(f"Agent(secrets=…): each secret must be a str, not of type {wrong[0]}")
         self._secrets = sorted(set(secrets), key=len, reverse=True)
         for secret in self._secrets:
-            if len(secret) < LEAST:
-                raise ConfigError(f"a secret is a text of at least {LEAST} characters; a shorter one is everywhere")
+            if len(secret) < MIN_LENGTH:
+                raise ConfigError(
+                    f"Agent(secrets=…): secrets must have at least {MIN_LENGTH} characters; shorter ones match too much"
+                )
             form = secret
             for _ in range(3):
                 forms |= {form, json.dumps(form)[1:-1]}
@@ -59,11 +61,11 @@ class Mask:
         _filter.masks.add(self)
 
     def __call__(self, record: FactT) -> FactT:
-        """The record or live fact without secrets: the same one if it has none."""
+        """The record or live fact without secrets; the same object if it has none."""
         if not isinstance(record, Record):
             return self._fact(record)
         data = encode(record)
-        if not self._suspicious(data):
+        if not self._may_contain_secret(data):
             return record
         plain = json.loads(data)
         masked = self.plain(plain)
@@ -86,7 +88,7 @@ class Mask:
         )
 
     def _value(self, value: T) -> T:
-        """A struct without secrets: the same one if it has none."""
+        """A struct without secrets; the same object if it has none."""
         if not isinstance(value, msgspec.Struct):
             return value
         plain = msgspec.to_builtins(value, enc_hook=str)
@@ -94,20 +96,20 @@ class Mask:
         return value if masked == plain else msgspec.convert(masked, type(value))
 
     def error(self, error: BaseException | None) -> BaseException | None:
-        """An exception without secrets: the same one if neither it nor what caused it has any."""
-        found, seen = error, 0
-        while found is not None and seen < 20:
-            text = f"{text_of(found)} {found.args!r}"
+        """An exception without secrets; the same object if neither it nor its causes have any."""
+        cause, depth = error, 0
+        while cause is not None and depth < 20:
+            text = f"{text_of(cause)} {cause.args!r}"
             if self.text(text) != text:
                 assert error is not None
                 masked = recorded_error(self._value(error_value(error)))
                 masked.__suppress_context__ = True
                 return masked
-            found, seen = found.__cause__ or found.__context__, seen + 1
+            cause, depth = cause.__cause__ or cause.__context__, depth + 1
         return error
 
     def plain(self, value: Any, *, foreign: bool = False) -> Any:
-        """A value made of what JSON has, without secrets. In foreign ones keys and numbers are masked as well."""
+        """A JSON value without secrets. In a `foreign` value, keys and numbers are masked, too."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
@@ -126,22 +128,22 @@ class Mask:
         return key, self.plain(value, foreign=key in _FOREIGN)
 
     def text_of_forms(self, text: str) -> str:
-        """A text without secrets, however they are spelled; the text itself is not read as JSON."""
+        """A text without secrets in any spelling; the text itself is not parsed as JSON."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, MASK)
         return text
 
-    def begun(self, text: str) -> int:
-        """How many characters at the end of a text may be the beginning of a secret."""
+    def open_end(self, text: str) -> int:
+        """How many characters at the end of a text may be the start of a secret."""
         longest = min(len(self._forms[0]) - 1, len(text)) if self._forms else 0
         for size in range(longest, 0, -1):
             if any(form.startswith(text[-size:]) for form in self._forms):
                 return size
         return 0
 
-    def _suspicious(self, data: bytes) -> bool:
-        """Whether there may be a secret: its bytes, or something inside a text that is written in another way."""
+    def _may_contain_secret(self, data: bytes) -> bool:
+        """Whether the data has the bytes of a secret, or escapes, which may spell one."""
         return b"\\" in data or any(form.encode("utf-8", "surrogatepass") in data for form in self._forms)
 
     def text(self, text: str) -> str:
@@ -158,28 +160,28 @@ class Mask:
 
 
 class Masking:
-    """The transformer that takes secrets out of what a model says; it holds back what may be the beginning of one."""
+    """A transformer that removes secrets from a model's text; it holds back an end that may be the start of one."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
         self._held = ""
 
     def feed(self, text: str) -> Iterator[str]:
-        """All but the end that may go on as a secret."""
+        """Yield all but an end that may be the start of a secret."""
         text = self._mask.text_of_forms(self._held + text)
-        begun = self._mask.begun(text)
-        self._held = text[len(text) - begun :]
-        if said := text[: len(text) - begun]:
-            yield said
+        end = len(text) - self._mask.open_end(text)
+        self._held = text[end:]
+        if safe := text[:end]:
+            yield safe
 
     def flush(self) -> Iterator[str]:
-        """What turned out to be no secret."""
+        """Yield the held end: it is not a secret."""
         if self._held:
             yield self._held
 
 
 class _LogFilter(logging.Filter):
-    """Takes the secrets of all agents out of what Windlass logs."""
+    """Removes the secrets of all agents from what Windlass logs."""
 
     masks: ClassVar[WeakSet[Mask]] = WeakSet()
 
@@ -198,7 +200,7 @@ logging.getLogger("windlass").addFilter(_filter)
 
 
 def _record(plain: dict[str, Any]) -> Record:
-    """A record from what JSON has of it."""
+    """A record from its JSON value."""
     try:
         return decode(msgspec.json.encode(plain))
     except UnicodeEncodeError:  # a lone surrogate

@@ -1,4 +1,4 @@
-"""What is said: parts, messages, requests, replies, tool calls and their results."""
+"""The conversation: parts, messages, requests, replies, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "p
 class Value(Struct, frozen=True, omit_defaults=True, gc=False):
     """An immutable value; `replace` makes a changed copy.
 
-    Values are made of older values only, so they cannot form cycles and the garbage collector may pass them over.
+    Values are made of older values only, so they cannot form cycles, and the garbage collector may skip them.
     """
 
     def replace(self, **changes: Any) -> Self:
@@ -31,14 +31,14 @@ class Value(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TextPart(Value, frozen=True, tag="text", tag_field="type"):
-    """Plain text; `origin` names the hook or capability that put it there, if one did."""
+    """Plain text; `origin` names the hook or capability that added it, if any."""
 
     text: str
     origin: str | None = None
 
 
 class ThinkingPart(Value, frozen=True, tag="thinking", tag_field="type"):
-    """A model's reasoning. With a `signature` it is *signed*: it must travel back unchanged or not at all."""
+    """A model's reasoning. With a `signature` it is *signed*: it must be sent back unchanged or not at all."""
 
     text: str
     signature: str | None = None
@@ -47,7 +47,7 @@ class ThinkingPart(Value, frozen=True, tag="thinking", tag_field="type"):
 
 
 class ImagePart(Value, frozen=True, tag="image", tag_field="type"):
-    """An image, by its bytes or by its address."""
+    """An image, as bytes or as a URL."""
 
     data: bytes | None = None
     url: str | None = None
@@ -58,7 +58,7 @@ class ImagePart(Value, frozen=True, tag="image", tag_field="type"):
 class ToolCallPart(Value, frozen=True, tag="tool_call", tag_field="type"):
     """A call that a model proposes. `json` is the text of the arguments exactly as the model wrote it.
 
-    `id` is ours (`session/step/position`), given when the reply is recorded; `vendor_id` is the vendor's.
+    `id` is Windlass's own (`session/step/position`), set when the reply is recorded; `vendor_id` is the vendor's.
     """
 
     name: str
@@ -68,14 +68,15 @@ class ToolCallPart(Value, frozen=True, tag="tool_call", tag_field="type"):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, decoded anew at each access."""
+        """The arguments, decoded at each access."""
         return _decode_arguments(self.name, self.json)
 
 
 class OpaquePart(Value, frozen=True, gc=True, tag="opaque", tag_field="type"):
-    """Something only its vendor understands, kept so that it can be sent back unharmed.
+    """Data that only its vendor understands, kept so that it can be sent back unchanged.
 
-    `data` is what JSON has: it is copied when the part is made, and nobody can change it.
+    `data` is a JSON value; it is copied when the part is made and is read-only. `mediated` is false for something that
+    the vendor has executed, so that no hook was asked.
     """
 
     vendor: str
@@ -131,7 +132,7 @@ class Message(Value, frozen=True):
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The calls this message proposes."""
+        """The calls that this message proposes."""
         return tuple([p for p in self.parts if type(p) is ToolCallPart])
 
 
@@ -178,7 +179,7 @@ class Messages(Sequence[Message]):
 
     @staticmethod
     def sharing(items: list[Message]) -> Messages:
-        """A view of a list as it is now; whoever owns the list only ever appends to it."""
+        """A view of a list at its current length; the owner of the list may only append to it."""
         view = _new(Messages)
         view._items = items
         view._length = len(items)
@@ -188,9 +189,9 @@ class Messages(Sequence[Message]):
 
     @property
     def shared(self) -> tuple[list[Message], int, tuple[Message, ...]]:
-        """The list behind this view, how much of it the view has, and what follows it.
+        """The list behind this view, how many of its messages the view has, and the tail.
 
-        For those who keep what they made of a list that only grows; nobody but its owner changes it.
+        For caches that follow the growing list. Only its owner may change it.
         """
         return self._items, self._length, self._tail
 
@@ -215,7 +216,7 @@ class Messages(Sequence[Message]):
         total = self._length + len(self._tail)
         position = index + total if index < 0 else index
         if not 0 <= position < total:
-            raise IndexError(f"message {index} of {total}")
+            raise IndexError(f"message {index} is out of range: there are {total} messages")
         if position >= self._length:
             return self._tail[position - self._length]
         if self.overlay and position in self.overlay:
@@ -234,11 +235,11 @@ class Messages(Sequence[Message]):
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> Any:
-    raise TypeError("this is shared and cannot be changed; use `.replace(…)` with a copy of it")
+    raise TypeError("this value is shared and cannot be changed; pass a changed copy to `.replace(…)`")
 
 
 class FrozenDict(dict[str, Any]):
-    """A mapping that hooks may read and nobody may change. A copy of it is a plain one."""
+    """A read-only mapping. A copy of it is a plain dict."""
 
     __setitem__: Any = _refuse
     __delitem__: Any = _refuse
@@ -262,7 +263,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that hooks may read and nobody may change. A copy of it is a plain one."""
+    """A read-only list. A copy of it is a plain list."""
 
     __setitem__: Any = _refuse
     __delitem__: Any = _refuse
@@ -290,11 +291,11 @@ _NOTHING: Mapping[str, int] = FrozenDict()
 
 
 class Usage(Value, frozen=True):
-    """What was spent: tokens, and money where the price is known. `input` includes `cached` and `cache_written`.
+    """What was spent: tokens, and USD if the price is known. `input` includes `cached` and `cache_written`.
 
-    The usage of one reply counts one request, unless it says otherwise. `details` counts what has a price of its own,
-    under the names of genai-prices: `input_audio_tokens`, `output_image_tokens`, `cache_write_1h_tokens`,
-    `web_searches` … The tokens in it are part of `input` or `output`.
+    A usage counts one request by default. `details` counts items with a price of their own, under the names of
+    genai-prices: `input_audio_tokens`, `output_image_tokens`, `cache_write_1h_tokens`, `web_searches` … Tokens in it
+    are part of `input` or `output`.
     """
 
     input: int = 0
@@ -325,7 +326,7 @@ class Usage(Value, frozen=True):
         )
 
     def __sub__(self, before: Usage) -> Usage:
-        """What was spent since `before`, which is part of it."""
+        """What was spent since `before`, an earlier total."""
         return Usage(
             self.input - before.input,
             self.output - before.output,
@@ -338,19 +339,19 @@ class Usage(Value, frozen=True):
         )
 
     def _cost(self, other: Usage) -> float | None:
-        """The sum, which is unknown if a request was made whose price is."""
+        """The sum of both costs; None if either has a request of unknown cost."""
         unknown = (self.cost is None and self.requests) or (other.cost is None and other.requests)
         return None if unknown else (self.cost or 0.0) + (other.cost or 0.0)
 
 
 def _combined(one: Mapping[str, int], other: Mapping[str, int], sign: int) -> Mapping[str, int]:
-    """The sum of two counts by kind, or their difference; kinds that amount to nothing are left out."""
+    """The sum of two counts by kind, or their difference; kinds with a count of 0 are left out."""
     counts = {kind: one.get(kind, 0) + sign * other.get(kind, 0) for kind in {**one, **other}}
     return FrozenDict({kind: count for kind, count in counts.items() if count}) if any(counts.values()) else _NOTHING
 
 
 def frozen(value: Any) -> Any:
-    """A plain value that cannot be changed in place."""
+    """A read-only copy of a plain value."""
     if type(value) in _FIXED:
         return value
     if isinstance(value, Mapping):
@@ -364,14 +365,14 @@ _FIXED = {str, int, float, bool, type(None), FrozenDict, FrozenList}
 
 
 def thawed(value: Any) -> Any:
-    """A copy of a plain value that may be changed."""
+    """A copy of a plain value that can be changed."""
     if isinstance(value, Mapping):
         return {key: thawed(item) for key, item in value.items()}
     return [thawed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back, which nobody can change in place; TypeError if JSON cannot hold it."""
+    """A value as JSON returns it, read-only; TypeError if JSON cannot hold it."""
     try:
         return _plain(value)
     except RecursionError:
@@ -384,34 +385,34 @@ def _plain(value: Any) -> Any:
         return value
     if kind is int:
         if not _LEAST <= value <= _MOST:
-            raise TypeError(f"the number {value:.3g} is too large: JSON here has 64 bits")
+            raise TypeError(f"the number {value:.3g} is too large: it must fit into 64 bits")
         return value
     if kind is float:
         if value - value != 0.0:
-            raise TypeError(f"JSON has no {value}")
+            raise TypeError(f"JSON cannot hold {value}")
         return value
     if isinstance(value, Mapping):
         return FrozenDict({_key(key): _plain(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return FrozenList([_plain(item) for item in value])
-    made = msgspec.to_builtins(value, str_keys=True)
-    if type(made) is kind:
-        raise TypeError(f"JSON has no {kind.__name__}")
-    return _plain(made)
+    builtin = msgspec.to_builtins(value, str_keys=True)
+    if type(builtin) is kind:
+        raise TypeError(f"JSON cannot hold a {kind.__name__}")
+    return _plain(builtin)
 
 
 def _key(key: Any) -> str:
-    made = key if type(key) is str else msgspec.to_builtins(key)
-    if type(made) is int or type(made) is str:
-        return str(made)
-    raise TypeError(f"the keys of a JSON object are texts, not {type(key).__name__}")
+    name = key if type(key) is str else msgspec.to_builtins(key)
+    if type(name) is int or type(name) is str:
+        return str(name)
+    raise TypeError(f"the keys of a JSON object must be texts, not {type(key).__name__}")
 
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class ToolSpec(Value, frozen=True):
-    """A tool as a model is told about it."""
+    """A tool as a model sees it."""
 
     name: str
     description: str = ""
@@ -419,10 +420,10 @@ class ToolSpec(Value, frozen=True):
 
 
 class ModelRequest(Value, frozen=True):
-    """All that leaves for a model. `output` is the JSON schema that the final text has to fit, if there is one.
+    """Everything that is sent to a model. `output` is the JSON schema that the final text must fit, if there is one.
 
-    `sections` are what the system text was put together from, each with its origin; what is sent is `system`. `side`
-    names the hook or tool that asks beside the turn, by `turn.ask`.
+    `sections` are the pieces of the system text, each with its origin; `system` is what is sent. `side` names the hook
+    or tool that asks with `turn.ask`; it is empty for the turn's own requests.
     """
 
     system: str
@@ -435,7 +436,7 @@ class ModelRequest(Value, frozen=True):
     side: str = ""
 
     def replace(self, **changes: Any) -> Self:
-        """A changed copy. Messages may be any sequence of messages; unchanged fields keep their identity."""
+        """A changed copy. `messages` may be any sequence of messages; unchanged fields keep their identity."""
         messages = changes.get("messages")
         if messages is not None and type(messages) is not Messages:
             changes["messages"] = Messages(checked_messages(messages))
@@ -445,9 +446,9 @@ class ModelRequest(Value, frozen=True):
 
 
 class ModelReply(Value, frozen=True):
-    """What a model answered. `finish` is one of `Finish`, or a word that a newer version knows; `raw_finish` is the
-    vendor's own. `client_calls` names calls in it that your program would have to run, and for which there is no tool:
-    a turn ends with such a reply."""
+    """A model's reply. `finish` is one of `Finish`, or a word from a newer version of Windlass; `raw_finish` is the
+    vendor's own word. `client_calls` names calls that your program would have to run but has no tool for: such a reply
+    ends the turn."""
 
     message: Message
     usage: Usage = Usage()
@@ -464,19 +465,19 @@ class ModelReply(Value, frozen=True):
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The calls the message proposes."""
+        """The calls that the message proposes."""
         return self.message.tool_calls
 
 
 class ModelCall:
-    """The effect of asking a model. Wraps of it receive a `ModelRequest` and return a `ModelReply`."""
+    """The effect of calling a model. Wraps of it receive a `ModelRequest` and return a `ModelReply`."""
 
 
 class ToolCall(Value, frozen=True):
     """One call as hooks and wraps see it.
 
-    `json` is the text that was judged, hashed and will be executed; `arguments` is decoded from it at each access, so
-    changing the mapping changes nothing. Use `call.replace(arguments={...})` to propose other arguments.
+    `json` is the text that gates check, that is hashed, and that is executed. `arguments` is decoded from it at each
+    access, so changing the mapping changes nothing. Use `call.replace(arguments={...})` to propose other arguments.
     """
 
     id: str
@@ -486,7 +487,7 @@ class ToolCall(Value, frozen=True):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, decoded anew at each access. Empty if the model wrote something that is no JSON object."""
+        """The arguments, decoded at each access. Empty if the model did not write a JSON object."""
         return _decode_arguments(self.name, self.json)
 
     @property
@@ -495,7 +496,7 @@ class ToolCall(Value, frozen=True):
         return blake2b(f"{self.name}\0{self.json}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def replace(self, **changes: Any) -> Self:
-        """A changed copy; `arguments` may be given as a mapping. The id cannot change."""
+        """A changed copy; `arguments` may be a mapping. The id cannot change."""
         if "id" in changes and changes["id"] != self.id:
             raise ValueError("a call keeps its id: results are bound to it")
         if "arguments" in changes:
@@ -504,7 +505,7 @@ class ToolCall(Value, frozen=True):
 
 
 class Delegation(Value, frozen=True):
-    """A task for a child agent: the task, its share of the budget and the tools it keeps (None: all it has)."""
+    """A task for a child agent: the task, its share of the budget and its tools (None: all that it has)."""
 
     agent: str
     task: str
@@ -513,7 +514,7 @@ class Delegation(Value, frozen=True):
 
 
 class ToolResult(Value, frozen=True):
-    """What came of a call: content for the model and how it came about."""
+    """The result of a call: content for the model, and a status."""
 
     content: tuple[ContentPart, ...] = ()
     status: Status = "ok"
@@ -535,7 +536,7 @@ def text_result(text: str, status: Status = "ok") -> ToolResult:
 
 
 def render(value: object) -> tuple[ContentPart, ...]:
-    """What a tool returned, as content: text as it is, parts as they are, anything else as JSON."""
+    """What a tool returned, as content: text and parts unchanged, anything else as JSON."""
     kind = type(value)
     if kind is str:
         return (TextPart(value),)  # type: ignore[arg-type]
@@ -558,7 +559,7 @@ def as_result(value: object, status: Status = "ok") -> ToolResult:
 
 
 def as_reply(value: object) -> ModelReply:
-    """A reply, a bare message or a text as a full reply; anything else is refused."""
+    """A reply, a message or a text as a full reply; raises `BadReply` for anything else."""
     if type(value) is ModelReply:
         return value
     if type(value) is Message:
@@ -578,7 +579,7 @@ def as_message(value: object) -> Message:
 
 
 def as_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
-    """A text, a part or a list of them as content parts that say where they come from."""
+    """A text, a part or a list of them as content parts with their origin."""
     items = value if isinstance(value, list | tuple) else (value,)
     parts: list[ContentPart] = []
     for item in items:
@@ -592,19 +593,19 @@ def as_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...
 
 
 def checked_messages(messages: Iterable[object]) -> list[Message]:
-    """The messages as a list, or an error that says which one is none."""
+    """The messages as a list; raises an error that names the first item that is not a message."""
     checked: list[Message] = []
     for index, message in enumerate(messages):
         if type(message) is not Message:
             raise TypeError(f"message {index} is a {type(message).__name__}, not a Message")
         if message.role not in ("user", "assistant", "tool"):
-            raise ValueError(f"message {index} has role {message.role!r}; system text belongs into `system`")
+            raise ValueError(f"message {index} has role {message.role!r}; system text belongs in `system`")
         checked.append(message)
     return checked
 
 
 def digest(*texts: str) -> str:
-    """blake2b-128 over some texts, in hex."""
+    """The blake2b-128 hash of some texts, in hex."""
     return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -620,7 +621,7 @@ def _encode_text(value: object) -> str:
 
 
 def json_with_surrogates(plain: object) -> str:
-    """JSON of a plain value that has lone surrogates in its texts: they are escaped."""
+    """The JSON of a plain value with lone surrogates in its texts, which are escaped."""
     return stdlib_json.dumps(plain, separators=(",", ":"), default=str)
 
 

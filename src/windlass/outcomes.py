@@ -13,7 +13,7 @@ from .messages import Value
 
 
 class StopReason(enum.StrEnum):
-    """Why a turn ended, strongest first: when several hold, the first one is the reason."""
+    """Why a turn ended, strongest first: if several apply, the first one is the reason."""
 
     ERROR = "error"
     CANCELLED = "cancelled"
@@ -39,7 +39,7 @@ class StopReason(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 is the strongest reason."""
+        """The strength of the reason; 0 is the strongest."""
         return _RANKS[self]
 
     @property
@@ -53,7 +53,7 @@ _HARD = tuple(reason for reason, rank in _RANKS.items() if rank <= _RANKS[StopRe
 
 
 class ErrorValue(Value, frozen=True):
-    """An exception as a plain value: what a log can hold of it."""
+    """An exception as a plain value, as the log holds it."""
 
     type: str
     message: str
@@ -75,14 +75,14 @@ def error_value(error: BaseException) -> ErrorValue:
     )
 
 
-def _seconds(given: object) -> float | None:
-    """What an error says of the time to wait; models raise what they like."""
-    known = type(given) is int or (type(given) is float and math.isfinite(given))
-    return float(given) if known else None  # type: ignore[arg-type]
+def _seconds(value: object) -> float | None:
+    """A number of seconds, or None if the value is not a finite number: models may raise errors with any value."""
+    known = type(value) is int or (type(value) is float and math.isfinite(value))
+    return float(value) if known else None  # type: ignore[arg-type]
 
 
 def recorded_error(error: ErrorValue) -> Exception:
-    """An error of the log, to be raised again: in its own class where that is one of ours or Python's."""
+    """An exception made from an error in the log; it keeps its class if that is one of Windlass's or Python's."""
     kind = getattr(errors, error.type, None) or getattr(builtins, error.type, None)
     if isinstance(kind, type) and issubclass(kind, ModelError):
         return kind(error.message, retryable=error.retryable, retry_after=error.retry_after, status=error.status)
@@ -97,14 +97,14 @@ def recorded_error(error: ErrorValue) -> Exception:
 
 
 class Completed(Value, frozen=True, gc=True, tag=True, tag_field="outcome"):
-    """The model finished, or a hook finished for it; `value` is set if a hook gave the result."""
+    """The model finished, or a hook completed the turn; `value` is set if a hook gave the result."""
 
     value: Any = None
     unreviewed: tuple[str, ...] = ()
 
 
 class Stopped(Value, frozen=True, tag=True, tag_field="outcome"):
-    """The turn was ended before the model was done."""
+    """The turn was stopped before the model finished."""
 
     reason: StopReason
     detail: str = ""
@@ -112,13 +112,13 @@ class Stopped(Value, frozen=True, tag=True, tag_field="outcome"):
 
 
 class Failed(Value, frozen=True, tag=True, tag_field="outcome"):
-    """The turn ended with an error that nobody handled."""
+    """The turn ended with an error that was not handled."""
 
     error: ErrorValue
 
 
 class Cancelled(Value, frozen=True, tag=True, tag_field="outcome"):
-    """Somebody cancelled the turn."""
+    """The turn was cancelled."""
 
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""A typed result: the schema a model is told, and the text that is read as a value of that type."""
+"""Typed output: the schema for the model, and the parser of its text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FENCE = re.compile(r"\A\s*```\w*\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
 class Output(Generic[T]):
-    """What `Agent(output=…)` promises. `str` means that the text is the result."""
+    """The type of `Agent(output=…)`. With `str`, the text itself is the result."""
 
     def __init__(self, type: type[T]) -> None:
         self.type = type
@@ -33,7 +33,7 @@ class Output(Generic[T]):
                 raise ConfigError(f"output={type!r} cannot be described to a model: {error}") from error
 
     def parse(self, text: str) -> T:
-        """The value that a text stands for, or an `OutputError` the model can act on."""
+        """The value in a text; raises an `OutputError` that the model can act on."""
         if self._decode is None:
             return text  # type: ignore[return-value]
         name = getattr(self.type, "__name__", str(self.type))
@@ -46,7 +46,7 @@ class Output(Generic[T]):
             raise OutputError(f"the reply is not a valid {name}: {error}") from error
 
     def check(self, event: ModelReplying) -> Regenerate | None:
-        """A gate: a final reply that does not fit is asked for again, but not one that was cut off: the limit stays."""
+        """A gate: asks again for a final reply that does not fit, unless it was cut off: the next would be, too."""
         if event.reply.tool_calls or event.reply.finish == "length":
             return None
         try:

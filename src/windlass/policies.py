@@ -1,4 +1,4 @@
-"""What happens with an error nobody answers for: retry, ignore or halt, per category, bounded."""
+"""What happens after an error that no hook answers: retry, ignore or halt, per category, bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CATEGORIES: tuple[Category, ...] = ("tool", "model", "validation", "rate_limit",
 
 
 def category_of(error: BaseException) -> Category:
-    """The class of errors that a policy speaks of."""
+    """The category of an error, as policies name it."""
     if isinstance(error, HookError):
         return "hook"
     if isinstance(error, StoreError):
@@ -33,24 +33,24 @@ def category_of(error: BaseException) -> Category:
     return "model" if isinstance(error, ModelError) else "unknown"
 
 
-_USUAL: Mapping[str, Action] = MappingProxyType(
+_DEFAULT_ACTIONS: Mapping[str, Action] = MappingProxyType(
     {"tool": "ignore", "model": "retry", "rate_limit": "retry", "timeout": "retry"}
 )
-"""What holds for a category that a policy does not name."""
+"""The actions for categories that a policy does not name."""
 
 
 class ErrorPolicy(Struct, frozen=True):
-    """What happens with an error: per category retry, ignore or halt.
+    """What happens after an error: retry, ignore or halt, per category.
 
-    By default a failed model call is made again if its error is retryable, a tool's error becomes a result that the
-    model reads, and any other error ends the turn. `actions` changes that for the categories it names; `otherwise` is
-    for errors that are neither a tool's nor a model's. A failed model call cannot be ignored, as there is no reply to
-    go on with: to ignore it means to halt. Hooks and stores that fail always halt.
+    By default a failed model call is retried if its error is retryable, a tool's error becomes a result that the model
+    reads, and any other error ends the turn. `actions` changes that for the categories it names; `otherwise` is for
+    errors that are neither a tool's nor a model's. A failed model call cannot be ignored, as there is no reply to
+    continue with: `ignore` then means `halt`. Errors of hooks and stores always halt.
 
-    `retries` bounds how often one model call is made again, counted together with the attempts of wraps; for tools it
+    `retries` bounds how often one model call is retried, counted together with the attempts of wraps; for tools it
     bounds the errors in a row. `total` bounds all retries of a turn. Before retry n the agent waits for a random time
     of up to `delay * 2 ** (n - 1)` seconds, at most `cap`, and at least as long as the vendor asks for. If the vendor
-    asks for more than `cap`, the error stands.
+    asks for more than `cap`, the call is not retried.
     """
 
     actions: Mapping[str, Action] = MappingProxyType({})
@@ -74,15 +74,15 @@ class ErrorPolicy(Struct, frozen=True):
             raise ValueError(f"ErrorPolicy: delay and cap must be seconds, 0 or more, not {waits}")
 
     def action(self, category: Category) -> Action:
-        """What the policy says of a category of errors."""
+        """The action for a category of errors."""
         return (
             "halt"
             if category in ("hook", "store")
-            else self.actions.get(category, _USUAL.get(category, self.otherwise))
+            else self.actions.get(category, _DEFAULT_ACTIONS.get(category, self.otherwise))
         )
 
     def action_for_model(self, error: BaseException, category: Category) -> Action:
-        """What the policy says of the error of a model call: it is only made again if the error is retryable."""
+        """The action for the error of a model call, which is only retried if the error is retryable."""
         transient = is_transient(error)
         action = self.action("model" if transient and category == "unknown" else category)
         return "halt" if action == "retry" and not transient and isinstance(error, ModelError) else action
@@ -95,19 +95,19 @@ class ErrorPolicy(Struct, frozen=True):
         return max(asked, random() * min(self.cap, self.delay * 2.0 ** min(made - 1, 60)))
 
     def wait_before_retry(self, error: BaseException, made: int) -> float | None:
-        """Seconds to wait before a model call that failed `made` times is made again; None if it is not."""
+        """Seconds to wait before a model call that failed `made` times is retried; None if it is not retried."""
         if made > self.retries or self.action_for_model(error, category_of(error)) != "retry":
             return None
         return self.backoff(error, made)
 
     @classmethod
     def strict(cls) -> ErrorPolicy:
-        """Any error ends the turn at once, a tool's too; nothing is retried."""
+        """Any error ends the turn at once, including a tool's; nothing is retried."""
         return cls(actions={"tool": "halt"}, retries=0)
 
     @classmethod
     def never(cls) -> ErrorPolicy:
-        """Nothing is retried: a failed model call ends the turn. Tools' errors are told to the model, as usual."""
+        """Nothing is retried: a failed model call ends the turn. The model reads the errors of tools, as usual."""
         return cls(retries=0)
 
     @classmethod

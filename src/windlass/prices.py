@@ -1,4 +1,4 @@
-"""What a reply costs, in USD: by a price that is stated, or by the price lists of `genai-prices` (extra `prices`)."""
+"""The cost of a reply in USD: from a stated price, or from the price lists of `genai-prices` (extra `prices`)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, TypeAlias
 from .errors import ConfigError
 from .messages import FrozenDict, ModelReply, Usage, Value
 
-KEPT = 1_000
-"""Of how many models the price lists are kept; when there are more, all are looked up again."""
+CACHE_SIZE = 1_000
+"""How many models are cached; when there are more, the cache is cleared."""
 
 TIERS = ("priority", "fast", "flex")
-"""Service tiers with prices of their own. A reply of one is counted in `Usage.details`, as `priority_requests` …"""
-DEARER = ("priority", "fast")
+"""Service tiers with their own prices. `Usage.details` counts their replies, as `priority_requests` …"""
+EXPENSIVE_TIERS = ("priority", "fast")
 
 _models: dict[tuple[str, str], Any] = {}
 _snapshot: Any = None
 
 
 class Price(Value, frozen=True):
-    """A price that you state for a model: USD per million tokens.
+    """The price that you state for a model: USD per million tokens.
 
-    Tokens read from the vendor's cache or written to it cost `cache_read` and `cache_write`, or as much as `input`
-    where these are not given. `others` has what else is billed, in USD per thousand, under the names that
-    `Usage.details` has: `{"web_searches": 10}`. If a reply has a count that is not there, its cost is unknown.
+    Tokens read from the vendor's cache or written to it cost `cache_read` and `cache_write`, which default to `input`.
+    `others` has the prices of other items, in USD per thousand, under their names in `Usage.details`:
+    `{"web_searches": 10}`. If a reply counts an item without a price, its cost is unknown.
     """
 
     input: float
@@ -45,11 +45,11 @@ class Price(Value, frozen=True):
             if name in cached and rate is None:
                 continue
             if type(rate) not in (int, float) or not isfinite(rate) or rate < 0:
-                raise ConfigError(f"price: {name} is {rate!r}; it must be a number of USD that is not negative")
+                raise ConfigError(f"price: {name} is {rate!r}; it must be a number of USD, 0 or more")
 
     @classmethod
     def of(cls, stated: AnyPrice) -> Price:
-        """The price that was stated, be it as a pair `(input, output)`."""
+        """The stated price, which may be a pair `(input, output)`."""
         if isinstance(stated, Price):
             return stated
         try:
@@ -60,7 +60,7 @@ class Price(Value, frozen=True):
         return cls(input, output)
 
     def cost(self, usage: Usage) -> float | None:
-        """What was spent costs, in USD; None if nothing was counted, or something that has no rate here."""
+        """The cost of a usage in USD; None if it counts nothing, contradicts itself, or has an item without a rate here."""
         kinds = {kind: count for kind, count in usage.details.items() if count and billed_apart(kind)}
         if _contradictory(usage) or not usage.total or any(kind not in self.others for kind in kinds):
             return None
@@ -75,31 +75,31 @@ AnyPrice: TypeAlias = Price | tuple[float, float]
 
 
 def billed_apart(kind: str) -> bool:
-    """Whether a kind in `Usage.details` is billed one by one, beside the tokens."""
+    """Whether a kind in `Usage.details` is billed per item, in addition to the tokens."""
     return not kind.endswith(("_tokens", "_requests"))
 
 
-def installed() -> bool:
-    """Whether the price lists are there."""
+def has_price_lists() -> bool:
+    """Whether the price lists are installed."""
     return _price_lists() is not None
 
 
 def priced(usage: Usage, vendor: str, model: str) -> Usage:
-    """The usage of one reply with its cost, where that is known: for adapters, when they make a `Usage`.
+    """The usage of one reply with its cost, if that is known: for adapters, when they make a `Usage`.
 
-    `vendor` is a name that genai-prices knows, or the address of the server: the same model has another price
+    `vendor` is a name that genai-prices knows, or the address of the server, as the same model may have another price
     elsewhere. The cost is None, never zero, without genai-prices, for a model that it does not know or has no price per
-    token for, for something that was counted and has no rate (a web search, a dearer service tier), for counts that
-    contradict each other, and where nothing was counted.
+    token for, for an item without a rate (a web search, a more expensive service tier), for counts that contradict each
+    other, and if nothing was counted.
     """
-    found = _model(vendor, model) if usage.total else None
-    return usage.replace(cost=None if found is None else _cost(usage, found))
+    listed = _model(vendor, model) if usage.total else None
+    return usage.replace(cost=None if listed is None else _cost(usage, listed))
 
 
 def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
-    """A reply with its cost, unless it says one itself: by the model that gave it, or else by the one that was asked.
+    """A reply with its cost, unless it has one: by the name of the model that replied, or else of the one requested.
 
-    The two differ where a name stands for the latest version, and where the vendor calls it otherwise than its clients.
+    The two differ if a name stands for the latest version, and if the vendor uses another name than its clients do.
     """
     if reply.usage.cost is not None:
         return reply
@@ -108,28 +108,28 @@ def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
 
 
 def context_window(vendor: str, model: str) -> int | None:
-    """How many tokens a model can have before it, where the price lists know that."""
-    found = _model(vendor, model)
-    window: int | None = None if found is None else found.context_window
+    """The size of a model's context window in tokens, if the price lists know it."""
+    listed = _model(vendor, model)
+    window: int | None = None if listed is None else listed.context_window
     return window
 
 
 def _model(vendor: str, model: str) -> Any:
-    """The entry of a model, or None. It is looked up once, and again when newer price lists were loaded."""
+    """A model's entry in the price lists, or None; cached until newer price lists are loaded."""
     global _snapshot
     current = _price_lists()
     if current is None:
         return None
-    if (snapshot := current()) is not _snapshot or len(_models) >= KEPT:
+    if (snapshot := current()) is not _snapshot or len(_models) >= CACHE_SIZE:
         _models.clear()
         _snapshot = snapshot
     key = (vendor, model)
     if key not in _models:
-        _models[key] = _looked_up(snapshot, vendor, model)
+        _models[key] = _find_model(snapshot, vendor, model)
     return _models[key]
 
 
-def _looked_up(snapshot: Any, vendor: str, model: str) -> Any:
+def _find_model(snapshot: Any, vendor: str, model: str) -> Any:
     name, address = (None, vendor) if "://" in vendor else (vendor, None)
     try:
         return snapshot.find_provider_model(model, None, name, address)[1]
@@ -147,12 +147,12 @@ def _price_lists() -> Callable[[], Any] | None:
 
 
 def _cost(usage: Usage, model: Any) -> float | None:
-    """What the price lists say. Tokens of a kind that has no rate of its own are billed as what they are part of."""
+    """The cost by the price lists. Tokens without a rate of their own are billed like the tokens they are part of."""
     details = dict(usage.details)
     tier = next((tier for tier in TIERS if details.get(f"{tier}_requests")), None)
     now = datetime.now(UTC)
     prices = model.get_prices(now, tier and {"service_tier": tier})
-    if tier in DEARER and prices == model.get_prices(now):
+    if tier in EXPENSIVE_TIERS and prices == model.get_prices(now):
         return None
     apart = [kind for kind, count in details.items() if count and billed_apart(kind)]
     rates = [prices.input_mtok, *[getattr(prices, f"{kind}_kcount", None) for kind in apart]]
@@ -170,7 +170,7 @@ def _cost(usage: Usage, model: Any) -> float | None:
     )
     try:
         return float(prices.calc_price(counts)["total_price"])
-    except ValueError:  # the counts contradict each other, or leave open what is part of what
+    except ValueError:  # the counts contradict each other, or it is unclear which tokens include which
         return None
 
 

@@ -13,7 +13,7 @@ from .records import Asked, Record
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that replies. `name` is what requests and records call it."""
+    """A language model. `name` identifies it in requests and records."""
 
     @property
     def name(self) -> str: ...
@@ -25,21 +25,22 @@ class Model(Protocol):
 
 @runtime_checkable
 class StreamingModel(Model, Protocol):
-    """A model that can also be heard while it speaks; it is asked to when somebody streams the turn."""
+    """A model that can also stream its reply. `stream` is called instead of `reply` if the turn is streamed."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Answer a request piece by piece; last of all comes the whole reply.
+        """Answer a request piece by piece; the last item is the whole reply.
 
-        A `str` is a piece of text. The pieces of a part, joined, are what the reply has at that place. A generator that
-        is closed stops asking. Raise a `ModelError` if the answer breaks off.
+        A `str` is a piece of text. The joined pieces of a part must equal that part of the reply. When the generator is
+        closed, it must end the request. Raise a `ModelError` if the reply breaks off.
         """
         ...
 
 
 class Clock(Protocol):
-    """Where time comes from: seconds since the epoch, and seconds that only ever go forward.
+    """The source of time: `now` in seconds since the epoch, and `monotonic` seconds, which never go back.
 
-    Who sleeps has nothing else to do; who waits for the `alarm` watches others work.
+    `sleep` pauses its caller. `alarm` is awaited by a watchdog beside running work: a fake clock must not skip ahead
+    for it.
     """
 
     def now(self) -> float: ...
@@ -49,13 +50,13 @@ class Clock(Protocol):
 
 
 class Store(Protocol):
-    """An append-only log per session, an inbox per session, and cursors of those who read behind it.
+    """An append-only log and an inbox per session, and the cursors of readers of the log.
 
-    `append` refuses with `SessionConflict` unless the log has exactly `expected` records, and returns whether the
-    inbox has something. A batch is stored as a whole or not at all, and acknowledged when `append` returns. Whoever is
-    cancelled in an `append` finds out by reading: it is in the log, or never will be. One process advances a session at
-    a time. A store can be used from any thread and any event loop. Where nothing outlives the process `durable` is
-    false, and nobody waits for an acknowledgement before calling a tool.
+    `append` raises `SessionConflict` unless the log has exactly `expected` records, and returns whether the inbox has
+    entries. A batch is stored completely or not at all, and is acknowledged when `append` returns. After an `append`
+    was cancelled, the next read shows whether it happened: it will not happen later. One process at a time advances a
+    session. A store can be used from any thread and any event loop. `durable` is false if nothing outlives the process;
+    tools are then called without waiting for an acknowledgement.
     """
 
     @property
@@ -74,33 +75,33 @@ class Store(Protocol):
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        """Sessions by a text in their id, first message or agent, and by status; the latest first."""
+        """Find sessions by a text in their id, first message or agent, and by status; the latest first."""
         ...
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
-        """The open questions of one session or of all."""
+        """The open questions of one session, or of all."""
         ...
 
     async def prune(self, *, before: float) -> int:
-        """Drop transient context of turns that ended before a moment; nothing of a turn that is open is touched."""
+        """Drop the transient context of turns that ended before `before`; open turns are not touched."""
         ...
 
     async def erase(self, session: str) -> bool:
-        """Erase a session and those of its sub-agents; that it was there, and the head of its chain, stay."""
+        """Erase a session and those of its sub-agents; a tombstone with the head of its chain remains."""
         ...
 
     async def verify(self, session: str) -> Verified:
-        """Follow the hash chain of a session; raises `StoreError` where it is broken."""
+        """Check the hash chain of a session; raises `StoreError` if it is broken."""
         ...
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        """Put an entry into the inbox; False if that key is there already."""
+        """Put an entry into the inbox; False if the key already exists."""
         ...
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        """The entries of the inbox that are not yet `taken`, in the order of their arrival.
+        """The inbox entries whose keys are not in `taken`, in the order of their arrival.
 
-        Of one that the log says was taken only the key is kept.
+        Once the log says that an entry was taken, the store keeps only its key.
         """
         ...
 
@@ -109,11 +110,11 @@ class Store(Protocol):
         ...
 
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
-        """Set the cursor of a reader. With `expected`, only if the cursor is still there; False if it is not."""
+        """Set the cursor of a reader. With `expected`, only if the cursor is still there; otherwise returns False."""
         ...
 
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
-        """The sessions whose log goes on after the cursor of a reader, in the order in which they began."""
+        """The sessions with records after the cursor of a reader, in the order in which they began."""
         ...
 
     async def put_pipeline(self, digest: str, data: bytes) -> None: ...

@@ -364,7 +364,7 @@ async def test_an_invalid_call_beside_others_is_decided_with_them():
 async def test_an_invalid_call_counts_as_an_error():
     desk = Desk(calls([("send", "{}")]), says("done"), criteria=[ErrorLimit(1)])
     result = await desk.agent.run("go")
-    assert "1 errors were met" in str(result.outcome)
+    assert "1 errors occurred" in str(result.outcome)
 
 
 async def test_a_name_without_a_tool_is_not_checked():

@@ -126,7 +126,7 @@ async def test_the_arguments_of_what_may_have_happened_cannot_be_edited():
     desk = Desk(in_doubt="ask")
     store = await desk.interrupted()
     [asked] = (await desk.agent(store).resume("s")).waiting_for
-    with pytest.raises(StaleAnswer, match="cannot be answered by 'edit'"):
+    with pytest.raises(StaleAnswer, match="cannot be answered with 'edit'"):
         await desk.agent(store).resume("s", answers={asked.id: Edit({"seat": 8})})
 
 
