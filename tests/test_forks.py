@@ -579,7 +579,7 @@ async def test_a_fork_needs_a_free_name_for_itself_and_for_those_below(store: St
     await store.erase("gone/1/1")
     before = await exported(store)
     for to, name in {"s": "s", "t": "t", "u": "u/1/1"}.items():
-        with pytest.raises(SessionConflict, match=f"session '{name}' is there already; fork to another id"):
+        with pytest.raises(SessionConflict, match=f"session '{name}' already exists; fork to another id"):
             await shop.agent.fork("s", to=to)
     await store.erase("gone")
     del before["gone"]
@@ -593,6 +593,6 @@ async def test_where_the_log_of_a_sub_agent_is_gone_there_is_no_fork(store: Stor
     await shop.finish("s")
     at = await shop.at("s", Delegated)
     await store.erase("s/1/1")
-    with pytest.raises(SessionUnknown, match=r"sub-agent 'a0' is at work there, .* 's/1/1' is no longer in the store"):
+    with pytest.raises(SessionUnknown, match=r"sub-agent 'a0' is running there, .* 's/1/1' is no longer in the store"):
         await shop.agent.fork("s", at=at)
     assert (await shop.finish(await shop.agent.fork("s", at=at - 1))).outcome == Completed()

@@ -160,16 +160,16 @@ def lambda_named(name: str) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"effect": "maybe"}, 'option \'effect\' is \'maybe\'; it may be "idempotent" | "pure" | "unsafe"'),
+        ({"effect": "maybe"}, 'option \'effect\' is \'maybe\'; it must be "idempotent" | "pure" | "unsafe"'),
         ({"effect": ["pure"]}, "option 'effect' is ['pure']"),
-        ({"retry": "always"}, "option 'retry' is 'always'; it may be \"never\" | \"safe\""),
-        ({"timeout": 0}, "option 'timeout' is 0; it may be number | null above 0"),
+        ({"retry": "always"}, "option 'retry' is 'always'; it must be \"never\" | \"safe\""),
+        ({"timeout": 0}, "option 'timeout' is 0; it must be number | null above 0"),
         ({"timeout": True}, "option 'timeout' is True"),
         ({"timeout": float("nan")}, "option 'timeout' is nan"),
-        ({"inline": "yes"}, "option 'inline' is 'yes'; it may be boolean"),
+        ({"inline": "yes"}, "option 'inline' is 'yes'; it must be boolean"),
         ({"sequential": 1}, "option 'sequential' is 1"),
         ({"description": b"x"}, "option 'description' is b'x'"),
-        ({"efect": "pure"}, "there is no option 'efect'; there are effect, inline, name"),
+        ({"efect": "pure"}, "there is no option 'efect'; the options are effect, inline, name"),
         ({"inline": True, "timeout": 1.0}, "timeout cannot interrupt an inline function"),
         ({"effect": "pure", "destructive": True}, "cannot be read_only and destructive"),
     ],
@@ -212,10 +212,10 @@ def test_a_generator_is_refused() -> None:
 
 
 def test_what_is_no_function_is_refused() -> None:
-    assert "not of 3 (int)" in refused(lambda: toolset([3]))  # type: ignore[list-item]
+    assert "must be a function or method, not 3 (int)" in refused(lambda: toolset([3]))  # type: ignore[list-item]
     assert "Point" in refused(lambda: tool(Point))
     assert "partial" in refused(lambda: tool(functools.partial(max, 1)))
-    assert "'add' is a tool already" in refused(lambda: tool(add))
+    assert "'add' is already a tool" in refused(lambda: tool(add))
 
 
 def test_a_function_behind_other_decorators_is_a_tool() -> None:
@@ -774,7 +774,7 @@ def test_a_broken_value_does_not_hide_broken_json() -> None:
 
 def test_text_that_is_no_unicode_is_explained() -> None:
     message = misread(add, '{"a": "\ud800"}')
-    assert "no valid Unicode at character 7" in message
+    assert "invalid Unicode at character 7" in message
     message.encode()
 
 

@@ -183,7 +183,7 @@ async def test_a_session_whose_sub_agent_is_at_work_keeps_its_id(store, other):
     agent = Agent(ScriptedModel(calls("clerk", task="pack")), tools=[child.as_tool()], store=store)
     assert (await agent.run("go", session="s")).waiting_for
     lines = await export_session(store, "s")
-    with pytest.raises(SessionError, match=r"sub-agent 'clerk' is at work.*import it under its own id"):
+    with pytest.raises(SessionError, match=r"sub-agent 'clerk' is running there.*import it under its own id"):
         await import_session(other, lines, "t")
     assert list(await other.sessions()) == []
     assert await import_session(other, lines) == "s"
@@ -235,7 +235,7 @@ async def test_nothing_is_imported_over_something_else(store):
     await lived(store)
     lines = await export_session(store, "s")
     before = list(await store.read("s"))
-    with pytest.raises(SessionConflict, match="is there already"):
+    with pytest.raises(SessionConflict, match="already exists"):
         await import_session(store, lines)
     assert list(await store.read("s")) == before
 
@@ -313,9 +313,9 @@ async def test_a_pruned_session_can_be_moved_too(store, other):
 
 async def test_what_was_not_pruned_is_still_checked(store, other):
     lines = await pruned(store)
-    with pytest.raises(StoreError, match="not those that were exported"):
+    with pytest.raises(StoreError, match="differ from the exported ones"):
         await import_session(other, [line.replace('"two"', '"too"') for line in lines])
-    with pytest.raises(StoreError, match="no link"):
+    with pytest.raises(StoreError, match="is not a link of a hash chain"):
         await import_session(other, [*lines[:-1], '{"link":"what","count":1,"pruned":true}'])
     assert list(await other.sessions()) == []
 

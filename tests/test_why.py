@@ -151,7 +151,7 @@ async def test_a_failed_turn_tells_its_error_and_how_it_was_answered():
         ("rate_limit", "retry", "policy"),
         ("model", "halt", "bounds of the policy"),
     ]
-    assert "RateLimited: slow down (rate_limit): retry, said by policy" in str(why)
+    assert "RateLimited: slow down (rate_limit): retry, decided by policy" in str(why)
 
 
 async def test_a_turn_that_fails_by_a_hook_names_the_hook():
@@ -218,7 +218,7 @@ async def test_a_question_nobody_answered_in_time_says_so():
     await clock.sleep(10)
     why = sound((await agent.resume("s1")).why())
     assert told(why, "answer")[0]["expired"] is True
-    assert "nobody in time" in told(why, "answer")[0]["text"]
+    assert "no answer in time" in told(why, "answer")[0]["text"]
 
 
 async def test_a_cancelled_turn_is_explained_from_its_log():
@@ -298,7 +298,7 @@ async def test_a_text_that_was_withheld_names_who_withheld_it():
     agent.gate(TurnEnding, name="censor")(lambda event: Deny("not for you"))
     why = sound((await agent.run("hi")).why())
     assert why.data["ended"] | {"reason": "withheld", "detail": "not for you", "by": ["censor"]} == why.data["ended"]
-    assert "no answer is handed out" in str(why)
+    assert "no answer is returned" in str(why)
 
 
 async def test_a_text_that_was_withheld_because_a_hook_failed_names_that_hook():
@@ -373,7 +373,7 @@ async def test_what_was_denied_is_told_with_the_reason():
 async def test_what_nobody_spoke_of_is_decided_by_the_default():
     why = sound((await make(calls("add", a=1, b=2), says("no"), unmatched="deny").run("hi")).why())
     assert told(why, "decide")[0]["hook"] is None
-    assert "the agent's default holds: Deny" in str(why)
+    assert "the agent's default applies: Deny" in str(why)
 
 
 async def test_rejections_vetoes_and_rewinds_are_told_with_who_wanted_them():
@@ -443,7 +443,7 @@ async def test_what_a_person_said_in_place_of_a_tool_is_told():
     suspended = await agent.run("send", session="s1")
     answers = {suspended.waiting_for[0].id: Respond("done by hand", by="eve")}
     why = sound((await agent.resume("s1", answers=answers)).why())
-    assert 'eve to "Send?": answered in its place: "done by hand"' in str(why)
+    assert 'eve answered "Send?": responded: "done by hand"' in str(why)
 
 
 async def test_what_a_vendor_executed_is_said_not_to_be_mediated():
@@ -554,10 +554,10 @@ def test_a_log_without_a_turn_and_a_kind_nobody_knows_can_be_explained():
 
 
 def test_every_kind_of_record_is_either_told_or_known_to_need_no_words():
-    from windlass.why import _TELLS
+    from windlass.why import _DESCRIBERS
 
     quiet = {"SessionEnded", "TurnStarted", "MessageHeld", "HeldReleased"}
-    assert {kind.__name__ for kind in _TELLS} - {"Unknown"} == {*KINDS} - quiet
+    assert {kind.__name__ for kind in _DESCRIBERS} - {"Unknown"} == {*KINDS} - quiet
 
 
 def test_values_that_are_not_plain_are_shown_as_plain_ones():

@@ -229,7 +229,7 @@ def fail_mode(hook: Hook) -> str:
     """What happens if the hook raises or times out. A gate then counts as the answer that its event names."""
     if hook.kind == "observe":
         if hook.durable:
-            return f"tried {hook.tries} times in all; then the fact is skipped and recorded"
+            return f"{hook.tries} tries in all; then the fact is skipped, which is recorded"
         return "logged; the turn is not affected"
     if hook.kind == "inject":
         return "skipped and recorded" if hook.optional else "the turn fails"
@@ -330,7 +330,7 @@ def _handlers(program: Program) -> list[Data]:
 
 def _not_mediated(program: Program) -> list[str]:
     gaps = [
-        "tools that a vendor runs on its own side: they arrive as parts with mediated=False, after they ran",
+        "tools that a vendor runs itself: they arrive as parts with mediated=False, after they ran",
         "the code inside a tool or a hook: hooks see a call and its result, nothing in between",
         "turn.ask: only hooks of the guard band and wraps with side_calls=True see it",
     ]

@@ -60,7 +60,7 @@ class Price(Value, frozen=True):
         return cls(input, output)
 
     def cost(self, usage: Usage) -> float | None:
-        """The cost of a usage in USD; None if it counts nothing, contradicts itself, or has an item without a rate here."""
+        """The cost in USD; None if the usage counts nothing, contradicts itself, or has an item without a rate."""
         kinds = {kind: count for kind, count in usage.details.items() if count and billed_apart(kind)}
         if _contradictory(usage) or not usage.total or any(kind not in self.others for kind in kinds):
             return None

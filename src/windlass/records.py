@@ -1,4 +1,4 @@
-"""What the log holds: every record is a fact, written once and never changed. A state is a fold of them."""
+"""The records of the log: facts that are written once and never changed. A state is a fold of them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 
 
 class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """Something that happened. Observers listen to facts; they cannot change anything any more.
+    """Something that happened. Observers receive facts; they cannot change them.
 
-    `at` is when it happened, in seconds since the epoch by the agent's clock. In a log it never goes back.
-    `path` and `seq` are set on what is told, never on what is written: the session of the sub-agent in which it
-    happened, seen from above, and its number: in the log for a durable observer, counted from 1, else in a stream.
+    `at` is the time, in seconds since the epoch by the agent's clock. In a log it never goes back.
+    `path` and `seq` are set for observers and streams, never in the log. `path` is the session of the sub-agent that
+    the fact comes from. `seq` is a number: for a durable observer the position in the log, counted from 1, otherwise
+    the position in the stream.
     """
 
     at: float = 0.0
@@ -46,9 +47,9 @@ class Record(Fact, frozen=True):
 
 class SessionOpened(Record, frozen=True):
     """A process opened the session: new, resumed or forked. `system` and `tools` are set if a hook changed them, and
-    `sections` tell who put what into the system text; `origin` is what it was forked from: `session@record`, and
-    `forked_at` is when; a fork keeps the times of the records it has taken over. `parent` is the session of the agent
-    above, if it is a sub-agent's."""
+    `sections` says who put what into the system text. For a fork, `origin` is its source as `session@record` and
+    `forked_at` is its time; copied records keep their own times. For a sub-agent, `parent` is the session of its
+    parent."""
 
     how: Literal["new", "resumed", "forked"] = "new"
     agent: str = ""
@@ -66,9 +67,9 @@ class SessionEnded(Record, frozen=True):
 
 
 class TurnStarted(Record, frozen=True):
-    """A user message opened a turn. It enters the transcript by a `MessageAdded`, once the gates have let it.
+    """A user message opened a turn. It enters the transcript with a `MessageAdded`, once the gates allow it.
 
-    `withheld` is set if hooks did not let the message in: how many characters it had. Then `message` says only that.
+    If hooks refused the message, `withheld` is its number of characters, and `message` says only that it was withheld.
     """
 
     turn: int
@@ -78,7 +79,7 @@ class TurnStarted(Record, frozen=True):
 
 
 class MessageAdded(Record, frozen=True):
-    """A message entered the transcript beside those of the steps: steering, feedback, a durable injection.
+    """A message that is not part of a step entered the transcript: steering, feedback, a durable injection.
 
     Without a `message` it is the user message that opened the turn.
     """
@@ -88,8 +89,8 @@ class MessageAdded(Record, frozen=True):
 
 
 class MessageHeld(Record, frozen=True):
-    """A hook or tool added a message; it enters the transcript after those of the step. `stage` is the event at which
-    a hook did, and what that was about."""
+    """A hook or tool added a message, which enters the transcript after those of the step. For a hook, `stage` is its
+    event and what that was about."""
 
     message: Message
     by: str = ""
@@ -97,7 +98,7 @@ class MessageHeld(Record, frozen=True):
 
 
 class HeldReleased(Record, frozen=True):
-    """The messages held so far have been let in, or kept out."""
+    """The first `count` held messages entered the transcript, or were refused."""
 
     count: int
 
@@ -105,8 +106,8 @@ class HeldReleased(Record, frozen=True):
 class Injected(Record, frozen=True):
     """Context that a hook added. A hook may return one, with `parts` and flags; the kernel fills in the rest.
 
-    Transient parts (the default) serve their turn or step only; `durable` ones join the transcript. With
-    `record=False` they stay out of the log and the hook is asked again on resume.
+    Transient parts (the default) last for their turn or step only; `durable` parts join the transcript. With
+    `record=False` they stay out of the log, and the hook is asked again on resume.
     """
 
     parts: str | tuple[ContentPart, ...]
@@ -119,8 +120,8 @@ class Injected(Record, frozen=True):
 
 
 class Rewritten(Record, frozen=True, gc=True):
-    """A rewrite changed a payload; `fields` holds the new values of what it changed, for blame. `took` is how many
-    seconds the hook needed."""
+    """A rewrite changed a payload; `fields` has the changed fields with their new values. `took` is how many seconds
+    the hook took."""
 
     event: str
     hook: str
@@ -130,7 +131,7 @@ class Rewritten(Record, frozen=True, gc=True):
 
 
 class HookDecided(Record, frozen=True):
-    """Gates spoke about something other than a tool call. `took` is how many seconds those who spoke needed."""
+    """Gates decided about something other than a tool call. `took` is how many seconds the gates that answered took."""
 
     event: str
     about: str
@@ -141,10 +142,10 @@ class HookDecided(Record, frozen=True):
 
 
 class HookFailed(Record, frozen=True):
-    """A hook failed, was skipped, blocked the loop or was flooded; `effect` says what that meant, `took` after how
-    many seconds it failed.
+    """A hook failed, was skipped, blocked the event loop or was flooded; `effect` says what that meant, `took` after
+    how many seconds it failed.
 
-    `fact` is the number, in the log, of a fact that a durable observer was told in vain and that is now skipped.
+    `fact` is the position in the log of a fact that a durable observer failed on each time, and that is now skipped.
     """
 
     hook: str
@@ -156,7 +157,7 @@ class HookFailed(Record, frozen=True):
 
 
 class ModelAttempted(Record, frozen=True):
-    """An attempt at a model call that a wrap did not let stand: its reply or its error."""
+    """An attempt at a model call that a wrap discarded: its reply or its error."""
 
     step: int
     round: int
@@ -167,7 +168,7 @@ class ModelAttempted(Record, frozen=True):
 
 
 class ModelReplied(Record, frozen=True):
-    """The reply that counts for this step. `paid` is false if no model was asked for it (a cache, an `Answer`).
+    """The reply that counts for this step. `paid` is false if no model was called for it (a cache, an `Answer`).
 
     `fingerprint` is set if a wrap had changed the request.
     """
@@ -181,7 +182,7 @@ class ModelReplied(Record, frozen=True):
 
 
 class ReplyRejected(Record, frozen=True):
-    """The reply was rejected; it is paid for, its calls are never proposed, it does not enter the transcript."""
+    """The reply was rejected: it is paid for, but its calls are not made and it does not enter the transcript."""
 
     step: int
     feedback: str
@@ -189,10 +190,9 @@ class ReplyRejected(Record, frozen=True):
 
 
 class ToolDecided(Record, frozen=True):
-    """The verdict on one call of the tool `name`. It is bound to the digest of the arguments if somebody spoke, `json`
-    is set if they were changed, and `took` is how many seconds those who spoke needed. For a task that is handed to
-    another agent, `delegation` says with what, and `delegating` names those among the answers that were given at
-    `Delegating`."""
+    """The verdict on one call of the tool `name`. If a hook or a person answered, `digest` binds it to the arguments,
+    and `took` is how many seconds the hooks took. `json` is set if the arguments were changed. For a task for another
+    agent, `delegation` is the task, and `delegating` names the hooks that answered at `Delegating`."""
 
     call: str
     verdict: AnyDecision
@@ -216,14 +216,14 @@ class ToolCalled(Record, frozen=True):
 
 
 class UndoCalled(Record, frozen=True):
-    """The compensation of a call in doubt was started. What came of it is the result of the call."""
+    """The compensation of a call in doubt was started. Its result becomes the result of the call."""
 
     call: str
     name: str
 
 
 class ToolAttempted(Record, frozen=True):
-    """An attempt at a call that a wrap did not let stand: its result or its error."""
+    """An attempt at a call that a wrap discarded: its result or its error."""
 
     call: str
     attempt: int
@@ -233,9 +233,9 @@ class ToolAttempted(Record, frozen=True):
 
 
 class ToolReturned(Record, frozen=True):
-    """The result of a call, whatever it came from: the tool, a denial, an answer, a person, a cancel.
+    """The result of a call, from any source: the tool, a denial, an answer, a person, a cancel.
 
-    `error` is what the tool raised, which the model does not read.
+    `error` is what the tool raised; the model does not read it.
     """
 
     call: str
@@ -257,7 +257,7 @@ class Delegated(Record, frozen=True):
 
 
 class Charged(Record, frozen=True):
-    """What a child agent has spent since it was last charged, now counted as this turn's."""
+    """What a child agent has spent since it was last charged; it now counts in this turn."""
 
     call: str
     session: str
@@ -265,7 +265,7 @@ class Charged(Record, frozen=True):
 
 
 class StepEnded(Record, frozen=True):
-    """The step's messages entered the transcript. `messages` is set if they are not simply reply and results."""
+    """The step's messages entered the transcript. `messages` is set if they differ from the reply and its results."""
 
     step: int
     messages: tuple[Message, ...] | None = None
@@ -273,8 +273,8 @@ class StepEnded(Record, frozen=True):
 
 
 class Evaluated(Record, frozen=True):
-    """The vote after a step, and who cast it. That a turn goes on merely because tools were called is told to those
-    who listen, but not written: the calls are in the log."""
+    """The vote after a step, and who cast it. If a turn continues only because tools were called, observers receive
+    this fact, but it is not written: the calls are in the log."""
 
     step: int
     vote: Vote | None
@@ -290,7 +290,7 @@ class StopVetoed(Record, frozen=True):
 
 
 class Rewound(Record, frozen=True):
-    """The transcript went back to its first `length` messages; steps and usage count on."""
+    """The transcript went back to its first `length` messages; steps and usage are not reset."""
 
     to: int
     length: int
@@ -298,10 +298,10 @@ class Rewound(Record, frozen=True):
 
 
 class Compacted(Record, frozen=True):
-    """A range of what models are shown of the history was replaced by something shorter; the transcript stays.
+    """A range of the model's view of the history was replaced by something shorter; the transcript is unchanged.
 
-    `range` counts the messages as they were shown until then, and a number among `messages` is one of them that stays.
-    `before` and `after` are tokens of the whole request, `by` is the strategy and `reason` what made it due.
+    `range` counts the messages of the view before the change; a number among `messages` is one of them that stays.
+    `before` and `after` are tokens of the whole request, `by` is the strategy and `reason` what triggered it.
     """
 
     range: tuple[int, int]
@@ -313,9 +313,9 @@ class Compacted(Record, frozen=True):
 
 
 class ErrorHandled(Record, frozen=True):
-    """An error was met and answered with retry, ignore, fail or halt.
+    """An error occurred and was answered with retry, ignore, fail or halt.
 
-    For a model call that is made again, `attempt` is the number of the attempt that failed.
+    For a model call that is retried, `attempt` is the number of the attempt that failed.
     """
 
     error: ErrorValue
@@ -327,7 +327,7 @@ class ErrorHandled(Record, frozen=True):
 
 
 class Asked(Record, frozen=True):
-    """A question that waits for an answer; `id` is that of the call, reply, turn or request it is about."""
+    """A question that waits for an answer; `id` is the id of the call, reply, turn or request that it is about."""
 
     id: str
     event: str
@@ -342,10 +342,10 @@ class Asked(Record, frozen=True):
 
 
 class Answered(Record, frozen=True):
-    """A question was answered, by whom, and about which digest. `covers` names the hooks whose question it was.
+    """A question was answered: by whom, and for which digest. `covers` names the hooks that asked it.
 
-    `at` is when the person answered. If the log had gone on before the answer was read, `at` is when it was read, and
-    `answered_at` is when the person answered.
+    `at` is when the person answered. If further records were written before the answer was read, `at` is when it was
+    read, and `answered_at` is when the person answered.
     """
 
     id: str
@@ -365,9 +365,9 @@ class Suspended(Record, frozen=True):
 
 
 class Resumed(Record, frozen=True):
-    """A suspended or interrupted turn goes on; `pipeline` is what it goes on with.
+    """A suspended or interrupted turn was resumed; `pipeline` is the one it continues with.
 
-    `drift` tells how that differs from what the turn was recorded with.
+    `drift` lists how that differs from the one that recorded the turn.
     """
 
     pipeline: str = ""
@@ -375,7 +375,7 @@ class Resumed(Record, frozen=True):
 
 
 class SlotSet(Record, frozen=True, gc=True):
-    """A slot got a value. `stage` is the event at which a hook set it, and what that was about."""
+    """A slot got a value. If a hook set it, `stage` is its event and what that was about."""
 
     slot: str
     value: Any
@@ -384,10 +384,10 @@ class SlotSet(Record, frozen=True, gc=True):
 
 
 class SideReplied(Record, frozen=True):
-    """A hook or tool asked a model by `turn.ask`; served from here on resume.
+    """A hook or tool asked a model with `turn.ask`; on resume the reply is taken from this record.
 
-    `key` says who asked, at which event and about what. `paid` is false if no model was asked for this reply: a guard
-    answered, or a wrap.
+    `key` says who asked, at which event and about what. `paid` is false if no model was called for this reply: a guard
+    or a wrap answered.
     """
 
     key: str
@@ -398,7 +398,7 @@ class SideReplied(Record, frozen=True):
 
 
 class CancelRequested(Record, frozen=True):
-    """Somebody asked for the turn to be cancelled."""
+    """A cancellation of the turn was requested."""
 
     reason: str = ""
 
@@ -411,14 +411,14 @@ class InboxTaken(Record, frozen=True):
 
 
 class Concluded(Record, frozen=True):
-    """It is settled how the turn will end; its ending hooks have not run yet."""
+    """The outcome of the turn is decided; its ending hooks have not run yet."""
 
     outcome: Completed | Stopped | Failed | Cancelled
     text: str | None = None
 
 
 class TurnEnded(Record, frozen=True):
-    """The turn ended. `text` is set if a hook changed what was concluded."""
+    """The turn ended. `text` is set if a hook changed the concluded text."""
 
     outcome: Completed | Stopped | Failed | Cancelled
     text: str | None = None
@@ -426,7 +426,7 @@ class TurnEnded(Record, frozen=True):
 
 
 class Unknown(Record, frozen=True, gc=True):
-    """A record written by a newer version of Windlass. It can be shown and exported; the session does not go on."""
+    """A record written by a newer version of Windlass. It can be shown and exported; the session cannot continue."""
 
     name: str
     data: dict[str, Any]
@@ -445,8 +445,8 @@ KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 UPCASTERS: dict[str, Upcaster] = {}
-"""From an old kind to a function that gives the plain form of the next one. The second shape of a record is tagged
-`Name.2`, so the kind is the version."""
+"""Maps an old kind to a function that returns the plain form of the next one. The second version of a record is tagged
+`Name.2`, so the kind names the version."""
 
 
 def _refuse(value: object) -> Any:
@@ -468,17 +468,18 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """A record from its bytes. What a newer version wrote is survived: new fields are passed over, unknown parts
-    become opaque, an unknown kind becomes `Unknown`. A known kind that cannot be read raises `StoreError`."""
+    """A record from its bytes. Records of a newer version can be read: new fields are ignored, unknown parts become
+    opaque, an unknown kind becomes `Unknown`. A known kind that cannot be read raises `StoreError`."""
     try:
         return _decoder.decode(data)
     except msgspec.ValidationError:
-        return _survive(_plain.decode(data))
-    except msgspec.DecodeError:  # a lone surrogate, or no JSON at all
-        return _survive(stdlib_json.loads(data))
+        return _decode_foreign(_plain.decode(data))
+    except msgspec.DecodeError:  # a lone surrogate, or not JSON at all
+        return _decode_foreign(stdlib_json.loads(data))
 
 
-def _survive(plain: dict[str, Any]) -> Record:
+def _decode_foreign(plain: dict[str, Any]) -> Record:
+    """A record that another version wrote, or one with lone surrogates."""
     kind = str(plain.get("kind"))
     while kind not in KINDS and kind in UPCASTERS:
         plain = UPCASTERS[kind](plain)
@@ -497,7 +498,7 @@ _FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings")
 
 
 def _opaque(value: Any) -> Any:
-    """The same plain value, with message parts of an unknown type wrapped so that they survive."""
+    """The same plain value, with message parts of an unknown type wrapped as opaque parts."""
     if isinstance(value, list):
         return [_opaque(item) for item in value]
     if not isinstance(value, dict):
@@ -505,7 +506,7 @@ def _opaque(value: Any) -> Any:
     known: dict[str, Any] = {
         key: item if key in _FOREIGN and "holds" not in value else _opaque(item) for key, item in value.items()
     }
-    if known.get("decision") == "Retry":  # what `Again` was called before
+    if known.get("decision") == "Retry":  # the former name of `Again`
         known = {"decision": "Again", "after": max(known.get("delay", 0.0), 0.0)}
     for key in ("parts", "content"):
         if isinstance(parts := known.get(key), list):

@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""What a run returns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OutputT = TypeVar("OutputT")
 
 
 class Result(Generic[OutputT]):
-    """The end of a turn, or its suspension: what was said, how it ended, what it cost.
+    """The end of a turn, or its suspension: its text, its outcome and its cost.
 
     Stopped, suspended and failed turns are results like any other. Reading `text` or `output` of a turn that has none
-    raises the reason; `partial_text`, `state.text` and `repr` never raise.
+    raises an error that says why; `partial_text`, `state.text` and `repr` never raise.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Result(Generic[OutputT]):
 
     @property
     def text(self) -> str:
-        """The answer. Of a turn that was stopped it is what the user was given.
+        """The answer. For a stopped turn, it is the text that the user got.
 
         Raises the turn's own error if it failed, `NotFinished` if it waits for people, `TurnCancelled` if it was
         cancelled.
@@ -54,12 +54,12 @@ class Result(Generic[OutputT]):
 
     @property
     def partial_text(self) -> str:
-        """The text as far as it came, whatever the outcome is. Never raises."""
+        """The text so far, whatever the outcome. Never raises."""
         return self.state.text
 
     @property
     def output(self) -> OutputT:
-        """The answer as the type that the agent promised. Raises unless the turn is `Completed`, and says why."""
+        """The answer as the agent's `output` type. Raises an error that says why unless the turn is `Completed`."""
         outcome = self.outcome
         if isinstance(outcome, Stopped):
             why = f"{outcome.reason.value}: {outcome.detail}" if outcome.detail else outcome.reason.value
@@ -75,7 +75,7 @@ class Result(Generic[OutputT]):
 
     @property
     def stop_reason(self) -> StopReason:
-        """The one reason for which it ended."""
+        """The one reason why the turn ended."""
         reason = self.state.stop_reason
         assert reason is not None, "a result without an outcome"
         return reason
@@ -102,17 +102,17 @@ class Result(Generic[OutputT]):
 
     @property
     def slots(self) -> dict[str, Any]:
-        """The slots that are shown to callers."""
+        """The values of the slots, except those with `output=False`."""
         return {name: slot.load(self.state.slots) for name, slot in self._slots.items() if slot.output}
 
     def why(self) -> Why:
-        """Why the turn ended as it did: who decided what, and what was changed, as the log tells it."""
+        """Explains the turn from its log: why it ended, who decided what, and what was changed."""
         from .why import Why
 
         return Why(self.session_id, (*self._records, *self.state.pending))
 
     def raise_for_error(self) -> Result[OutputT]:
-        """Raise the error the turn ended with, if it did; else give the result itself."""
+        """Raise the error that the turn ended with, if there is one; otherwise return the result itself."""
         if isinstance(self.outcome, Failed):
             self._raise()
         if self.error is not None:
@@ -120,7 +120,7 @@ class Result(Generic[OutputT]):
         return self
 
     def _raise(self) -> NoReturn:
-        """Raise why there is no answer: the error itself where this process has it, else the one of the log."""
+        """Raise the reason for a missing answer: the error itself if this process has it, else the one from the log."""
         match self.outcome:
             case Failed(error=error):
                 raise recorded_error(error) if self.error is None else self.error
@@ -130,7 +130,7 @@ class Result(Generic[OutputT]):
             case _:
                 asked = "; ".join([f"{asked.id} ({asked.question})" for asked in self.waiting_for])
                 raise NotFinished(
-                    f"the turn of session {self.session_id!r} waits for answers: {asked or 'none is open'}. "
+                    f"the turn of session {self.session_id!r} waits for answers: {asked or 'no question is open'}. "
                     "Answer with agent.resume(…, answers=…)",
                     waiting_for=self.waiting_for,
                 ) from self.error
@@ -140,10 +140,11 @@ class Result(Generic[OutputT]):
 
 
 class Stream(Generic[OutputT]):
-    """A turn while it happens: `async for event in stream` gives deltas and facts, numbered in one sequence.
+    """A turn while it runs: `async for event in stream` yields deltas and facts, numbered in one sequence.
 
-    Leave it by `break` only where nobody else holds it; `async with agent.stream(…) as stream` ends the turn for sure
-    when the block is left, and so does `aclose`. `result` is there when the stream has been read to its end.
+    To leave it early, use `async with agent.stream(…) as stream`, which ends the turn when the block is left, or call
+    `aclose`. A `break` alone ends the turn only if nothing else refers to the stream. `result` is available when the
+    stream has been read to its end.
     """
 
     def __init__(self, events: AsyncGenerator[StreamEvent, None], results: list[Result[OutputT]]) -> None:
@@ -168,13 +169,13 @@ class Stream(Generic[OutputT]):
 
     @property
     def result(self) -> Result[OutputT]:
-        """What the turn came to, once the stream has been read to its end."""
+        """The result of the turn, once the stream has been read to its end."""
         if not self._results:
             raise ConfigError("the stream has no result yet: read it to its end")
         return self._results[0]
 
 
 def times_asked(result: Result[Any], asked: Asked) -> int:
-    """How often a question was put in a turn."""
+    """How often a question was asked in a turn."""
     records = result._records  # pyright: ignore[reportPrivateUsage]
     return sum([isinstance(record, Asked) and record.id == asked.id for record in records])

@@ -1,4 +1,4 @@
-"""Typed values that hooks and tools keep per session, with a merge rule if several may write at once."""
+"""Typed values that hooks and tools store per session, with a merge rule if several may write at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """A named place for one value of one type, per session, kept in the log.
+    """A named value of one type, per session, stored in the log.
 
-    `merge(current, new)` is needed if parallel calls may write it; without one, two writers at once are an error that
-    names both. `input=False` drops values given by a caller of `run`, `output=False` keeps the slot out of the result.
-    A hook or tool parameter annotated with `type` gets the current value, unless that is a builtin such as `int`: too
-    many parameters are annotated with those. They are read and written through `turn`.
+    `merge(current, new)` is needed if parallel calls may write it; without it, two writers at once raise an error that
+    names both. `input=False` drops values that a caller passes to `run`, `output=False` keeps the slot out of the
+    result. A hook or tool parameter annotated with `type` gets the current value. This does not hold for builtin types
+    such as `int`, which many parameters have: read and write those slots through `turn`.
     """
 
     __slots__ = ("default", "input", "merge", "name", "output", "type")
@@ -43,7 +43,7 @@ class Slot(Generic[T]):
 
     @property
     def supplied(self) -> bool:
-        """Whether parameters are supplied by this slot's type."""
+        """Whether parameters annotated with the slot's type get its value."""
         return self.type.__module__ != "builtins"
 
     def __repr__(self) -> str:
@@ -61,11 +61,11 @@ class Slot(Generic[T]):
             return cast(T, None)
 
     def dump(self, value: object, by: str) -> Any:
-        """The plain form of a value, or an error that names slot and writer."""
+        """The plain form of a value; raises an error that names the slot and the writer if it does not fit."""
         try:
-            kept = plain(msgspec.to_builtins(value, str_keys=True))
-            msgspec.convert(thawed(kept), self.type)
+            stored = plain(msgspec.to_builtins(value, str_keys=True))
+            msgspec.convert(thawed(stored), self.type)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            message = f"{by!r} set slot {self.name!r} to a value that is no {self.type.__name__}: {error}"
+            message = f"{by!r} set slot {self.name!r} to a value that is not a valid {self.type.__name__}: {error}"
             raise HookError(message, hook=by) from error
-        return kept
+        return stored

@@ -55,7 +55,7 @@ class ArgumentsError(ToolError):
 
 
 class ToolAnnotations(Struct, frozen=True):
-    """Hints about a tool for people and policies, in MCP's words; None means that nobody said."""
+    """Hints about a tool for people and policies, in MCP's terms; None means not stated."""
 
     read_only: bool
     destructive: bool | None = None
@@ -88,9 +88,9 @@ class Tool(Generic[P, R]):
 
     A tool is made by `tool`, is not changed afterwards and may be shared by agents, sessions and threads. In a class
     it is a method: `instance.name` is the tool bound to that instance; without one it `needs_instance`. `supplied`
-    pairs each parameter that the runtime fills in with its source: `turn`, `key` (of idempotency) or `slot:<name>`.
-    A tool is `direct` if calling it is no more than awaiting `fn` with what `prepare` gives, and `quick` if it is no
-    more than calling it.
+    pairs each parameter that the runtime fills in with its source: `turn`, `key` (the idempotency key) or
+    `slot:<name>`. A tool is `direct` if a call only has to await `fn` with the values from `prepare`, and `quick` if it
+    only has to call `fn` with them.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Tool(Generic[P, R]):
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.annotations: ToolAnnotations = options.annotations
         self.compensate: Callable[..., Any] | None = options.compensate
-        self.in_doubt: DoubtRule = options.in_doubt or self._usual_in_doubt()
+        self.in_doubt: DoubtRule = options.in_doubt or self._default_in_doubt()
         self._check_definition()
         self._check_in_doubt()
 
@@ -154,7 +154,7 @@ class Tool(Generic[P, R]):
             self._check_compensation(self.compensate)
 
     def _shape(self, supplied: Mapping[str, str]) -> None:
-        """Set all that depends on who fills in which parameter."""
+        """Set everything that depends on which parameters the runtime fills in."""
         asked = [p for p in self._parameters if p.name not in supplied]
         self._check_supplied(supplied)
         self.supplied: tuple[tuple[str, str], ...] = tuple(supplied.items())
@@ -177,14 +177,14 @@ class Tool(Generic[P, R]):
         if self.timeout is not None and self.inline and not self.is_async:
             raise self._refusal("timeout cannot interrupt an inline function; drop `timeout` or `inline=True`")
         if self.annotations.read_only and self.annotations.destructive:
-            raise self._refusal("it cannot be read_only and destructive (a pure tool is read_only unless told so)")
+            raise self._refusal("it cannot be read_only and destructive (a pure tool is read_only by default)")
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call that was started may be made again without asking anybody."""
+        """Whether a call that was started may be repeated without asking a person."""
         return self.effect != "unsafe" or self.retry == "safe"
 
-    def _usual_in_doubt(self) -> DoubtRule:
+    def _default_in_doubt(self) -> DoubtRule:
         if self.compensate is not None:
             return "compensate"
         return "rerun" if self.repeatable else "tell"
@@ -192,13 +192,15 @@ class Tool(Generic[P, R]):
     def _check_in_doubt(self) -> None:
         if self.in_doubt == "rerun" and not self.repeatable:
             how = 'declare effect="idempotent" or retry="safe", or use in_doubt="ask"'
-            raise self._refusal(f'it is unsafe, so in_doubt="rerun" would repeat what may have happened; {how}')
+            raise self._refusal(
+                f'it is unsafe, so in_doubt="rerun" could repeat an effect that has already happened; {how}'
+            )
         if self.in_doubt != "rerun" and self.effect == "pure":
             raise self._refusal(f'it is pure: nothing can be in doubt; drop in_doubt="{self.in_doubt}"')
         if self.in_doubt == "compensate" and self.compensate is None:
             raise self._refusal('in_doubt="compensate" needs a function that undoes a call: compensate=…')
         if self.in_doubt != "compensate" and self.compensate is not None:
-            raise self._refusal(f'with in_doubt="{self.in_doubt}" nobody calls compensate; drop one of them')
+            raise self._refusal(f'with in_doubt="{self.in_doubt}" compensate is never called; drop one of them')
         if self.compensate is not None and not callable(self.compensate):
             raise self._refusal(f"compensate={_cut(repr(self.compensate))} cannot be called")
 
@@ -211,14 +213,14 @@ class Tool(Generic[P, R]):
                 and parameter.default is parameter.empty
                 and not (self.needs_instance and parameter.name == "self")
             ):
-                what = f"its compensation asks for {parameter.name!r}, which a call does not have"
+                what = f"its compensation has a parameter {parameter.name!r} that the call does not have"
                 raise self._refusal(f"{what}; it gets the arguments of the call and idempotency_key, by name")
 
     def _check_supplied(self, supplied: Mapping[str, str]) -> None:
         for parameter in self._parameters:
             if parameter.positional_only and parameter.name in supplied:
                 what = f"parameter {parameter.name!r} is supplied by name and cannot be positional-only"
-                raise self._refusal(f"{what}; move it behind the `/`")
+                raise self._refusal(f"{what}; move it after the `/`")
 
     def _refusal(self, what: str) -> ToolDefinitionError:
         return ToolDefinitionError(f"tool {self.name!r}: {what}", tool=self.name)
@@ -247,14 +249,14 @@ class Tool(Generic[P, R]):
 
     @property
     def shown(self) -> ToolSpec:
-        """The spec as requests carry it: many share it, and nobody can change it."""
+        """The spec as requests carry it: shared and read-only."""
         if self._shown is None:
             self._shown = self.spec.replace(schema=frozen(self.spec.schema))
         return self._shown
 
     @property
     def digest(self) -> str:
-        """What tells a changed tool from the same one: a hash of all that a model or a policy sees of it."""
+        """A hash of everything that a model or a policy sees of the tool; it differs if the tool was changed."""
         if not self._digest:
             rules = (
                 self.effect,
@@ -272,38 +274,38 @@ class Tool(Generic[P, R]):
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     def bound(self, slots: Mapping[type, str]) -> Tool[P, R]:
-        """This tool with parameters annotated with a slot's type supplied from that slot, unseen by the model."""
-        found = {
+        """This tool with parameters annotated with a slot's type supplied from that slot, hidden from the model."""
+        from_slots = {
             p.name: f"slot:{slots[p.bare_type]}"
             for p in self._parameters
             if isinstance(p.bare_type, type) and p.bare_type in slots
         }
-        if not found:
+        if not from_slots:
             return self
         bound = copy(self)
-        bound._shape({**dict(self.supplied), **found})
+        bound._shape({**dict(self.supplied), **from_slots})
         return bound
 
     def decode(self, json: str) -> Arguments:
-        """The arguments that a model wrote, validated; `ArgumentsError` tells the model what to mend."""
+        """The arguments that a model wrote, validated; `ArgumentsError` tells the model what to correct."""
         try:
             return self._decode(json)
         except Exception as problem:
-            return self._second_look(json, problem)
+            return self._decode_empty(json, problem)
 
     def prepare(self, json: str) -> tuple[Any, ...]:
-        """Like `decode`, but the bare values in the order of the parameters, as `invoke` takes them."""
+        """Like `decode`, but returns the values in the order of the parameters, as `invoke` takes them."""
         decode = self._decode
         try:
             return astuple(decode(json))
         except Exception as problem:
-            return astuple(self._second_look(json, problem))
+            return astuple(self._decode_empty(json, problem))
 
     def complete(self, json: str) -> str:
-        """The arguments validated and as canonical JSON: parameters in order, defaults filled in, JSON types only.
+        """The validated arguments as canonical JSON: parameters in order, defaults filled in, JSON types only.
 
-        These are what hooks, rules and people see, and what the tool gets. Defaults that are in `hidden_defaults` have
-        no JSON form and stay out.
+        Hooks, rules and people see these arguments, and the tool gets them. The defaults in `hidden_defaults` have no
+        JSON form and are left out.
         """
         return completed_arguments(self, json)[0]
 
@@ -313,7 +315,7 @@ class Tool(Generic[P, R]):
         return tuple(self._completion.hidden)
 
     def invoke(self, values: tuple[Any, ...], supplied: Mapping[str, Any] | None = None) -> Any:
-        """Call the function; of an async one the awaitable is returned. `supplied` is keyed by parameter name."""
+        """Call the function; an async one returns its awaitable. `supplied` is keyed by parameter name."""
         fn: Callable[..., Any] = self.fn
         if self._plain:
             return fn(*values)
@@ -324,21 +326,22 @@ class Tool(Generic[P, R]):
         return fn(*values[:count], **named, **(supplied or {}))
 
     def undo(self, values: tuple[Any, ...], key: str) -> Any:
-        """Call the compensation with what it asks for of the arguments and the key."""
+        """Call the compensation with those of the arguments and the key that it has parameters for."""
         assert self.compensate is not None
         supplied = {name for name, _ in self.supplied}
         asked = [p.name for p in self._parameters if p.name not in supplied]
-        given = {**dict(zip(asked, values, strict=True)), "idempotency_key": key}
+        arguments = {**dict(zip(asked, values, strict=True)), "idempotency_key": key}
         parameters = inspect.signature(self.compensate).parameters
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            given = {name: value for name, value in given.items() if name in parameters}
-        return self.compensate(**given)
+            arguments = {name: value for name, value in arguments.items() if name in parameters}
+        return self.compensate(**arguments)
 
-    def _second_look(self, json: str, problem: Exception) -> Arguments:
+    def _decode_empty(self, json: str, problem: Exception) -> Arguments:
+        """Read no text at all, or null, as no arguments; anything else that failed to decode raises an error."""
         text = json.strip()
         if not text or (text == "null" and not self.spec.schema["properties"]):
             return self.decode("{}")
-        raise _explained(self, json, problem) from problem
+        raise _arguments_error(self, json, problem) from problem
 
 
 def completed_arguments(tool: Tool[..., Any], json: str) -> tuple[str, tuple[Any, ...] | None]:
@@ -347,7 +350,7 @@ def completed_arguments(tool: Tool[..., Any], json: str) -> tuple[str, tuple[Any
     try:
         text = completion.text(arguments, json)
     except RecursionError as problem:  # writing goes deeper than reading
-        raise _explained(tool, json, problem) from problem
+        raise _arguments_error(tool, json, problem) from problem
     return text, astuple(arguments) if completion.plain or text == json else None
 
 
@@ -371,20 +374,20 @@ def tool(
     show_errors: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function: `@tool`, or `@tool(effect="pure", ...)`.
+    """Make a function a tool: `@tool`, or `@tool(effect="pure", ...)`.
 
     `effect` says what a repeated call does: `pure` (nothing), `idempotent` (no more than one, given the same
     `idempotency_key`) or `unsafe`. `retry="safe"` allows a second attempt at an unsafe call. `inline` runs a sync
     function on the event loop instead of a thread, `sequential` keeps other calls of the step from running beside it,
     `timeout` is in seconds.
 
-    `in_doubt` says what becomes of a call that was started by a process which died: `tell` the model that its outcome
-    is unknown (the default of unsafe tools), `rerun` it with the same key (of the others), `ask` a person, or
-    `compensate`: the function of that name gets the arguments of the call, and its `idempotency_key` if it asks for it,
-    and undoes what may have happened.
+    `in_doubt` says what happens to a call whose process died after starting it: `tell` the model that its outcome is
+    unknown (the default for unsafe tools), `rerun` it with the same key (the default for others), `ask` a person, or
+    `compensate`: the function of that name gets the arguments of the call, and its `idempotency_key` if it has that
+    parameter, and undoes what may have happened.
 
     `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints. The model reads the text of
-    a `ToolError`; of any other exception only that the tool failed, unless `show_errors=True`.
+    a `ToolError`; for any other exception it reads only that the tool failed, unless `show_errors=True`.
     """
     if fn is not None:
         return Tool(fn, options, _names_around(fn))
@@ -392,8 +395,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def toolset(tools: Iterable[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
-    """Tools by name; plain functions are made tools. Two of one name are refused."""
-    found: dict[str, Tool[..., Any]] = {}
+    """Tools by name; plain functions become tools. Two tools with the same name raise an error."""
+    tools_by_name: dict[str, Tool[..., Any]] = {}
     for item in tools:
         one: Tool[..., Any] = item if isinstance(item, Tool) else Tool(item, {}, {})
         if one.needs_instance:
@@ -401,20 +404,20 @@ def toolset(tools: Iterable[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
                 f"tool {one.name!r} ({one.source}) is a method without an instance; pass `instance.{one.name}`",
                 tool=one.name,
             )
-        if (first := found.setdefault(one.name, one)) is not one:
+        if (first := tools_by_name.setdefault(one.name, one)) is not one:
             raise ToolDefinitionError(
                 f"tool {one.name!r} is defined twice: {first.source} and {one.source}; rename one with "
                 f"`@tool(name=...)`",
                 tool=one.name,
             )
-    return found
+    return tools_by_name
 
 
 # ── definition ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The local names of the caller's caller, if `fn` is defined there: its annotations may speak of them."""
+    """The local names of the caller's caller, if `fn` is defined there: its annotations may refer to them."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     defined_there = _plain_function(fn).__code__ in frame.f_code.co_consts
     return dict(frame.f_locals) if defined_there else {}
@@ -423,12 +426,12 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
 def _plain_function(fn: Any) -> FunctionType:
     """The Python function behind methods and decorators."""
     if isinstance(fn, Tool):
-        raise ToolDefinitionError(f"tool {fn.name!r} is a tool already; apply `tool` once", tool=fn.name)
+        raise ToolDefinitionError(f"tool {fn.name!r} is already a tool; apply `tool` once", tool=fn.name)
     function = inspect.unwrap(fn) if callable(fn) else fn
     function = getattr(function, "__func__", function)
     if not (callable(fn) and inspect.isfunction(function)):
         raise ToolDefinitionError(
-            f"a tool is made of a function or method, not of {_cut(repr(fn))} ({type(fn).__name__}); "
+            f"a tool must be a function or method, not {_cut(repr(fn))} ({type(fn).__name__}); "
             f"wrap it in a `def` with annotated parameters"
         )
     return function
@@ -454,13 +457,13 @@ def _checked_options(name: str, given: Mapping[str, Any]) -> _Options:
     known = _Options.__struct_fields__
     for option in given:
         if option not in known:
-            what = f"there is no option {option!r}; there are {', '.join(known)}"
+            what = f"there is no option {option!r}; the options are {', '.join(known)}"
             raise ToolDefinitionError(f"tool {label!r}: {what}", tool=label)
     try:
         return msgspec.convert(given, _Options)
     except msgspec.ValidationError as exc:
         option = str(exc).rpartition("$.")[2].rstrip("`")
-        what = f"option {option!r} is {_cut(repr(given[option]))}; it may be {_legal_values(option)}"
+        what = f"option {option!r} is {_cut(repr(given[option]))}; it must be {_legal_values(option)}"
         raise ToolDefinitionError(f"tool {label!r}: {what}", tool=label) from exc
 
 
@@ -476,7 +479,7 @@ _EXCERPT = 80
 _NAMES_SHOWN = 5
 
 
-def _explained(tool: Tool[..., Any], json: str, problem: Exception) -> ArgumentsError:
+def _arguments_error(tool: Tool[..., Any], json: str, problem: Exception) -> ArgumentsError:
     what, parameters = _diagnosis(tool, json, problem)
     message = f"tool {tool.name!r} was not run: {what}. {_usage(tool)}"
     return ArgumentsError(message, tool=tool.name, parameters=parameters)
@@ -489,26 +492,26 @@ def _diagnosis(tool: Tool[..., Any], json: str, problem: Exception) -> tuple[str
         if isinstance(problem, RecursionError):
             raise problem
     except _UNREADABLE as exc:
-        return _unreadable(json, exc), ()
+        return _syntax_problem(json, exc), ()
     if not isinstance(given, dict):
         return f"its arguments must be a JSON object, not {_as_json(given)}", ()
     properties, required = tool.spec.schema["properties"], tool.spec.schema["required"]
     unknown = [name for name in given if name not in properties]
     missing = [name for name in required if name not in given]
     if missing or unknown:
-        what = [_listed(kind, names) for kind, names in (("missing", missing), ("unknown", unknown)) if names]
+        what = [_name_list(kind, names) for kind, names in (("missing", missing), ("unknown", unknown)) if names]
         return "; ".join(what), tuple(_cut(name) for name in (missing + unknown)[:_NAMES_SHOWN])
-    if not isinstance(problem, msgspec.MsgspecError):  # code of a class among the types: it is not for the model
+    if not isinstance(problem, msgspec.MsgspecError):  # raised by the code of a type: its text is not for the model
         return f"its arguments could not be read ({type(problem).__name__})", ()
-    return _misfit(given, str(problem))
+    return _type_problem(given, str(problem))
 
 
-def _unreadable(json: str, problem: Exception) -> str:
+def _syntax_problem(json: str, problem: Exception) -> str:
     if isinstance(problem, RecursionError):
         return f"its arguments are nested too deeply: {_cut(json)}"
     if isinstance(problem, UnicodeEncodeError):
         where = len(json[: problem.start].encode("utf-8", "replace"))
-        why = f"no valid Unicode at character {problem.start}"
+        why = f"invalid Unicode at character {problem.start}"
     else:
         position = re.search(r"\(byte (\d+)\)", str(problem))
         where, why = int(position[1]) if position else len(json.encode()), str(problem)
@@ -516,8 +519,8 @@ def _unreadable(json: str, problem: Exception) -> str:
     return f"its arguments are not valid JSON: {why}, near {near.decode('utf-8', 'replace')!r}"
 
 
-def _misfit(given: Mapping[str, Any], problem: str) -> tuple[str, tuple[str, ...]]:
-    """A validation error in msgspec's words, with the parameter's name in front and what came behind."""
+def _type_problem(given: Mapping[str, Any], problem: str) -> tuple[str, tuple[str, ...]]:
+    """A validation error in msgspec's words, with the parameter's name before it and the given value after it."""
     why, _, place = problem.rpartition(" - at ")
     path = re.search(r"\$\.(\w+)[^`]*", place)
     if path is None:
@@ -529,14 +532,14 @@ def _misfit(given: Mapping[str, Any], problem: str) -> tuple[str, tuple[str, ...
 def _usage(tool: Tool[..., Any]) -> str:
     schema = tool.spec.schema
     definitions = schema.get("$defs", {})
-    taken = [
+    described_parameters = [
         f"{name} ({_cut(type_text(described, definitions))}{'' if name in schema['required'] else ', optional'})"
         for name, described in schema["properties"].items()
     ]
-    return f"It takes {', '.join(taken)}." if taken else "It takes no parameters."
+    return f"It takes {', '.join(described_parameters)}." if described_parameters else "It takes no parameters."
 
 
-def _listed(kind: str, names: list[str]) -> str:
+def _name_list(kind: str, names: list[str]) -> str:
     shown = ", ".join(repr(_cut(name)) for name in names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return f"{kind} parameter{'s' if len(names) > 1 else ''} {shown}{more}"

@@ -1,4 +1,4 @@
-"""Moving sessions: as JSON lines from store to store, or as a fork within one."""
+"""Moves sessions: as JSON lines from store to store, or as a fork within one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FORMAT = 1
 
 
 async def export_session(store: Store, session: str) -> list[str]:
-    """A session as JSON lines: a header, then the records, and after each batch its link in the hash chain."""
+    """A session as JSON lines: a header, then the records, with the link of each batch in the hash chain after it."""
     batches = await store.batches(session)
     if not batches:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
@@ -65,18 +65,18 @@ async def export_session(store: Store, session: str) -> list[str]:
 
 
 async def import_session(store: Store, lines: Iterable[str], session: str | None = None) -> str:
-    """Put an exported session into a store, under its own id or another. Nothing is written if the lines do not add up.
+    """Put an exported session into a store, under its own id or another. Nothing is written if the lines are damaged.
 
-    Under its own id the chain comes out the same, unless it was pruned. Under another id its turns and steps are named
-    anew, as in a fork; the sessions of its sub-agents stay where they are, so none may be at work.
+    Under its own id the hash chain stays the same, unless the session was pruned. Under another id its turns and steps
+    get new ids, as in a fork. The sessions of its sub-agents are not copied, so none of them may be running.
     """
-    exported, batches = _parsed(lines)
+    exported, batches = _parse(lines)
     name = session or exported
     if await store.read(name):
-        raise SessionConflict(f"session {name!r} is there already; import it under another id", session=name)
+        raise SessionConflict(f"session {name!r} already exists; import it under another id", session=name)
     if name != exported:
         whole = [record for batch in batches for record in batch]
-        _refuse_at_work(whole, exported)
+        _check_no_child_runs(whole, exported)
         copy = _Copy(exported, name, whole)
         batches = [[copy.renamed(record) for record in batch] for batch in batches]
     seq = 0
@@ -86,47 +86,47 @@ async def import_session(store: Store, lines: Iterable[str], session: str | None
     return name
 
 
-def _parsed(lines: Iterable[str]) -> tuple[str, list[list[Record]]]:
-    given = [line for line in (line.rstrip("\r\n") for line in lines) if line]
-    header: dict[str, Any] = _plain(given[0], 1) if given else {}
+def _parse(lines: Iterable[str]) -> tuple[str, list[list[Record]]]:
+    texts = [line for line in (line.rstrip("\r\n") for line in lines) if line]
+    header: dict[str, Any] = _plain(texts[0], 1) if texts else {}
     if header.get("windlass") != FORMAT or not isinstance(header.get("session"), str):
-        raise StoreError(f"this is no session exported by Windlass in format {FORMAT}: {(given or [''])[0][:80]!r}")
+        raise StoreError(f"this is not a session exported by Windlass in format {FORMAT}: {(texts or [''])[0][:80]!r}")
     batches: list[list[Record]] = []
-    held: list[bytes] = []
+    batch: list[bytes] = []
     previous, count = START.hex(), 0
-    for number, line in enumerate(given[1:], 2):
+    for number, line in enumerate(texts[1:], 2):
         plain = _plain(line, number)
         if "kind" in plain:
-            held.append(line.encode("utf-8", "surrogatepass"))
+            batch.append(line.encode("utf-8", "surrogatepass"))
             continue
-        made = link_of(bytes.fromhex(previous), b"\n".join(held)).hex()
-        previous = made if not plain.get("pruned") else _link(plain, number)
-        if len(held) != plain.get("count") or previous != plain.get("link"):
-            raise StoreError(f"line {number}: the records before it are not those that were exported")
-        batches.append([decode(record) for record in held])
-        count += len(held)
-        held = []
-    if held or count != header.get("records"):
-        raise StoreError(f"the export is cut short: {count} of {header.get('records')} records are whole")
+        computed = link_of(bytes.fromhex(previous), b"\n".join(batch)).hex()
+        previous = computed if not plain.get("pruned") else _link(plain, number)
+        if len(batch) != plain.get("count") or previous != plain.get("link"):
+            raise StoreError(f"line {number}: the records before it differ from the exported ones")
+        batches.append([decode(record) for record in batch])
+        count += len(batch)
+        batch = []
+    if batch or count != header.get("records"):
+        raise StoreError(f"the export is cut short: {count} of {header.get('records')} records are complete")
     return header["session"], batches
 
 
 def _link(plain: dict[str, Any], number: int) -> str:
-    """The link of a batch that was pruned: nothing is left to make it from."""
+    """The link of a pruned batch, read from the line: its records are gone, so it cannot be computed."""
     try:
         return bytes.fromhex(plain["link"]).hex()
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"line {number} is no link of a hash chain") from error
+        raise StoreError(f"line {number} is not a link of a hash chain") from error
 
 
 def _plain(line: str, number: int) -> dict[str, Any]:
-    """The object on a line. Lone surrogates are in it as the store wrote them."""
+    """The JSON object on a line. It may contain lone surrogates, as the store wrote them."""
     try:
         plain = json.loads(line)
     except ValueError as error:
-        raise StoreError(f"line {number} is no JSON object: {error}") from error
+        raise StoreError(f"line {number} is not a JSON object: {error}") from error
     if not isinstance(plain, dict):
-        raise StoreError(f"line {number} is no JSON object but {line[:80]!r}")
+        raise StoreError(f"line {number} is not a JSON object: {line[:80]!r}")
     return plain
 
 
@@ -138,11 +138,11 @@ def _line(value: dict[str, Any]) -> str:
 
 
 async def fork_session(store: Store, session: str, to: str, at: int | None, now: float) -> None:
-    """A new session with the first `at` records of another one, or all; and one for each sub-agent at work there.
+    """Copy the first `at` records of a session, or all, to a new session, and the sessions of its running sub-agents.
 
-    Who answered for one future did not answer for another: answers to what is still undone there are left out. Turns
-    and steps get the ids of the new session; calls keep those they were proposed with, and so a call in doubt keeps its
-    key. Those below are stored first: a fork that is there is there as a whole.
+    An answer given in one session does not count in its fork: answers that had no effect yet are left out. Turns and
+    steps get the ids of the new session; calls keep their ids, and so a call in doubt keeps its idempotency key. The
+    sessions of sub-agents are stored first: if the fork exists, it is complete.
     """
     records = await store.read(session)
     if not records:
@@ -155,17 +155,17 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
         raise SessionError(
             f"session {session!r} has records 1 to {len(records)}; it cannot be forked at {at}", session=session
         )
-    copies = (await _copied(store, session, to, records, at)).with_those_below()
-    await _refuse_taken(store, [copy.to for copy in copies])
+    copies = (await _copy_of(store, session, to, records, at)).with_children()
+    await _check_ids_free(store, [copy.to for copy in copies])
     for copy in reversed(copies):
         if copy.records:
             await store.append(copy.to, copy.log(now), 0)
 
 
 class _Copy:
-    """A session that is copied to another id: what is kept of its records, and the sub-agents that are at work there.
+    """The copy of a session under another id: the records that it keeps, and the copies of its running sub-agents.
 
-    `at` is how many of its records it is made of, `asked` are the ids of all that was ever asked in it.
+    `at` is the number of records at which the session is cut, `asked` has the ids of all questions ever asked in it.
     """
 
     def __init__(self, session: str, to: str, records: list[Record], at: int = 0, asked: Iterable[str] = ()) -> None:
@@ -174,22 +174,22 @@ class _Copy:
         self.records = records
         self.at = at
         self.asked = set(asked)
-        self.below: list[_Copy] = []
+        self.children: list[_Copy] = []
         self.calls = {
             part.id for record in records if isinstance(record, ModelReplied) for part in record.reply.tool_calls
         }
 
-    def with_those_below(self) -> list[_Copy]:
-        """This one, then all below it."""
-        return [self, *[copy for child in self.below for copy in child.with_those_below()]]
+    def with_children(self) -> list[_Copy]:
+        """This copy, then those of its sub-agents, at all depths."""
+        return [self, *[copy for child in self.children for copy in child.with_children()]]
 
     @cached_property
     def _levels(self) -> list[_Copy]:
-        """The same, the deepest first."""
-        return sorted(self.with_those_below(), key=lambda copy: -len(copy.session))
+        """This copy and those of its sub-agents, the deepest first."""
+        return sorted(self.with_children(), key=lambda copy: -len(copy.session))
 
     def log(self, now: float) -> list[Record]:
-        """The log of the copy. What hooks decided about the session may stand before the record that it was opened."""
+        """The log of the copy. Decisions of hooks may come before the `SessionOpened`."""
         log = [self.renamed(record) for record in self.records]
         opened = next((index for index, record in enumerate(log) if isinstance(record, SessionOpened)), None)
         if opened is not None:
@@ -197,9 +197,9 @@ class _Copy:
         return log
 
     def renamed(self, record: Record) -> Record:
-        """A record in which the ids of turns, steps and sub-agents at work are those of the new session."""
+        """The record with the ids of turns, steps and running sub-agents changed to those of the new session."""
         if isinstance(record, Delegated | Charged):
-            names = {copy.session: copy.to for copy in self.below}
+            names = {copy.session: copy.to for copy in self.children}
             return record.replace(session=names.get(record.session, record.session))
         if isinstance(record, Suspended):
             return record.replace(waiting_for=tuple([self.renamed(asked) for asked in record.waiting_for]))
@@ -228,53 +228,53 @@ def _new_id(name: str, levels: Sequence[_Copy]) -> str:
     return name
 
 
-async def _refuse_taken(store: Store, names: Sequence[str]) -> None:
-    """Raise unless a fork and those below it can have these ids."""
+async def _check_ids_free(store: Store, names: Sequence[str]) -> None:
+    """Raise unless these ids are free for a fork and its sub-agents."""
     for name in names:
         if await store.read(name):
-            raise SessionConflict(f"session {name!r} is there already; fork to another id", session=name)
+            raise SessionConflict(f"session {name!r} already exists; fork to another id", session=name)
     if len(names) > 1:  # else the store refuses before anything is written
         erased = {info.session for info in await store.find(search=names[0], status="erased")}
         for name in [name for name in names if name in erased]:
             raise SessionConflict(f"session {name!r} was erased; fork to another id", session=name)
 
 
-# ---------------------------------------------------------------- what is kept of a session
+# ---------------------------------------------------------------- the records that a fork keeps
 
 
-async def _copied(store: Store, session: str, to: str, records: Sequence[Record], at: int) -> _Copy:
-    """What a fork keeps of a session, and of the sub-agents that are at work where it is cut."""
-    kept = _untorn([record for record in records[:at] if not _left_behind(record)])
-    below: list[_Copy] = []
-    for started in _at_work(kept):
+async def _copy_of(store: Store, session: str, to: str, records: Sequence[Record], at: int) -> _Copy:
+    """The copy of a session, and of the sub-agents that are running where it is cut."""
+    kept = _without_torn_end([record for record in records[:at] if not _stays_behind(record)])
+    children: list[_Copy] = []
+    for started in _running_children(kept):
         log = await store.read(started.session)
         if not log and any(isinstance(record, Charged) and record.session == started.session for record in records):
             raise SessionUnknown(
-                f"session {session!r} cannot be forked at {at}: sub-agent {started.agent!r} is at work there, and its "
+                f"session {session!r} cannot be forked at {at}: sub-agent {started.agent!r} is running there, and its "
                 f"session {started.session!r} is no longer in the store",
                 session=started.session,
             )
         name = to + "/" + "/".join(started.session.rsplit("/", 2)[1:])
-        below.append(await _copied(store, started.session, name, log, _by_itself(log, kept, started)))
-    kept = _agreeing(kept, below)
+        children.append(await _copy_of(store, started.session, name, log, _independent_length(log, kept, started)))
+    kept = _matching_children(kept, children)
     asked = [record.id for record in records if isinstance(record, Asked)]
     copy = _Copy(session, to, kept, at, asked)
-    undone = _undone(kept, copy.calls, {name for child in below for name in child.asked})
-    copy.records = [record for index, record in enumerate(kept) if index not in undone]
-    copy.below = below
+    pending = _pending_answers(kept, copy.calls, {name for child in children for name in child.asked})
+    copy.records = [record for index, record in enumerate(kept) if index not in pending]
+    copy.children = children
     return copy
 
 
-def _left_behind(record: Record) -> bool:
-    """A fork is open and has an inbox of its own, in which answers have the same keys."""
+def _stays_behind(record: Record) -> bool:
+    """Whether a fork leaves out a record: a fork is open and has its own inbox, with the same keys for answers."""
     return isinstance(record, SessionEnded) or (isinstance(record, InboxTaken) and record.entry == "answer")
 
 
-def _untorn(records: list[Record]) -> list[Record]:
-    """The records without what counts at their end only together with what came next, and is made again without it.
+def _without_torn_end(records: list[Record]) -> list[Record]:
+    """The records without those at the end that count only together with the next ones, and that are made again.
 
-    That is a reply that was cut short, a veto without its feedback, what a call wrote that has no result, and messages
-    that were held back and have not all been let in.
+    These are a reply that was cut short, a veto without its feedback, what a call without a result wrote, and held
+    messages that have not all entered the transcript.
     """
     held: list[MessageHeld] = []
     calls: dict[str, str] = {}
@@ -289,45 +289,46 @@ def _untorn(records: list[Record]) -> list[Record]:
             calls[record.call] = f"{record.name} ({record.call})"
         elif isinstance(record, ToolReturned):
             calls.pop(record.call, None)
-    let_in = [(item.message, item.by) for item in held]
-    while records and _torn(records[-1], calls.values(), let_in):
+    messages = [(item.message, item.by) for item in held]
+    while records and _is_torn(records[-1], calls.values(), messages):
         records.pop()
     return records
 
 
-def _torn(last: Record, writers: Container[str], let_in: Sequence[tuple[Message, str]]) -> bool:
-    """Whether the last record is one of those. `writers` are calls without a result, as what they wrote has them."""
+def _is_torn(last: Record, writers: Container[str], held: Sequence[tuple[Message, str]]) -> bool:
+    """Whether the last record counts only together with the next. `writers` are the calls without a result, as the
+    records that they wrote name them."""
     match last:
         case HookDecided(event="MessageAdding"):
-            return bool(let_in)
+            return bool(held)
         case ModelReplied():
             return last.reply.message.partial
         case MessageAdded(message=Message() as message):
-            return (message, last.by) in let_in
+            return (message, last.by) in held
         case MessageHeld() | SlotSet():
             return last.by in writers
         case _:
             return isinstance(last, StopVetoed)
 
 
-def _at_work(records: Sequence[Record]) -> list[Delegated]:
-    """The sub-agents that were started for calls that have no result yet."""
-    found: list[Delegated] = []
+def _running_children(records: Sequence[Record]) -> list[Delegated]:
+    """The sub-agents of calls that have no result yet."""
+    running: list[Delegated] = []
     for record in records:
         if isinstance(record, Delegated):
-            found.append(record)
+            running.append(record)
         elif isinstance(record, ToolReturned):
-            found = [started for started in found if started.call != record.call]
-    return found
+            running = [started for started in running if started.call != record.call]
+    return running
 
 
-def _by_itself(records: Sequence[Record], above: Sequence[Record], started: Delegated) -> int:
-    """How many records a sub-agent has written without an answer or a cancel that is not in the log above it.
+def _independent_length(records: Sequence[Record], parent: Sequence[Record], started: Delegated) -> int:
+    """How many records a sub-agent wrote before the first answer or cancel that its parent's log does not have.
 
-    What that log was charged for had happened by then, whoever answered.
+    Records that the parent's log was charged for are included: they existed when the parent was cut.
     """
-    answers = Counter([record.id for record in above if isinstance(record, Answered)])
-    charges = [record for record in above if isinstance(record, Charged) and record.session == started.session]
+    answers = Counter([record.id for record in parent if isinstance(record, Answered)])
+    charges = [record for record in parent if isinstance(record, Charged) and record.session == started.session]
     charged = sum([record.usage.requests for record in charges])
     fold = Fold(started.session)
     for number, record in enumerate(records):
@@ -344,11 +345,16 @@ def _by_itself(records: Sequence[Record], above: Sequence[Record], started: Dele
     return len(records)
 
 
-def _agreeing(records: Sequence[Record], below: Sequence[_Copy]) -> list[Record]:
-    """The records with only as many questions of sub-agents at work, and answers to them, as those have themselves."""
-    asked = {name for copy in below for name in copy.asked}
+def _matching_children(records: Sequence[Record], children: Sequence[_Copy]) -> list[Record]:
+    """The records without the questions of running sub-agents, and answers to them, that their own copies lack."""
+    asked = {name for copy in children for name in copy.asked}
     theirs = Counter(
-        [(type(record), record.id) for copy in below for record in copy.records if isinstance(record, Asked | Answered)]
+        [
+            (type(record), record.id)
+            for copy in children
+            for record in copy.records
+            if isinstance(record, Asked | Answered)
+        ]
     )
     kept: list[Record] = []
     for record in records:
@@ -360,27 +366,27 @@ def _agreeing(records: Sequence[Record], below: Sequence[_Copy]) -> list[Record]
     return kept
 
 
-def _undone(records: Sequence[Record], calls: set[str], below: set[str]) -> set[int]:
-    """Where the answers of the open turn are by which nothing has happened yet, and what was decided by them.
+def _pending_answers(records: Sequence[Record], calls: set[str], child_questions: set[str]) -> set[int]:
+    """The positions of answers in the open turn that had no effect yet, and of the decisions that follow from them.
 
-    What was asked `below` by sub-agents at work is for their own logs to tell.
+    Questions of running sub-agents are skipped: their own copies deal with them.
     """
-    undone: dict[str, list[int]] = {}
+    pending: dict[str, list[int]] = {}
     for index, record in enumerate(records):
         about = _about(record, calls)
         if isinstance(record, TurnStarted | TurnEnded | StepEnded):
-            undone.clear()
+            pending.clear()
         elif isinstance(record, ToolCalled | UndoCalled | ToolReturned):
-            undone = {name: found for name, found in undone.items() if name in calls and name != record.call}
+            pending = {name: found for name, found in pending.items() if name in calls and name != record.call}
         elif isinstance(record, ModelReplied | ReplyRejected | MessageAdded | Concluded):
-            undone = {name: found for name, found in undone.items() if name in calls}
-        elif isinstance(record, Asked | Answered) and record.id in below:
+            pending = {name: found for name, found in pending.items() if name in calls}
+        elif isinstance(record, Asked | Answered) and record.id in child_questions:
             continue
         elif isinstance(record, Answered):
-            undone.setdefault(about, []).append(index)
-        elif about in undone:
-            undone[about].append(index)
-    return {index for found in undone.values() for index in found}
+            pending.setdefault(about, []).append(index)
+        elif about in pending:
+            pending[about].append(index)
+    return {index for found in pending.values() for index in found}
 
 
 def _about(record: Record, calls: set[str]) -> str:
@@ -390,7 +396,7 @@ def _about(record: Record, calls: set[str]) -> str:
 
 
 def _call_of(name: str, calls: set[str]) -> str:
-    """The call that an id belongs to: its own, that of an attempt, a doubt or a sub-agent's question. "" if none."""
+    """The call that an id belongs to: the id of the call, of an attempt, a doubt or a sub-agent's question; else ""."""
     parts = name.split("/")
     for end in range(3, len(parts) + 1):
         *above, last = parts[:end]
@@ -399,11 +405,11 @@ def _call_of(name: str, calls: set[str]) -> str:
     return ""
 
 
-def _refuse_at_work(records: Sequence[Record], session: str) -> None:
-    """Raise if a sub-agent is at work: its session was not exported with that of its parent."""
-    for started in _at_work(records):
+def _check_no_child_runs(records: Sequence[Record], session: str) -> None:
+    """Raise if a sub-agent is running: its session was not exported with that of its parent."""
+    for started in _running_children(records):
         raise SessionError(
-            f"session {session!r}: sub-agent {started.agent!r} is at work there, in call {started.call!r}; import it "
+            f"session {session!r}: sub-agent {started.agent!r} is running there, in call {started.call!r}; import it "
             "under its own id",
             session=session,
         )

@@ -1,4 +1,4 @@
-"""What a hook or a tool may ask of the turn it runs in: narrow on purpose."""
+"""The turn as hooks and tools may use it: narrow on purpose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ScopeT = TypeVar("ScopeT")
 
 
 class Host(Protocol):
-    """What stands behind a turn object."""
+    """What a turn object needs from the kernel."""
 
     @property
     def state(self) -> State: ...
@@ -30,10 +30,10 @@ class Host(Protocol):
 
 
 class Asker(NamedTuple):
-    """Who asks a model beside the turn: at which event or effect, about what, and by what name.
+    """Who asks a model with `turn.ask`: at which event or effect, about what, and under what name.
 
-    `chain` has all on whose behalf it is asked, hooks and names of others, the asker last. What is not `recorded` is
-    prepared for later.
+    `chain` lists the hooks and names on whose behalf it is asked, the asker last. `recorded` is false for something
+    that is prepared after the turn is over, which the log does not get.
     """
 
     event: str
@@ -44,14 +44,14 @@ class Asker(NamedTuple):
 
 
 def name_in_chain(link: Any) -> str:
-    """What one in a chain of askers is called."""
+    """The display name of a link in a chain of askers."""
     return str(getattr(link, "name", link))
 
 
 class Writes:
-    """What a hook wants to keep; it becomes records when the hook returns, and nothing if it raises.
+    """What a hook writes: it becomes records when the hook returns, and is dropped if the hook raises.
 
-    `kept` says that it has: what is written then would be lost.
+    `kept` is true once it has become records: later writes would be lost.
     """
 
     __slots__ = ("by", "depth", "kept", "messages", "slots")
@@ -79,7 +79,7 @@ class Turn(Generic[ScopeT]):
 
     @property
     def state(self) -> State:
-        """The state: live for a hook or tool, that of the moment of the fact for an observer."""
+        """The state: the current one for a hook or tool, the one at the time of the fact for an observer."""
         return self._state if self._state is not None else self._host.state
 
     @property
@@ -97,7 +97,7 @@ class Turn(Generic[ScopeT]):
 
     @property
     def turn_ref(self) -> str:
-        """Correlates what is seen live with what is kept."""
+        """The reference of the turn, which is the same live and in the log."""
         turn = self.state.turn
         return turn.ref if turn is not None else ""
 
@@ -108,7 +108,7 @@ class Turn(Generic[ScopeT]):
 
     @property
     def scope(self) -> ScopeT:
-        """What the application passed to this call of `run`; never persisted."""
+        """What the application passed to this call of `run`; never stored."""
         scope: ScopeT = self._host.scope
         return scope
 
@@ -125,9 +125,9 @@ class Turn(Generic[ScopeT]):
         return turn.steps if turn is not None else 0
 
     def call(self, call_id: str) -> ToolCall:
-        """The call with this id, with the arguments that hooks and people have left it: of the current or latest step.
+        """The call with this id, of the current or the latest step, with its arguments as hooks and people left them.
 
-        An observer of `ToolCalled` or `ToolReturned` gets the call of its fact by `turn.call(fact.call)`.
+        An observer of `ToolCalled` or `ToolReturned` gets the call of its fact with `turn.call(fact.call)`.
         """
         state = self.state
         for candidate in state.open.calls if state.open is not None else ():
@@ -137,10 +137,10 @@ class Turn(Generic[ScopeT]):
         for call in last.calls if last is not None else ():
             if call.id == call_id:
                 return call
-        raise LookupError(f"call {call_id!r} is not one of the current or the latest step")
+        raise LookupError(f"call {call_id!r} does not belong to the current or the latest step")
 
     def get(self, slot: Slot[T] | type[T]) -> T:
-        """The value of a slot, by the slot or by its type. A hook sees what it has just set."""
+        """The value of a slot, named by the slot or by its type. A hook sees the values it has just set."""
         known = self._host.slot(slot)
         if self._writes is not None and known.name in self._writes.slots:
             written: T = self._writes.slots[known.name][1]
@@ -149,25 +149,25 @@ class Turn(Generic[ScopeT]):
         return value
 
     def set(self, slot: Slot[T] | type[T], value: T) -> None:
-        """Set a slot. It becomes a record when the hook returns; a hook that raises wrote nothing."""
+        """Set a slot. The value is recorded when the hook returns, and dropped if the hook raises."""
         writes = self._writable(f"set slot {getattr(slot, 'name', slot)!r}")
         known = self._host.slot(slot)
         known.dump(value, writes.by)
         writes.slots[known.name] = (known, value)
 
     def add(self, message: Message | str) -> None:
-        """Add a message to the transcript, after those of the step, when the hook has returned."""
+        """Add a message to the transcript, after those of the step, once the hook has returned."""
         writes = self._writable("add a message")
         if type(message) is str:
             message = Message("user", (TextPart(message),), writes.by)
         writes.messages.append(said_message(message))
 
     def cancel(self, reason: str = "") -> None:
-        """End the turn now: what runs is cancelled, open calls are closed, the ending hooks run. From any thread."""
+        """End the turn now, from any thread: running work is cancelled, open calls are closed, the ending hooks run."""
         if self._state is not None:
             raise HookError("an observer cannot cancel the turn; use a gate, or agent.cancel", hook="")
         if not self._host.cancel(reason) and self._host.closed:
-            raise _over("cancel it")
+            raise _turn_over("cancel it")
 
     async def ask(
         self,
@@ -179,10 +179,10 @@ class Turn(Generic[ScopeT]):
         output: Mapping[str, Any] | None = None,
         **common: Any,
     ) -> ModelReply:
-        """Ask a model beside the turn: recorded, charged, never in the answer's stream, served from the log on resume.
+        """Ask a model beside the turn: recorded, charged, never in the answer's stream, read from the log on resume.
 
-        Rewrites, gates, wraps and transformers of the guard band look at it, but for the hook that asks. `common` are
-        settings that all vendors know, such as `temperature`; any other goes into `settings`.
+        Rewrites, gates, wraps and transformers of the guard band apply to it, except the hook that asks. `common` are
+        settings that all vendors know, such as `temperature`; pass any other in `settings`.
         """
         if self._state is not None:
             raise HookError("an observer cannot ask a model; use a hook, or a gate with mode='shadow'", hook="")
@@ -190,7 +190,7 @@ class Turn(Generic[ScopeT]):
         if asker is None:
             asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
         if self._host.closed and asker.recorded:
-            raise _over("ask a model in it")
+            raise _turn_over("ask a model in it")
         options = {"system": system, "settings": settings, "output": output, **common}
         return await self._host.ask(asker, model, messages, options)
 
@@ -202,21 +202,21 @@ class Turn(Generic[ScopeT]):
                 hook="",
             )
         if self._host.closed:
-            raise _over(what)
+            raise _turn_over(what)
         if self._writes.kept:
             raise HookError(
-                f"cannot {what} here: {self._writes.by!r} has returned, and what it wrote is recorded. Write earlier, "
-                "or await what it has started",
+                f"cannot {what} here: {self._writes.by!r} has returned, and what it wrote is recorded. Write before it "
+                "returns, and await the tasks that it starts",
                 hook=self._writes.by,
             )
         return self._writes
 
 
 def askers(turn: Turn[Any]) -> tuple[Any, ...]:
-    """On whose behalf a side call is made, by the turn that its guards see, the asker last."""
+    """On whose behalf a side call is made, read from the turn that its guards get; the asker comes last."""
     asker = turn._asker  # pyright: ignore[reportPrivateUsage]
     return () if asker is None else asker.chain
 
 
-def _over(what: str) -> HookError:
-    return HookError(f"cannot {what}: the turn is over, and this object belongs to it alone", hook="")
+def _turn_over(what: str) -> HookError:
+    return HookError(f"cannot {what}: the turn is over, and this object is valid only in that turn", hook="")

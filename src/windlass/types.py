@@ -1,4 +1,4 @@
-"""The shapes of all that can be plugged in: hooks per verb, criteria, capabilities."""
+"""The types of everything that can be plugged in: hooks per verb, criteria, capabilities."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Criterion: TypeAlias = Callable[[State], Union[Vote, "tuple[Vote, str]", None]]
 class Transformer(Protocol):
     """Changes a stream of text. One instance serves one attempt of one model call and one channel.
 
-    `feed` gets each chunk and gives any number of chunks; `flush` gives what was held back when the stream ends.
+    `feed` gets each chunk and yields any number of chunks; `flush` yields what was held back when the stream ends.
     """
 
     def feed(self, text: str, /) -> Iterable[str]: ...

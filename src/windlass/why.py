@@ -1,4 +1,4 @@
-"""Why a turn went as it did: its records, told step by step to a person."""
+"""Explains why a turn went as it did: its records, step by step, in words."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 from .states import of_latest_turn, stop_reason
 
 Data: TypeAlias = dict[str, Any]
-Told: TypeAlias = tuple[str, str, Data]
-"""What a record tells: a word for what happened, a sentence, and the same as plain data."""
+Entry: TypeAlias = tuple[str, str, Data]
+"""One entry about a record: a word for what happened, a sentence, and the same as plain data."""
 
 _R = TypeVar("_R", bound=r.Record)
 
 
 class Why:
-    """A turn explained: why it ended, who decided what about what, what was changed, denied, asked, tried again.
+    """A turn, explained: why it ended, who decided what, and what was changed, denied, asked and retried.
 
     `str` is text of at most 100 columns, with long values shortened and the time of each entry in UTC; `data` is plain
-    data with whole values: `ended` says why, `parts` hold what happened before the first step, in each step and at the
-    end, in the order of the log. Each entry has its time (`at`), and how long a hook `took` where one spoke.
+    data with whole values: `ended` says why, `parts` holds what happened before the first step, in each step and at the
+    end, in the order of the log. Each entry has its time (`at`) and, if a hook answered, how long it `took`.
     """
 
     __slots__ = ("data",)
 
     def __init__(self, session: str, records: Iterable[r.Record]) -> None:
-        self.data = _Teller(session, of_latest_turn(list(records))).told()
+        self.data = _Reader(session, of_latest_turn(list(records))).explain()
 
     def json(self) -> str:
         """The data as JSON text."""
@@ -47,7 +47,7 @@ class Why:
         return f"<Why {self.data['ended']['outcome']} of session {self.data['session']!r}>"
 
 
-class _Teller:
+class _Reader:
     """Reads the records of one turn in order and remembers what later ones refer to."""
 
     def __init__(self, session: str, records: Sequence[r.Record]) -> None:
@@ -60,11 +60,11 @@ class _Teller:
         self.questions: dict[str, r.Asked] = {}
         self.pipeline = ""
 
-    def told(self) -> Data:
+    def explain(self) -> Data:
         for record in self.records:
             self.place = self._place(record)
             times = _times(record)
-            for what, text, data in _TELLS.get(type(record), _nothing)(self, record):
+            for what, text, data in _DESCRIBERS.get(type(record), _no_entries)(self, record):
                 text += f" (took {times['took']:.3f} s)" if times.get("took", 0.0) >= _SLOW else ""
                 self._part()["entries"].append({"what": what, **times, **_plain(data), "text": printable(text)})
         started = _last(self.records, r.TurnStarted)
@@ -129,11 +129,11 @@ class _Teller:
     def _detail(self, outcome: r.Outcome | None) -> str:
         match outcome:
             case None:
-                return "the log does not tell of its end: it is running, or was interrupted and can be resumed"
+                return "the log has no end of this turn: it is running, or was interrupted and can be resumed"
             case Completed(value=None):
-                return "the model had finished" if _last(self.records, r.ModelReplied) else "a hook answered"
+                return "the model finished" if _last(self.records, r.ModelReplied) else "a hook answered"
             case Completed():
-                return "a hook finished it with a value"
+                return "a hook completed it with a value"
             case Stopped(detail=detail):
                 return detail
             case Failed(error=error):
@@ -144,7 +144,7 @@ class _Teller:
                 return "; ".join(asked.question for asked in waiting) or "it waits for an answer"
 
     def _causes(self, outcome: r.Outcome | None) -> list[str]:
-        """Who is behind the outcome."""
+        """The hooks, people or rules that caused the outcome."""
         match outcome:
             case Completed(value=None):
                 replied = _last(self.records, r.ModelReplied)
@@ -176,7 +176,7 @@ class _Teller:
                 return []
 
     def _answered_with(self, kind: type, event: str | None = None) -> list[str]:
-        """Those whose latest answer of this kind counted; a person who rejected counts as one who halts."""
+        """The names behind the latest decision of this kind; a person's Reject counts as a Halt or Deny."""
         for record in reversed(self.records):
             if isinstance(record, r.HookDecided | r.ToolDecided) and not getattr(record, "shadow", False):
                 at = getattr(record, "event", "ToolCalling")
@@ -190,136 +190,136 @@ class _Teller:
         return []
 
 
-# ---------------------------------------------------------------- one teller per kind of record
+# ---------------------------------------------------------------- one describer per kind of record
 
-_TELLS: dict[type[r.Record], Callable[[_Teller, Any], Iterable[Told]]] = {}
+_DESCRIBERS: dict[type[r.Record], Callable[[_Reader, Any], Iterable[Entry]]] = {}
 
 
-def _tells(kind: type[_R]) -> Callable[[Callable[[_Teller, _R], Iterable[Told]]], None]:
-    def register(tell: Callable[[_Teller, _R], Iterable[Told]]) -> None:
-        _TELLS[kind] = tell
+def _describes(kind: type[_R]) -> Callable[[Callable[[_Reader, _R], Iterable[Entry]]], None]:
+    def register(describe: Callable[[_Reader, _R], Iterable[Entry]]) -> None:
+        _DESCRIBERS[kind] = describe
 
     return register
 
 
-def _nothing(teller: _Teller, record: r.Record) -> Iterable[Told]:
-    """What needs no words: others tell of it."""
+def _no_entries(reader: _Reader, record: r.Record) -> Iterable[Entry]:
+    """For records that other records already explain."""
     return ()
 
 
-@_tells(r.SessionOpened)
-def _(teller: _Teller, record: r.SessionOpened) -> Iterable[Told]:
-    teller.pipeline = record.pipeline
+@_describes(r.SessionOpened)
+def _(reader: _Reader, record: r.SessionOpened) -> Iterable[Entry]:
+    reader.pipeline = record.pipeline
     changed = [name for name in ("system", "tools") if getattr(record, name) is not None]
     if changed:
         yield "session", f"hooks changed its {' and '.join(changed)}", {"changed": changed}
 
 
-@_tells(r.MessageAdded)
-def _(teller: _Teller, record: r.MessageAdded) -> Iterable[Told]:
+@_describes(r.MessageAdded)
+def _(reader: _Reader, record: r.MessageAdded) -> Iterable[Entry]:
     if record.message is not None:
         text = f"{_who(record.by)} added: {_quoted(record.message.text)}"
         yield "message", text, {"by": record.by, "message": record.message.text}
 
 
-@_tells(r.Injected)
-def _(teller: _Teller, record: r.Injected) -> Iterable[Told]:
+@_describes(r.Injected)
+def _(reader: _Reader, record: r.Injected) -> Iterable[Entry]:
     added = record.parts if isinstance(record.parts, str) else _parts_text(_plain(list(record.parts)))
-    what = _quoted(added) if record.record else "something that is kept out of the log"
+    what = _quoted(added) if record.record else "something that is not in the log"
     data = {"event": record.event, "hook": record.hook, "about": record.about, "added": added}
     yield "inject", f"{_at(record.hook, record.event)} added {what}", {**data, "durable": record.durable}
 
 
-@_tells(r.Rewritten)
-def _(teller: _Teller, record: r.Rewritten) -> Iterable[Told]:
+@_describes(r.Rewritten)
+def _(reader: _Reader, record: r.Rewritten) -> Iterable[Entry]:
     changes: dict[str, Data] = {}
     texts: list[str] = []
     for name, after in record.fields.items():
-        before = teller.known.get((f"{record.event} {record.about}", name), _UNKNOWN)
+        before = reader.known.get((f"{record.event} {record.about}", name), _UNKNOWN)
         if before is _UNKNOWN:
-            before = _before(teller, record, name)
+            before = _previous_value(reader, record, name)
         changes[name] = {"after": after} if before is _UNKNOWN else {"before": before, "after": after}
-        texts.append(_changed(name, before, after))
-        teller.known[f"{record.event} {record.about}", name] = after
+        texts.append(_change_text(name, before, after))
+        reader.known[f"{record.event} {record.about}", name] = after
     data = {"event": record.event, "hook": record.hook, "about": record.about, "changes": changes}
-    of = f" of {shown(teller.calls[record.about].name)}" if record.about in teller.calls else ""
+    of = f" of {shown(reader.calls[record.about].name)}" if record.about in reader.calls else ""
     yield "rewrite", f"{_at(record.hook, record.event)}{of}: {'; '.join(texts) or 'nothing'}", data
 
 
 _UNKNOWN: Any = object()
 
 
-def _before(teller: _Teller, record: r.Rewritten, field: str) -> Any:
-    """What a field was before its first rewrite, where the log has it: the arguments of a call, the final text."""
-    if record.event == "ToolCalling" and field == "json" and record.about in teller.calls:
-        return teller.calls[record.about].json
+def _previous_value(reader: _Reader, record: r.Rewritten, field: str) -> Any:
+    """The value of a field before its first rewrite, if the log has it: the arguments of a call, the final text."""
+    if record.event == "ToolCalling" and field == "json" and record.about in reader.calls:
+        return reader.calls[record.about].json
     if record.event == "TurnEnding" and field == "value":
-        return teller.known.get(("text", ""), _UNKNOWN)
+        return reader.known.get(("text", ""), _UNKNOWN)
     return _UNKNOWN
 
 
-def _changed(name: str, before: Any, after: Any) -> str:
-    """One field of a rewrite: what it was, if that is known, and what it is. A JSON text is shown as it is."""
+def _change_text(name: str, before: Any, after: Any) -> str:
+    """One field of a rewrite: its old value, if known, and its new value. A JSON text is shown verbatim."""
     show = shown if name == "json" and isinstance(after, str) and isinstance(before, str) else _value
     was = "" if before is _UNKNOWN else f"{show(before)} → "
     return f"{shown(name)} {was or 'is now '}{show(after)}"
 
 
-@_tells(r.HookDecided)
-def _(teller: _Teller, record: r.HookDecided) -> Iterable[Told]:
+@_describes(r.HookDecided)
+def _(reader: _Reader, record: r.HookDecided) -> Iterable[Entry]:
     what = "shadow" if record.shadow else "decide"
     about = {"event": record.event, "about": record.about}
     side = _side_call(record.about)
     for hook, decision in record.answers:
-        said = f"{_at(hook, record.event)}{side}: {_decision(decision)}"
-        yield what, said + (", only recorded" if record.shadow else ""), {**about, "hook": hook, **_decided(decision)}
+        text = f"{_at(hook, record.event)}{side}: {_decision(decision)}"
+        yield what, text + (", only recorded" if record.shadow else ""), {**about, "hook": hook, **_decided(decision)}
     if len(record.answers) > 1:
         yield "verdict", f"on {record.event}: {_decision(record.verdict)}", {**about, **_decided(record.verdict)}
 
 
-@_tells(r.ToolDecided)
-def _(teller: _Teller, record: r.ToolDecided) -> Iterable[Told]:
-    if record.json is not None and record.call in teller.calls:
-        teller.calls[record.call] = teller.calls[record.call].replace(json=record.json)
-    call = _call(teller, record.call)
+@_describes(r.ToolDecided)
+def _(reader: _Reader, record: r.ToolDecided) -> Iterable[Entry]:
+    if record.json is not None and record.call in reader.calls:
+        reader.calls[record.call] = reader.calls[record.call].replace(json=record.json)
+    call = _call(reader, record.call)
     about = {"event": "ToolCalling", "about": record.call, "call": call, "tool": record.name or None}
     for hook, decision in record.answers:
         event = "Delegating" if hook in record.delegating else "ToolCalling"
         text = f"{_at(hook, event)} on {call}: {_decision(decision)}"
         yield "decide", text, {**about, "event": event, "hook": hook, **_decided(decision)}
     if not record.answers and not isinstance(record.verdict, Allow):
-        text = f"nobody spoke of {call}, so the agent's default holds: {_decision(record.verdict)}"
+        text = f"no answer for {call}, so the agent's default applies: {_decision(record.verdict)}"
         yield "decide", text, {**about, "hook": None, **_decided(record.verdict)}
     if len(record.answers) > 1:
         yield "verdict", f"on {call}: {_decision(record.verdict)}", {**about, **_decided(record.verdict)}
 
 
-@_tells(r.HookFailed)
-def _(teller: _Teller, record: r.HookFailed) -> Iterable[Told]:
+@_describes(r.HookFailed)
+def _(reader: _Reader, record: r.HookFailed) -> Iterable[Entry]:
     text = f"{_at(record.hook, record.event)} failed: {_error(record.error)}"
     data = {"event": record.event, "hook": record.hook, "error": record.error, "effect": record.effect}
     yield "failed", text + (f"; effect: {shown(record.effect)}" if record.effect else ""), data
 
 
-@_tells(r.ModelAttempted)
-def _(teller: _Teller, record: r.ModelAttempted) -> Iterable[Told]:
-    came = _error(record.error) if record.error is not None else _reply(record.reply)
-    text = f"attempt {record.attempt} at the model did not stand: {came}"
+@_describes(r.ModelAttempted)
+def _(reader: _Reader, record: r.ModelAttempted) -> Iterable[Entry]:
+    outcome = _error(record.error) if record.error is not None else _reply(record.reply)
+    text = f"attempt {record.attempt} at the model call was discarded: {outcome}"
     yield "attempt", text, {"of": "model", "attempt": record.attempt, "round": record.round, "error": record.error}
 
 
-@_tells(r.ModelReplied)
-def _(teller: _Teller, record: r.ModelReplied) -> Iterable[Told]:
+@_describes(r.ModelReplied)
+def _(reader: _Reader, record: r.ModelReplied) -> Iterable[Entry]:
     message = record.reply.message
-    teller.calls.update({call.id: call for call in message.tool_calls})
-    teller.known["text", ""] = message.text
+    reader.calls.update({call.id: call for call in message.tool_calls})
+    reader.known["text", ""] = message.text
     unmediated = sum(isinstance(part, OpaquePart) and not part.mediated for part in message.parts)
     text = _reply(record.reply)
-    text += "" if record.paid else " (no model was asked for it)"
+    text += "" if record.paid else " (no model was called for it)"
     text += " (cut short)" if message.partial else ""
     text += f" ({unmediated} parts were executed by the vendor: no hook was asked)" if unmediated else ""
-    wanted = [{"id": call.id, "tool": call.name, "json": call.json} for call in message.tool_calls]
-    data = {"reply": message.text, "calls": wanted, "finish": record.reply.finish, "round": record.round}
+    calls = [{"id": call.id, "tool": call.name, "json": call.json} for call in message.tool_calls]
+    data = {"reply": message.text, "calls": calls, "finish": record.reply.finish, "round": record.round}
     yield (
         "reply",
         text,
@@ -333,80 +333,84 @@ def _(teller: _Teller, record: r.ModelReplied) -> Iterable[Told]:
     )
 
 
-@_tells(r.ReplyRejected)
-def _(teller: _Teller, record: r.ReplyRejected) -> Iterable[Told]:
+@_describes(r.ReplyRejected)
+def _(reader: _Reader, record: r.ReplyRejected) -> Iterable[Entry]:
     by = ", ".join(record.by)
     text = f"the reply was rejected{f' by {shown(by)}' if by else ''}: {_quoted(record.feedback)}"
     yield "reject", text, {"by": record.by, "feedback": record.feedback}
 
 
-@_tells(r.ToolCalled)
-def _(teller: _Teller, record: r.ToolCalled) -> Iterable[Told]:
+@_describes(r.ToolCalled)
+def _(reader: _Reader, record: r.ToolCalled) -> Iterable[Entry]:
     if record.attempt > 1 or record.json is not None:
         changed = "" if record.json is None else f" with arguments that a wrap changed: {shown(record.json)}"
-        text = f"attempt {record.attempt} at {_call(teller, record.call)}{changed}"
+        text = f"attempt {record.attempt} at {_call(reader, record.call)}{changed}"
         yield "call", text, {"about": record.call, "attempt": record.attempt, "json": record.json}
 
 
-@_tells(r.UndoCalled)
-def _(teller: _Teller, record: r.UndoCalled) -> Iterable[Told]:
-    text = f"{shown(record.name)} was in doubt: what it may have done is being undone"
+@_describes(r.UndoCalled)
+def _(reader: _Reader, record: r.UndoCalled) -> Iterable[Entry]:
+    text = f"{shown(record.name)} was in doubt: its compensation was started"
     yield "undo", text, {"call": record.call, "name": record.name}
 
 
-@_tells(r.ToolAttempted)
-def _(teller: _Teller, record: r.ToolAttempted) -> Iterable[Told]:
-    size = 0 if record.result is None else len(record.result.text)  # no hook has cleaned what it says
-    came = _error(record.error) if record.error is not None else f"a result of {size} characters"
-    text = f"attempt {record.attempt} at {_call(teller, record.call)} did not stand: {came}"
+@_describes(r.ToolAttempted)
+def _(reader: _Reader, record: r.ToolAttempted) -> Iterable[Entry]:
+    size = 0 if record.result is None else len(record.result.text)  # no hook has redacted its content
+    outcome = _error(record.error) if record.error is not None else f"a result of {size} characters"
+    text = f"attempt {record.attempt} at {_call(reader, record.call)} was discarded: {outcome}"
     yield "attempt", text, {"of": record.call, "attempt": record.attempt, "error": record.error, "size": size}
 
 
-@_tells(r.ToolReturned)
-def _(teller: _Teller, record: r.ToolReturned) -> Iterable[Told]:
+@_describes(r.ToolReturned)
+def _(reader: _Reader, record: r.ToolReturned) -> Iterable[Entry]:
     status = record.result.status
     text = f"{shown(record.name)}{'' if status == 'ok' else f' ({status})'}: {_quoted(record.result.text)}"
     yield "result", text, {"about": record.call, "tool": record.name, "status": status, "result": record.result.text}
 
 
-@_tells(r.Delegated)
-def _(teller: _Teller, record: r.Delegated) -> Iterable[Told]:
+@_describes(r.Delegated)
+def _(reader: _Reader, record: r.Delegated) -> Iterable[Entry]:
     text = f"agent {shown(record.agent)} was given the task {_quoted(record.task)}, in session {shown(record.session)}"
     names = ("call", "session", "agent", "task", "tools", "tokens", "usd")
     yield "delegate", text, {name: getattr(record, name) for name in names}
 
 
-@_tells(r.Charged)
-def _(teller: _Teller, record: r.Charged) -> Iterable[Told]:
-    text = f"session {shown(record.session)} has spent {record.usage.total} tokens, which count here"
+@_describes(r.Charged)
+def _(reader: _Reader, record: r.Charged) -> Iterable[Entry]:
+    text = f"session {shown(record.session)} has spent {record.usage.total} tokens, which count in this turn"
     yield "charge", text, {"call": record.call, "session": record.session, "tokens": record.usage.total}
 
 
-@_tells(r.StepEnded)
-def _(teller: _Teller, record: r.StepEnded) -> Iterable[Told]:
+@_describes(r.StepEnded)
+def _(reader: _Reader, record: r.StepEnded) -> Iterable[Entry]:
     if record.messages is not None:
-        yield "message", "what entered the transcript is not simply reply and results", {"by": "MessageAdding"}
+        yield (
+            "message",
+            "the messages that entered the transcript differ from the reply and its results",
+            {"by": "MessageAdding"},
+        )
 
 
-@_tells(r.Evaluated)
-def _(teller: _Teller, record: r.Evaluated) -> Iterable[Told]:
+@_describes(r.Evaluated)
+def _(reader: _Reader, record: r.Evaluated) -> Iterable[Entry]:
     yield "vote", _vote(_vote_data(record)), _vote_data(record)
 
 
-@_tells(r.StopVetoed)
-def _(teller: _Teller, record: r.StopVetoed) -> Iterable[Told]:
+@_describes(r.StopVetoed)
+def _(reader: _Reader, record: r.StopVetoed) -> Iterable[Entry]:
     text = f"{_names(record.by)} vetoed the stop ({shown(record.reason)}): {_quoted(record.feedback)}"
     yield "veto", text, {"by": record.by, "reason": record.reason, "feedback": record.feedback}
 
 
-@_tells(r.Rewound)
-def _(teller: _Teller, record: r.Rewound) -> Iterable[Told]:
-    text = f"{_names(record.by)} went back to before step {record.to}; {record.length} messages stay"
+@_describes(r.Rewound)
+def _(reader: _Reader, record: r.Rewound) -> Iterable[Entry]:
+    text = f"{_names(record.by)} went back to before step {record.to}; {record.length} messages remain"
     yield "rewind", text, {"by": record.by, "to": record.to, "length": record.length}
 
 
-@_tells(r.Compacted)
-def _(teller: _Teller, record: r.Compacted) -> Iterable[Told]:
+@_describes(r.Compacted)
+def _(reader: _Reader, record: r.Compacted) -> Iterable[Entry]:
     start, end = record.range
     because = f" ({shown(record.reason)})" if record.reason else ""
     text = f"{shown(record.by)} compacted messages {start} to {end - 1}{because}: "
@@ -414,34 +418,34 @@ def _(teller: _Teller, record: r.Compacted) -> Iterable[Told]:
     yield "compacted", text, {name: getattr(record, name) for name in ("by", "range", "reason", "before", "after")}
 
 
-@_tells(r.ErrorHandled)
-def _(teller: _Teller, record: r.ErrorHandled) -> Iterable[Told]:
-    text = f"{_error(record.error)} ({shown(record.category)}): {record.action}, said by {shown(record.by)}"
+@_describes(r.ErrorHandled)
+def _(reader: _Reader, record: r.ErrorHandled) -> Iterable[Entry]:
+    text = f"{_error(record.error)} ({shown(record.category)}): {record.action}, decided by {shown(record.by)}"
     yield "error", text, {name: getattr(record, name) for name in ("error", "category", "action", "by")}
 
 
-@_tells(r.Asked)
-def _(teller: _Teller, record: r.Asked) -> Iterable[Told]:
-    teller.questions[record.id] = record
-    may = "" if record.approvers is None else f" of {_names(record.approvers)}"
-    text = f"{_at(_names(record.by), record.event)} asked{may}: {_quoted(record.question)}"
+@_describes(r.Asked)
+def _(reader: _Reader, record: r.Asked) -> Iterable[Entry]:
+    reader.questions[record.id] = record
+    approvers = "" if record.approvers is None else f" {_names(record.approvers)}"
+    text = f"{_at(_names(record.by), record.event)} asked{approvers}: {_quoted(record.question)}"
     names = ("id", "event", "by", "question", "allow", "approvers", "expires_at")
     yield "ask", text, {name: getattr(record, name) for name in names}
 
 
-@_tells(r.Answered)
-def _(teller: _Teller, record: r.Answered) -> Iterable[Told]:
-    asked = teller.questions.get(record.id)
-    question = f" to {_quoted(asked.question)}" if asked is not None else ""
-    who = "nobody in time, so by default" if record.expired else shown(record.by) or "a person"
+@_describes(r.Answered)
+def _(reader: _Reader, record: r.Answered) -> Iterable[Entry]:
+    asked = reader.questions.get(record.id)
+    question = f" {_quoted(asked.question)}" if asked is not None else ""
+    who = "no answer in time, so the default" if record.expired else shown(record.by) or "a person"
     data: Data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
     when = f", answered at {clock(record.answered_at)}" if record.answered_at else ""
     data["answered_at"] = record.answered_at or record.at or None
-    yield "answer", f"{who}{question}: {_resolution(record.answer)}{when}", data
+    yield "answer", f"{who} answered{question}: {_resolution(record.answer)}{when}", data
 
 
-@_tells(r.Suspended)
-def _(teller: _Teller, record: r.Suspended) -> Iterable[Told]:
+@_describes(r.Suspended)
+def _(reader: _Reader, record: r.Suspended) -> Iterable[Entry]:
     ids = [asked.id for asked in record.waiting_for]
     yield (
         "suspend",
@@ -450,54 +454,54 @@ def _(teller: _Teller, record: r.Suspended) -> Iterable[Told]:
     )
 
 
-@_tells(r.Resumed)
-def _(teller: _Teller, record: r.Resumed) -> Iterable[Told]:
-    other = bool(teller.pipeline) and record.pipeline != teller.pipeline
-    teller.pipeline = record.pipeline
-    text = "the turn goes on" + (" with other hooks or tools" if other else "")
+@_describes(r.Resumed)
+def _(reader: _Reader, record: r.Resumed) -> Iterable[Entry]:
+    other = bool(reader.pipeline) and record.pipeline != reader.pipeline
+    reader.pipeline = record.pipeline
+    text = "the turn continues" + (" with other hooks or tools" if other else "")
     text += f": {'; '.join(shown(line, 200) for line in record.drift)}" if record.drift else ""
     yield "resume", text, {"other_pipeline": other, "drift": record.drift}
 
 
-@_tells(r.SlotSet)
-def _(teller: _Teller, record: r.SlotSet) -> Iterable[Told]:
+@_describes(r.SlotSet)
+def _(reader: _Reader, record: r.SlotSet) -> Iterable[Entry]:
     text = f"{_who(record.by)} set {shown(record.slot)} to {_value(record.value)}"
     yield "slot", text, {"slot": record.slot, "value": record.value, "by": record.by}
 
 
-@_tells(r.SideReplied)
-def _(teller: _Teller, record: r.SideReplied) -> Iterable[Told]:
+@_describes(r.SideReplied)
+def _(reader: _Reader, record: r.SideReplied) -> Iterable[Entry]:
     text = f"{_who(record.by)} asked a model beside the turn: {_reply(record.reply)}"
     yield "side call", text, {"by": record.by, "reply": record.reply.text}
 
 
-@_tells(r.CancelRequested)
-def _(teller: _Teller, record: r.CancelRequested) -> Iterable[Told]:
-    text = "somebody cancelled the turn" + (f": {shown(record.reason)}" if record.reason else "")
+@_describes(r.CancelRequested)
+def _(reader: _Reader, record: r.CancelRequested) -> Iterable[Entry]:
+    text = "the turn was asked to cancel" + (f": {shown(record.reason)}" if record.reason else "")
     yield "cancel", text, {"reason": record.reason}
 
 
-@_tells(r.InboxTaken)
-def _(teller: _Teller, record: r.InboxTaken) -> Iterable[Told]:
-    yield "inbox", f"{shown(record.entry)} from outside was taken in", {"key": record.key, "entry": record.entry}
+@_describes(r.InboxTaken)
+def _(reader: _Reader, record: r.InboxTaken) -> Iterable[Entry]:
+    yield "inbox", f"{shown(record.entry)} was read from the inbox", {"key": record.key, "entry": record.entry}
 
 
-@_tells(r.Concluded)
-def _(teller: _Teller, record: r.Concluded) -> Iterable[Told]:
+@_describes(r.Concluded)
+def _(reader: _Reader, record: r.Concluded) -> Iterable[Entry]:
     if record.text is not None:
-        teller.known["text", ""] = record.text
-        yield "conclude", f"the answer is to be {_quoted(record.text)}", {"answer": record.text}
+        reader.known["text", ""] = record.text
+        yield "conclude", f"the answer will be {_quoted(record.text)}", {"answer": record.text}
 
 
-@_tells(r.TurnEnded)
-def _(teller: _Teller, record: r.TurnEnded) -> Iterable[Told]:
+@_describes(r.TurnEnded)
+def _(reader: _Reader, record: r.TurnEnded) -> Iterable[Entry]:
     if record.text is not None:
-        told = f"the answer is {_quoted(record.text)}" if record.text else "no answer is handed out"
-        yield "end", told, {"answer": record.text}
+        text = f"the answer is {_quoted(record.text)}" if record.text else "no answer is returned"
+        yield "end", text, {"answer": record.text}
 
 
-@_tells(r.Unknown)
-def _(teller: _Teller, record: r.Unknown) -> Iterable[Told]:
+@_describes(r.Unknown)
+def _(reader: _Reader, record: r.Unknown) -> Iterable[Entry]:
     yield "unknown", f"a record of a kind this version does not know: {shown(record.name)}", {"kind": record.name}
 
 
@@ -505,7 +509,7 @@ def _(teller: _Teller, record: r.Unknown) -> Iterable[Told]:
 
 
 def _side_call(about: str) -> str:
-    """Of a decision on a side call: who asked."""
+    """For a decision on a side call: who asked."""
     asker = about.rsplit(":", 1)[-1].split("#")[0]
     return f" on the side call of {shown(asker)}" if about.startswith("side:") else ""
 
@@ -515,7 +519,7 @@ def _at(hook: str, event: str) -> str:
 
 
 def _who(name: str) -> str:
-    return shown(name) or "somebody"
+    return shown(name) or "unknown"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -527,20 +531,20 @@ def _quoted(text: str) -> str:
 
 
 def _decision(decision: Any) -> str:
-    """A decision and what it says: `Deny, "too big"`."""
+    """A decision with its details: `Deny, "too big"`."""
     if isinstance(decision, Vote):
         return f"Vote.{decision.name}"
     if decision is None:
-        return "nobody answered"
-    said = [
+        return "no answer"
+    details = [
         _quoted(value) if isinstance(value, str) else f"{name}={_value(value)}"
         for name, value in _fields(decision).items()
-        if value not in (None, "", ()) and name in _SAYING
+        if value not in (None, "", ()) and name in _SHOWN_FIELDS
     ]
-    return ", ".join([type(decision).__name__, *said])
+    return ", ".join([type(decision).__name__, *details])
 
 
-_SAYING = ("reason", "question", "feedback", "note", "reply", "to", "value", "delay", "approvers")
+_SHOWN_FIELDS = ("reason", "question", "feedback", "note", "reply", "to", "value", "delay", "approvers")
 
 
 def _decided(decision: Any) -> Data:
@@ -564,7 +568,7 @@ def _resolution(answer: Any) -> str:
         case Reject(message=message):
             return "rejected" + (f": {_quoted(message)}" if message else "")
         case Respond(text=text):
-            return f"answered in its place: {_quoted(text)}"
+            return f"responded: {_quoted(text)}"
         case _:
             return _value(answer)
 
@@ -574,20 +578,20 @@ def _error(error: Any) -> str:
 
 
 def _reply(reply: Any) -> str:
-    """What a reply says: its text, its calls."""
+    """A reply in words: its text and its calls."""
     if reply is None:
         return "nothing"
-    wanted = [f"calls {shown(call.name)} {shown(call.json)}" for call in reply.tool_calls]
-    return "; ".join([*([_quoted(reply.text)] if reply.text or not wanted else []), *wanted])
+    calls = [f"calls {shown(call.name)} {shown(call.json)}" for call in reply.tool_calls]
+    return "; ".join([*([_quoted(reply.text)] if reply.text or not calls else []), *calls])
 
 
-def _call(teller: _Teller, call_id: str) -> str:
-    call = teller.calls.get(call_id)
+def _call(reader: _Reader, call_id: str) -> str:
+    call = reader.calls.get(call_id)
     return f"call {shown(call_id)}" if call is None else f"{shown(call.name)} {shown(call.json, 40)}"
 
 
 def _value(value: Any) -> str:
-    """A plain value, short: the words of a message, anything else as JSON."""
+    """A plain value, shortened: the text of a message, anything else as JSON."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, dict) and isinstance(value.get("parts"), list):
@@ -609,11 +613,11 @@ def _vote_data(record: r.Evaluated) -> Data:
 def _vote(data: Data) -> str:
     cast = [shown(name) + (f" ({shown(why)})" if why else "") for name, why in data["by"]]
     if data["vote"] is None:
-        return "nobody voted, so it stops"
-    return f"{data['vote']}, cast by {', '.join(cast) or 'nobody'}"
+        return "no votes, so the turn stops"
+    return f"{data['vote']}, cast by {', '.join(cast)}" if cast else f"{data['vote']}"
 
 
-# ---------------------------------------------------------------- plain data, and what was spent
+# ---------------------------------------------------------------- plain data, and usage
 
 
 def _plain(value: Any) -> Any:
@@ -629,7 +633,7 @@ def _all(records: Sequence[r.Record], kind: type[_R]) -> list[_R]:
 
 
 def _spent(records: Sequence[r.Record]) -> Usage:
-    """What the turn spent: all that a model was asked, whether it stood or not, by children too."""
+    """What the turn spent: all replies of models, including discarded ones and those of sub-agents."""
     charged = [record.usage for record in _all(records, r.Charged)]
     asked = [record for record in records if isinstance(record, r.ModelAttempted | r.ModelReplied | r.SideReplied)]
     paid = [record.reply.usage for record in asked if record.reply is not None and getattr(record, "paid", True)]
@@ -652,12 +656,12 @@ def _lines(data: Data) -> list[str]:
         lines.append(entry(label, text, indent=0, column=_COLUMN))
     for part in data["parts"]:
         lines += ["", _TITLES.get(part["place"], f"Step {part['place']}")]
-        for told in part["entries"]:
-            if told["at"] is not None and date(told["at"]) != day:
-                day = date(told["at"])
+        for one in part["entries"]:
+            if one["at"] is not None and date(one["at"]) != day:
+                day = date(one["at"])
                 lines.append(f"  {day} (UTC)")
-            label = f"{clock(told['at'])}  {told['what']}"
-            lines.append(entry(label, told["text"], indent=2, column=_COLUMN + len(clock(None)) + 2))
+            label = f"{clock(one['at'])}  {one['what']}"
+            lines.append(entry(label, one["text"], indent=2, column=_COLUMN + len(clock(None)) + 2))
     return [*lines, "", f"Spent: {_usage(data['usage'])}"]
 
 
@@ -669,9 +673,9 @@ def _ending(data: Data) -> Iterable[tuple[str, str]]:
     if ended["vote"] is not None:
         yield "last vote", _vote(ended["vote"])
     if ended["unreviewed"]:
-        yield "unreviewed", f"hooks that should have looked at it failed: {_names(ended['unreviewed'])}"
+        yield "unreviewed", f"hooks that should have reviewed it failed: {_names(ended['unreviewed'])}"
     if data["message"] is not None:
-        yield "asked", _quoted(data["message"])
+        yield "message", _quoted(data["message"])
     if data["began"] is not None:
         yield "began", f"{date(data['began'])} {clock(data['began'])} UTC"
         if ended["at"] is not None:
@@ -681,15 +685,16 @@ def _ending(data: Data) -> Iterable[tuple[str, str]]:
 
 
 def _times(record: r.Record) -> Data:
-    """When a record was written, and how long the hook took if one spoke."""
+    """When a record was written, and how long the hook took, if one answered."""
     took: float = getattr(record, "took", 0.0)
     return {"at": record.at or None, **({"took": took} if took else {})}
 
 
 _SLOW = 0.01
-"""The text tells of hooks that took at least this long, in seconds."""
+"""The text names the duration of hooks that took at least this long, in seconds."""
 
 
 def _usage(usage: Data) -> str:
     cost = "cost unknown" if usage["cost"] is None else f"{usage['cost']:.4f} USD"
-    return f"{usage['requests']} requests, {usage['input']} tokens in, {usage['output']} out, {cost}"
+    requests = "1 request" if usage["requests"] == 1 else f"{usage['requests']} requests"
+    return f"{requests}, {usage['input']} tokens in, {usage['output']} out, {cost}"

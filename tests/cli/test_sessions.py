@@ -271,10 +271,10 @@ def test_a_session_is_exported_and_imported(folder):
 def test_what_cannot_be_imported_is_told(folder):
     fill("rent")
     windlass("sessions", "export", "rent", "-o", "rent.jsonl")
-    refused(windlass("sessions", "import", "rent.jsonl"), "'rent' is there already")
+    refused(windlass("sessions", "import", "rent.jsonl"), "'rent' already exists")
     whole = Path("rent.jsonl").read_text()
     Path("rent.jsonl").write_text(whole.replace("Pay the rent.", "Pay the boss."))
-    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "not those that were exported")
+    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "differ from the exported ones")
     Path("rent.jsonl").write_text(whole[: len(whole) // 2])
     refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"))
     Path("rent.jsonl").write_bytes(b"\xff\xfe\x00 no text at all")

@@ -183,7 +183,7 @@ async def test_a_compensation_gets_the_arguments_and_the_key():
     assert (done.status, desk.ran, desk.undone) == ("interrupted", [], [(7, "s/1/1")])
     assert "has been undone" in done.content[0].text
     told = str(await desk.agent(store).why("s"))
-    assert "book was in doubt: what it may have done is being undone" in told
+    assert "book was in doubt: its compensation was started" in told
 
 
 async def test_a_compensation_that_fails_is_told_and_not_repeated():
@@ -268,16 +268,16 @@ async def test_a_step_that_was_open_when_the_turn_was_concluded_is_closed_on_res
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"in_doubt": "rerun"}, 'it is unsafe, so in_doubt="rerun" would repeat what may have happened'),
+        ({"in_doubt": "rerun"}, 'it is unsafe, so in_doubt="rerun" could repeat an effect that has already happened'),
         ({"in_doubt": "compensate"}, "needs a function that undoes a call"),
-        ({"in_doubt": "tell", "compensate": print}, 'with in_doubt="tell" nobody calls compensate'),
-        ({"in_doubt": "ask", "compensate": print}, 'with in_doubt="ask" nobody calls compensate'),
+        ({"in_doubt": "tell", "compensate": print}, 'with in_doubt="tell" compensate is never called'),
+        ({"in_doubt": "ask", "compensate": print}, 'with in_doubt="ask" compensate is never called'),
         ({"compensate": "undo"}, "compensate='undo' cannot be called"),
         ({"effect": "pure", "in_doubt": "ask"}, "it is pure: nothing can be in doubt"),
         ({"effect": "pure", "compensate": print}, "it is pure: nothing can be in doubt"),
         ({"in_doubt": "maybe"}, "option 'in_doubt' is 'maybe'"),
-        ({"compensate": lambda chair: None}, "its compensation asks for 'chair', which a call does not have"),
-        ({"compensate": lambda turn: None}, "its compensation asks for 'turn', which a call does not have"),
+        ({"compensate": lambda chair: None}, "its compensation has a parameter 'chair' that the call does not have"),
+        ({"compensate": lambda turn: None}, "its compensation has a parameter 'turn' that the call does not have"),
         ({"compensate": lambda seat, /: None}, "it gets the arguments of the call and idempotency_key, by name"),
     ],
 )
