@@ -329,7 +329,10 @@ def test_a_gate_that_fails_counts_as_its_event_says(event):
         (lambda agent: agent.inject(StepStarting, optional=True, name="x")(silent), "skipped and recorded"),
         (lambda agent: agent.wrap(Step, name="x")(passing), "the error propagates"),
         (lambda agent: agent.observe(ModelReplied, name="x")(silent), "the turn is not affected"),
-        (lambda agent: agent.observe(ModelReplied, durable=True, name="x")(silent), "3 tries in all; then the fact is skipped"),
+        (
+            lambda agent: agent.observe(ModelReplied, durable=True, name="x")(silent),
+            "3 tries in all; then the fact is skipped",
+        ),
     ],
 )
 def test_the_kind_of_a_hook_decides_what_its_failure_means(register, fails):

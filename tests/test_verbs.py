@@ -10,7 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ForwardRef, get_args
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -32,7 +32,9 @@ from windlass import (
     tool,
 )
 from windlass._hooks import dispatch
+from windlass.decisions import Vote
 from windlass.errors import RegistrationError
+from windlass.events import EVENTS, Event
 from windlass.messages import Message, ModelReply, TextPart, ThinkingPart
 from windlass.testing import ScriptedModel, calls, says
 
@@ -396,7 +398,7 @@ async def test_what_requests_share_cannot_be_changed_but_copied():
     agent.observe(ModelCalled, wait=True)(lambda fact: seen.append(fact.request.tools[0]))
     await agent.run("go")
     [spec] = seen
-    with pytest.raises(TypeError, match="with a copy of it"):
+    with pytest.raises(TypeError, match="pass a changed copy"):
         spec.schema["properties"]["a"] = {}
     for changed in (copy.deepcopy(spec.schema), copy.deepcopy(spec).schema):
         changed["properties"]["a"]["description"] = "the first"
@@ -406,3 +408,16 @@ async def test_what_requests_share_cannot_be_changed_but_copied():
     assert again == spec
     with pytest.raises(TypeError, match="cannot be changed"):
         again.schema["required"].append("c")
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+def test_the_type_parameters_of_an_event_say_the_same_as_its_ranks_and_payload(event):
+    """Type checkers read the parameters, the kernel reads the class attributes."""
+    [base] = [base for base in event.__orig_bases__ if base.__origin__ is Event]
+    itself, decisions, payload = get_args(base)
+    assert itself == ForwardRef(event.__name__)
+    if decisions is Vote:
+        assert event.ranks == tuple(Vote)
+    else:
+        assert decisions == ForwardRef(" | ".join(rank.__name__ for rank in event.ranks))
+    assert (payload is type(None)) == (event.payload is None)

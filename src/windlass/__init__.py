@@ -259,7 +259,7 @@ _LAZY = {"Explanation": ".explaining", "Why": ".why"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names that most programs do not need on first access."""
+    """Import rarely used public names on first access."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name], __name__), name)

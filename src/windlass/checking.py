@@ -1,4 +1,4 @@
-"""Checks values from user code once, where they enter: a value that a log could not return is refused.
+"""Checks values from user code once, where they enter: a value that a log could not return unchanged is refused.
 
 Each function returns the value as a log returns it, which is usually the value itself: common shapes are checked by
 hand, in a fraction of a microsecond. Anything unusual is converted: a list of parts becomes a tuple. The error is a

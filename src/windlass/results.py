@@ -23,7 +23,7 @@ OutputT = TypeVar("OutputT")
 class Result(Generic[OutputT]):
     """The end of a turn, or its suspension: its text, its outcome and its cost.
 
-    Stopped, suspended and failed turns are results like any other. Reading `text` or `output` of a turn that has none
+    Stopped, suspended and failed turns are results like any other. Reading `text` or `output` of a turn without one
     raises an error that says why; `partial_text`, `state.text` and `repr` never raise.
     """
 

@@ -326,7 +326,7 @@ class Tool(Generic[P, R]):
         return fn(*values[:count], **named, **(supplied or {}))
 
     def undo(self, values: tuple[Any, ...], key: str) -> Any:
-        """Call the compensation with those of the arguments and the key that it has parameters for."""
+        """Call the compensation with the arguments and the key, as far as it has parameters for them."""
         assert self.compensate is not None
         supplied = {name for name, _ in self.supplied}
         asked = [p.name for p in self._parameters if p.name not in supplied]
@@ -337,7 +337,7 @@ class Tool(Generic[P, R]):
         return self.compensate(**arguments)
 
     def _decode_empty(self, json: str, problem: Exception) -> Arguments:
-        """Read no text at all, or null, as no arguments; anything else that failed to decode raises an error."""
+        """Accept a blank text or null as no arguments; raise an error for any other text."""
         text = json.strip()
         if not text or (text == "null" and not self.spec.schema["properties"]):
             return self.decode("{}")
@@ -376,8 +376,8 @@ def tool(
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a tool: `@tool`, or `@tool(effect="pure", ...)`.
 
-    `effect` says what a repeated call does: `pure` (nothing), `idempotent` (no more than one, given the same
-    `idempotency_key`) or `unsafe`. `retry="safe"` allows a second attempt at an unsafe call. `inline` runs a sync
+    `effect` says what a repeated call does: `pure` (nothing), `idempotent` (no more than the first, given the
+    same `idempotency_key`) or `unsafe`. `retry="safe"` allows a second attempt at an unsafe call. `inline` runs a sync
     function on the event loop instead of a thread, `sequential` keeps other calls of the step from running beside it,
     `timeout` is in seconds.
 
@@ -525,8 +525,8 @@ def _type_problem(given: Mapping[str, Any], problem: str) -> tuple[str, tuple[st
     path = re.search(r"\$\.(\w+)[^`]*", place)
     if path is None:
         return _cut(problem, 4 * _EXCERPT), ()
-    came = f"it came as {_as_json(given[path[1]])}"
-    return f"parameter {path[1]!r} (at {path[0]}): {_cut(why, 4 * _EXCERPT)}; {came}", (path[1],)
+    value = f"it came as {_as_json(given[path[1]])}"
+    return f"parameter {path[1]!r} (at {path[0]}): {_cut(why, 4 * _EXCERPT)}; {value}", (path[1],)
 
 
 def _usage(tool: Tool[..., Any]) -> str:

@@ -377,16 +377,16 @@ def _pending_answers(records: Sequence[Record], calls: set[str], child_questions
         if isinstance(record, TurnStarted | TurnEnded | StepEnded):
             pending.clear()
         elif isinstance(record, ToolCalled | UndoCalled | ToolReturned):
-            pending = {name: found for name, found in pending.items() if name in calls and name != record.call}
+            pending = {name: places for name, places in pending.items() if name in calls and name != record.call}
         elif isinstance(record, ModelReplied | ReplyRejected | MessageAdded | Concluded):
-            pending = {name: found for name, found in pending.items() if name in calls}
+            pending = {name: places for name, places in pending.items() if name in calls}
         elif isinstance(record, Asked | Answered) and record.id in child_questions:
             continue
         elif isinstance(record, Answered):
             pending.setdefault(about, []).append(index)
         elif about in pending:
             pending[about].append(index)
-    return {index for found in pending.values() for index in found}
+    return {index for places in pending.values() for index in places}
 
 
 def _about(record: Record, calls: set[str]) -> str:

@@ -91,8 +91,8 @@ class _Reader:
         step = getattr(record, "step", None)
         about = getattr(record, "about", None) or getattr(record, "call", None) or getattr(record, "id", None)
         if step is None and isinstance(about, str) and about.startswith(f"{self.session}/"):
-            found = re.match(r"\d+(?=/|$)", about[len(self.session) + 1 :])
-            step = int(found[0]) if found is not None else None
+            number = re.match(r"\d+(?=/|$)", about[len(self.session) + 1 :])
+            step = int(number[0]) if number is not None else None
         return step or self.place
 
     # ------------------------------------------------------------ why it ended
@@ -180,9 +180,9 @@ class _Reader:
         for record in reversed(self.records):
             if isinstance(record, r.HookDecided | r.ToolDecided) and not getattr(record, "shadow", False):
                 at = getattr(record, "event", "ToolCalling")
-                found = [name for name, decision in record.answers if isinstance(decision, kind)]
-                if found and not _side_call(getattr(record, "about", "")) and event in (None, at):
-                    return found
+                names = [name for name, decision in record.answers if isinstance(decision, kind)]
+                if names and not _side_call(getattr(record, "about", "")) and event in (None, at):
+                    return names
             if isinstance(record, r.ErrorHandled) and kind is Halt and record.action == "halt":
                 return [record.by]
             if isinstance(record, r.Answered) and kind in (Halt, Deny) and isinstance(record.answer, Reject):
