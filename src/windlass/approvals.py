@@ -116,7 +116,7 @@ def child_refused(session: str, parent: str) -> SessionError:
     """The error for running, resuming or forking a sub-agent's session by itself, outside its parent's guards."""
     return SessionError(
         f"session {session!r} belongs to a sub-agent, which runs only inside the call of session {parent!r} that "
-        f"started it: resume or fork {parent!r} instead",
+        f"started it: resume {parent!r}, or fork that session",
         session=session,
     )
 

@@ -36,7 +36,7 @@ class ThinkingDelta(Delta, frozen=True, tag="thinking_delta", tag_field="kind"):
 
 
 class ArgumentsDelta(Delta, frozen=True, tag="arguments_delta", tag_field="kind"):
-    """A piece of the JSON of a call's arguments. `call` is Windlass's id of the call and `name` the tool, once known."""
+    """A piece of the JSON of a call's arguments. `call` is Windlass's id of the call, `name` the tool, once known."""
 
     call: str = ""
     name: str = ""

@@ -146,7 +146,7 @@ async def test_an_unknown_model_has_no_cost_and_a_limit_of_money_says_so(vendor,
     assert isinstance(result.outcome, Stopped)
     told = str(result.why())
     said_by = "unheard-of-1" if vendor is BEDROCK else "unheard-of-1-2026"
-    assert f"last by '{said_by}'" in " ".join(told.split())
+    assert f"(last model: '{said_by}')" in " ".join(told.split())
     assert "the cost is unknown" in told
     assert "cost unknown" in told
 
