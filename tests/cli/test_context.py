@@ -61,13 +61,13 @@ def test_a_chart_shows_what_filled_the_window(folder):
     done = show("s1", "--context", "2")
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert lines[0] == "What scripted was shown at step 2 (turn 1) of session s1"
+    assert lines[0] == "What scripted saw at step 2 (turn 1) of session s1"
     rows = {line[2:18].strip(): line for line in lines[2 : lines.index("", 2)]}
     assert {"result of search", "system", "remember", "tool search", "user", "assistant"} <= set(rows)
     assert rows["result of search"].count("█") > rows["remember"].count("█")
     assert "total" in done.output
-    assert "1,400 tokens (as the vendor counts), 17.5% of a window of 8,000" in done.output
-    assert "640 tokens, says the vendor" in done.output
+    assert "1,400 tokens (counted by the vendor), 17.5% of a window of 8,000" in done.output
+    assert "640 tokens, according to the vendor" in done.output
     assert "not exact: parts that 'clock' injected are kept out of the log" in done.output
     assert "\x1b" not in done.output
 
@@ -97,13 +97,13 @@ def test_an_audit_has_the_request_as_it_left(folder):
     ("arguments", "said"),
     [
         (["nobody", "--context", "1"], "there is no session 'nobody'"),
-        (["quiet", "--context", "1"], "no model was asked in session 'quiet'"),
-        (["s1", "--context", "9"], "there is no step 9 in session 's1'; models were asked at 1 to 5"),
+        (["quiet", "--context", "1"], "session 'quiet' has no model calls"),
+        (["s1", "--context", "9"], "there is no step 9 in session 's1'; models were called at steps 1 to 5"),
         (["s1", "--context", "0"], "there is no step 0 in session 's1'"),
-        (["s1", "--context", "4"], "no model was asked at step 4 of session 's1'"),
-        (["s1", "--audit", "audit.db"], "name its step with --context"),
+        (["s1", "--context", "4"], "no model was called at step 4 of session 's1'"),
+        (["s1", "--audit", "audit.db"], "name the step with --context"),
         (["s1", "--context", "1", "--audit", "nothing.db"], "does not exist"),
-        (["s1", "--context", "1", "--audit", "logs.db"], "logs.db is no file of an Audit"),
+        (["s1", "--context", "1", "--audit", "logs.db"], "logs.db is not an Audit file"),
     ],
 )
 def test_what_cannot_be_shown_is_said(folder, arguments, said):
@@ -119,4 +119,4 @@ def test_a_step_that_an_audit_does_not_have_is_said(folder):
     audit.close()
     done = show("s1", "--context", "1", "--audit", "audit.db")
     assert done.exit_code == 1
-    assert "audit.db has no request of session 's1'" in done.output
+    assert "audit.db has no requests of session 's1'" in done.output

@@ -140,7 +140,7 @@ def test_the_store_is_named_by_an_option_a_variable_or_the_default(folder, monke
     ids=" ".join,
 )
 def test_a_store_that_nobody_knows_is_refused(folder, command):
-    refused(windlass(*command, store="mysql://there"), "no store is known for 'mysql://there'")
+    refused(windlass(*command, store="mysql://there"), "'mysql://there' is not the address of a store")
 
 
 def test_a_store_in_memory_has_nothing_to_show(folder):
@@ -214,7 +214,7 @@ def test_chains_are_verified(folder):
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == ["hello", "rent"]
-    assert all("records hold, head " in line for line in lines)
+    assert all("records verified, head " in line for line in lines)
     assert windlass("sessions", "verify", "rent").output.splitlines() == [line for line in lines if "rent" in line]
 
 
@@ -236,7 +236,7 @@ def test_a_log_that_was_cut_short_is_found_and_not_resumed(folder):
         (last,) = database.execute("SELECT max(seq) FROM batches WHERE session = ?", (number,)).fetchone()
         database.execute("DELETE FROM batches WHERE session = ? AND seq = ?", (number, last))
     database.close()
-    words = ("'rent'", f"broken at record {last}", "ends before what the session's row says")
+    words = ("'rent'", f"broken at record {last}", "it ends early: the session's row says that it has")
     refused(windlass("sessions", "verify"), *words)
     refused(windlass("sessions", "verify", "rent"), *words)
     assert windlass("sessions", "verify", "hello").exit_code == 0
@@ -301,8 +301,8 @@ def test_a_session_is_erased_if_its_user_means_it(folder):
 def test_what_was_injected_is_pruned(folder):
     fill("rent")
     finished("hello")
-    assert windlass("sessions", "prune").output == "0 batches got smaller\n"
-    assert windlass("sessions", "prune", "--days", "-1").output == "1 batches got smaller\n"
+    assert windlass("sessions", "prune").output == "0 batches pruned\n"
+    assert windlass("sessions", "prune", "--days", "-1").output == "1 batches pruned\n"
     assert "It is Monday." not in windlass("show", "hello", "--records", "--json").output
     assert "1 batches pruned" in windlass("sessions", "verify", "hello").output
 
@@ -344,7 +344,7 @@ def test_what_is_asked_is_listed(folder):
     assert 'pay {"euros":5}' in result.output
     assert "answers: approve, edit, reject, respond" in result.output
     assert "food" not in windlass("approve", "rent").output
-    assert windlass("approve", "nobody").output == "nothing is asked\n"
+    assert windlass("approve", "nobody").output == "no open questions\n"
 
 
 def test_the_question_of_a_sub_agent_is_listed_once_where_it_can_be_resumed(folder):
@@ -359,7 +359,7 @@ def test_the_question_of_a_sub_agent_is_listed_once_where_it_can_be_resumed(fold
     assert "top  top/1/1/1/1  Pay 5 euros?" in windlass("approve").output
     assert "top/1/1  top/1/1/1/1  Pay 5 euros?" in windlass("approve", "top/1/1").output
     result = windlass("approve", "top/1/1", "top/1/1/1/1")
-    assert result.output == "approve: kept for the next resume of top\n"
+    assert result.output == "approve: saved for the next resume of top\n"
 
 
 def test_who_answers_is_noted_even_if_nobody_says_so(folder, monkeypatch):
@@ -386,14 +386,14 @@ EDITED = '[Before this call ran, ann changed its arguments to {"euros":3,"x":""}
 def test_an_answer_counts_when_the_session_is_resumed(folder, options, word, text, paid):
     fill("rent")
     result = windlass("approve", "rent", "rent/1/1", *options, "--by", "ann")
-    assert (result.exit_code, result.output) == (0, f"{word}: kept for the next resume of rent\n")
+    assert (result.exit_code, result.output) == (0, f"{word}: saved for the next resume of rent\n")
     assert not Path("paid").exists()
     result = windlass("resume", "counter:agent", "rent")
     assert (result.exit_code, result.stdout) == (0, f"{text}\n")
     assert "rent: completed" in result.stderr
     assert (Path("paid").read_text() if Path("paid").exists() else None) == paid
     assert '"by":"ann"' in windlass("show", "rent", "--records", "--json").output
-    assert windlass("approve").output == "nothing is asked\n"
+    assert windlass("approve").output == "no open questions\n"
 
 
 @pytest.mark.parametrize("agent", [True, False])
@@ -425,7 +425,7 @@ def test_an_agent_is_asked_in_its_own_store(folder, monkeypatch):
     assert (result.exit_code, "leave out --store" in result.stderr) == (2, True)
     Path("forgetful.py").write_text("from counter import *\nagent = Agent(FunctionModel(reply))\n")
     result = windlass("approve", "--agent", "forgetful", store=None)
-    assert (result.exit_code, "in memory has nothing to show" in result.stderr) == (2, True)
+    assert (result.exit_code, "in-memory store has nothing to show" in result.stderr) == (2, True)
     result = windlass("approve", "--agent", "nowhere", store=None)
     assert (result.exit_code, "nowhere" in result.stderr) == (2, True)
 
@@ -526,7 +526,7 @@ def test_an_answered_question_is_not_listed(folder):
     listed = windlass("approve").output
     assert "rent" not in listed
     assert "food" in listed
-    assert windlass("approve", "rent").output == "nothing is asked\n"
+    assert windlass("approve", "rent").output == "no open questions\n"
 
 
 def test_the_list_says_who_may_answer_and_until_when(folder):

@@ -1,23 +1,23 @@
-"""The `windlass` command: a group whose sub-commands are imported only when they are used."""
+"""The `windlass` command: a group that imports each sub-command only when it is used."""
 
 from importlib import import_module
 
 import click
 
-# name: (where the command is, what the list of commands says about it)
+# name: (import path of the command, short help for the list of commands)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "approve": ("windlass.cli.approve:approve", "See what is asked, and answer."),
-    "demo": ("windlass.cli.demo:demo", "Watch an agent work, without a key or a network."),
-    "explain": ("windlass.cli.explain:explain", "Show what an agent is compiled to, like a query plan."),
-    "local": ("windlass.cli.local:local", "Fetch and list models that run on this machine."),
-    "resume": ("windlass.cli.resume:resume", "Go on with a turn that waits or was interrupted."),
+    "approve": ("windlass.cli.approve:approve", "List open questions, and answer one."),
+    "demo": ("windlass.cli.demo:demo", "Watch an agent work, without an API key or a network."),
+    "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
+    "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),
+    "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
-    "show": ("windlass.cli.show:show", "Show a session as its log tells it."),
+    "show": ("windlass.cli.show:show", "Show a session from its log."),
 }
 
 
 class LazyCommand(click.Command):
-    """The place of a command in the list: its name and short help, and where the real one is."""
+    """A placeholder in the list of commands: a name, a short help and the import path of the real command."""
 
     def __init__(self, name: str, target: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
@@ -28,12 +28,12 @@ class LazyCommand(click.Command):
         module, _, attribute = self.target.partition(":")
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{self.target} should be the command {self.name!r}, but is {command!r}")
+            raise TypeError(f"{self.target} must be the command {self.name!r}, but it is {command!r}")
         return command
 
 
 class LazyGroup(click.Group):
-    """A group that puts the real command in the place of a lazy one, once the user has named it."""
+    """A group that replaces a lazy command by the real one when the user names it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -51,4 +51,4 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="windlass")
 def main() -> None:
-    """Run LLM agents, and look into what they did."""
+    """Run LLM agents, and inspect what they did."""

@@ -1,4 +1,4 @@
-"""The `approve` command: see what is asked, and answer."""
+"""The `approve` command: list open questions, and answer one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .stores import store_option, with_store
 
 @click.command()
 @store_option
-@agent_option("The agent that asks: its own store is used, and its secrets are masked in the answer.")
+@agent_option("The agent that asked: use its store, and mask its secrets in the answer.")
 @click.argument("session", required=False)
 @click.argument("question", required=False)
-@click.option("--reject", "message", help="Say no, with a message to the model.")
-@click.option("--edit", "arguments", help="Say yes to these arguments instead, a JSON object.")
-@click.option("--respond", "text", help="Do not run it: the model reads this text as the result.")
-@click.option("--by", help="Who answers; if you do not say, the name you are logged in with.")
+@click.option("--reject", "message", help="Reject, with a message to the model.")
+@click.option("--edit", "arguments", help="Approve, but with these arguments instead: a JSON object.")
+@click.option("--respond", "text", help="Do not run the tool: the model reads this text as its result.")
+@click.option("--by", help="Who answers; by default, your login name.")
 @click.pass_context
 def approve(
     ctx: click.Context,
@@ -43,13 +43,14 @@ def approve(
     text: str | None,
     by: str | None,
 ) -> None:
-    """Answer a question of a session; without one, list what is asked.
+    """Answer a question of a session. Without QUESTION, list the open questions.
 
-    The answer is kept in the session's inbox and counts when the session is resumed, or at once if it is running. What
-    the agent names as secrets is masked when it takes the answer; with --agent, before it is kept.
+    The answer waits in the session's inbox. It takes effect when the session is resumed, or at once if the session is
+    running. The agent masks its secrets when it reads the answer; with --agent, they are masked before the answer is
+    stored.
     """
     if agent is not None and ctx.get_parameter_source("address") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--agent has a store of its own: leave out --store")
+        raise click.UsageError("--agent has its own store: leave out --store")
     where = address if agent is None else agent.store
     if session is None or question is None:
         _list(where, session)
@@ -65,7 +66,7 @@ def approve(
         return _top(session, asking)
 
     top = with_store(where, work)
-    click.echo(f"{type(answer).__name__.lower()}: kept for the next resume of {top}")
+    click.echo(f"{type(answer).__name__.lower()}: saved for the next resume of {top}")
 
 
 def _login() -> str | None:
@@ -76,16 +77,16 @@ def _login() -> str | None:
 
 
 def _top(session: str, asking: Iterable[str]) -> str:
-    """The session to resume: that of a sub-agent goes on with the one above it that asks the same."""
+    """The session to resume: for a sub-agent, the topmost parent session that asks the same question."""
     known = set(asking)
-    while (named := CHILD.fullmatch(session)) is not None and named[1] in known:
-        session = named[1]
+    while (child := CHILD.fullmatch(session)) is not None and child[1] in known:
+        session = child[1]
     return session
 
 
 def _answer(message: str | None, arguments: str | None, text: str | None, by: str | None) -> AnyResolution:
-    if sum(given is not None for given in (message, arguments, text)) > 1:
-        raise click.UsageError("give one of --reject, --edit and --respond, or none to approve")
+    if sum(option is not None for option in (message, arguments, text)) > 1:
+        raise click.UsageError("use only one of --reject, --edit and --respond, or none of them to approve")
     if message is not None:
         return Reject(message, by=by)
     if text is not None:
@@ -122,4 +123,4 @@ def _list(where: str | Store, session: str | None) -> None:
             past = "expired" if expired(asked, time.time()) else "expires"
             click.echo(f"    {past}: {when}, then it counts as {asked.default}")
     if not found:
-        click.echo("nothing is asked")
+        click.echo("no open questions")

@@ -1,4 +1,4 @@
-"""What `show --context` prints: what filled a model's window at a step, by origin, as a bar chart."""
+"""The output of `show --context`: a bar chart of a model's context window at a step, by origin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTIAL = " ▏▎▍▌▋▊▉"
 
 
 def show_context(address: str, session: str, step: int, audit: Path | None, as_json: bool) -> None:
-    """Print what a model was shown at a step of a session."""
+    """Print what the model saw at a step of a session."""
 
     async def work(store: Store) -> tuple[list[Call], dict[str, Description]]:
         records = await store.read(session)
@@ -49,13 +49,13 @@ def show_context(address: str, session: str, step: int, audit: Path | None, as_j
 def _place(session: str, step: int, calls: list[Call]) -> int:
     """The last call of a step among the calls of a session."""
     if not calls:
-        raise click.ClickException(f"no model was asked in session {session!r}")
+        raise click.ClickException(f"session {session!r} has no model calls")
     places = [at for at, call in enumerate(calls) if call.step == step]
     if not places:
         steps = sorted({call.step for call in calls})
         known = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
-        what = f"no model was asked at step {step} of" if 0 < step < steps[-1] else f"there is no step {step} in"
-        raise click.ClickException(f"{what} session {session!r}; models were asked at {known}")
+        what = f"no model was called at step {step} of" if 0 < step < steps[-1] else f"there is no step {step} in"
+        raise click.ClickException(f"{what} session {session!r}; models were called at steps {known}")
     return places[-1]
 
 
@@ -118,19 +118,19 @@ def _chart(data: dict[str, Any]) -> str:
 def _headline(data: dict[str, Any]) -> str:
     again = f", round {data['round']}" if data["round"] > 1 else ""
     place = f"step {data['step']} (turn {data['turn']}{again})"
-    return f"What {data['model'] or 'the model'} was shown at {place} of session {shown(data['session'])}"
+    return f"What {data['model'] or 'the model'} saw at {place} of session {shown(data['session'])}"
 
 
 def _totals(data: dict[str, Any]) -> list[str]:
-    counted = "as the vendor counts" if data["counted_by"] == "vendor" else "estimated"
+    counted = "counted by the vendor" if data["counted_by"] == "vendor" else "estimated"
     tokens, window = data["tokens"], data["window"]
-    of = "the window is not known" if not window else f"{tokens / window:.1%} of a window of {window:,}"
+    of = "window size unknown" if not window else f"{tokens / window:.1%} of a window of {window:,}"
     lines = [f"  total   {tokens:>9,} tokens ({counted}), {of}"]
     share = f" ({data['stable'] / max(tokens, 1):.1%})" if data["stable"] else ""
-    lines.append(f"  stable  {data['stable']:>9,} tokens at its start are as in the call before{share}")
-    lines.append(f"  cached  {data['cached']:>9,} tokens, says the vendor")
+    lines.append(f"  stable  {data['stable']:>9,} tokens at the start are the same as in the previous call{share}")
+    lines.append(f"  cached  {data['cached']:>9,} tokens, according to the vendor")
     if (broken := data["broken"]) is not None:
-        lines.append(f"  broken  by {broken.by or 'nobody known'} ({broken.kind}): {broken.detail}")
+        lines.append(f"  broken  by {broken.by or 'an unknown cause'} ({broken.kind}): {broken.detail}")
     return lines + [f"  not exact: {note}" for note in data["inexact"]]
 
 

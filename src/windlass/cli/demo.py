@@ -1,4 +1,4 @@
-"""The `demo` command: one agent lives through the lifecycle, shown as it happens."""
+"""The `demo` command: one agent goes through the whole lifecycle, printed as it happens."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ STYLES = {
     "rewrite": "blue", "result": "green", "ended": "green",
 }  # fmt: skip
 READ_NEXT = {
-    "docs/start.md": "from nothing to an agent of your own",
-    "docs/guides/which-verb.md": "which of the six verbs to use for what",
-    "docs/guides/streaming.md": "what you have just watched",
+    "docs/start.md": "build your first agent",
+    "docs/guides/which-verb.md": "when to use which of the six verbs",
+    "docs/guides/streaming.md": "the event stream you have just watched",
     "docs/guides/testing.md": "scripted models, and a test for every hook",
     "docs/design.md": "how it works; the loop fits on one screen",
     "examples/": "small complete programs",
@@ -41,7 +41,7 @@ READ_NEXT = {
 
 
 def make_agent(delay: float) -> Agent[Any, str]:
-    """A clerk who may ask a courier, with models that follow a script."""
+    """A clerk that can ask a courier; both models follow a script."""
     courier = Agent(
         ScriptedModel(
             calls("find_order", number=4711, _delay=delay), says("It stands in the rain in Oslo.", delay=delay)
@@ -84,7 +84,7 @@ def _speaks(text: str, delay: float) -> Any:
 
 
 class View:
-    """Prints a stream of events: a line for a fact, words as they come."""
+    """Prints a stream of events: one line per fact, and text as it arrives."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -92,7 +92,7 @@ class View:
         self.events = 0
 
     def show(self, event: StreamEvent) -> None:
-        """One event of the stream."""
+        """Print one event of the stream."""
         self.events += 1
         if isinstance(event, TextDelta):
             self._say(event.text)
@@ -112,7 +112,7 @@ class View:
             self.console.print(Text.assemble((labels[0], "dim"), (labels[1], style), line))
 
     def _say(self, words: str) -> None:
-        """Words on one line, for as long as they fit."""
+        """Print words on the current line, and wrap when they no longer fit."""
         if not self.column:
             self.console.print(Text.assemble(" " * 8, (f"{'says':<12}", STYLES["says"])), end="")
             self.column = MARGIN
@@ -131,7 +131,7 @@ class View:
 
 
 def _lines(fact: Any) -> list[tuple[str, str]]:
-    """What a fact tells: a word for what happened, and a sentence."""
+    """The lines to print for a fact, each a label and a text."""
     if fact.path:
         return _lines_of_child(fact)
     match fact:
@@ -150,9 +150,9 @@ def _lines(fact: Any) -> list[tuple[str, str]]:
         case r.Asked(by=by, question=question):
             return [("ask", f"{', '.join(by)}: {question}")]
         case r.Suspended():
-            return [("waits", "for an answer. The process may end now: all it needs is in the log.")]
+            return [("waits", "for an answer. The process may exit now: the log has everything.")]
         case r.Answered(by=by):
-            return [("answer", f"{by} approves; the same loop goes on where it stood")]
+            return [("answer", f"{by} approves; the loop resumes where it stopped")]
         case r.ReplyRejected(by=by, feedback=feedback):
             return [("reject", f"{', '.join(by)}: {feedback}")]
         case Retracted(reason=reason):
@@ -170,7 +170,7 @@ def _lines(fact: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of_child(fact: Any) -> list[tuple[str, str]]:
-    """The same for a sub-agent."""
+    """The lines to print for a fact of a sub-agent."""
     match fact:
         case r.TurnStarted(message=message):
             return [("child", f"courier: {message.text}")]
@@ -185,12 +185,12 @@ def _lines_of_child(fact: Any) -> list[tuple[str, str]]:
 
 
 def _dense(json: str) -> str:
-    """JSON on one line, whatever white space a model has put into it."""
+    """JSON on one line, with the model's extra white space removed."""
     return " ".join(json.split())
 
 
 async def tell(console: Console, delay: float) -> None:
-    """The story: a turn, the answer of a person, the rest of the turn, and a turn that costs too much."""
+    """Play the demo: a turn, a person's answer, the rest of the turn, and a turn that costs too much."""
     agent, view = make_agent(delay), View(console)
     await tell_turn(agent, view, delay)
     console.print()
@@ -200,7 +200,7 @@ async def tell(console: Console, delay: float) -> None:
 
 
 async def tell_with(model: str | Model, console: Console) -> None:
-    """The turn once more, with a real model: what it says is its own."""
+    """Play the same turn with a real model, which uses its own words."""
     agent, view = make_agent_with(model), View(console)
     await tell_turn(agent, view)
     await _sum_up(agent, view)
@@ -211,7 +211,7 @@ async def tell_with(model: str | Model, console: Console) -> None:
 
 
 async def tell_turn(agent: Agent[Any, str], view: View, delay: float = 0.0) -> None:
-    """A turn that waits for a person, and goes on."""
+    """Play a turn that waits for a person's answer and is then resumed."""
     message = "Where is parcel 4711? Give me my money back, and delete my data!"
     async for event in agent.stream(message, session=SESSION):
         view.show(event)
@@ -223,21 +223,21 @@ async def tell_turn(agent: Agent[Any, str], view: View, delay: float = 0.0) -> N
 
 async def _sum_up(agent: Agent[Any, str], view: View) -> None:
     records = len(await agent.store.read(SESSION))
-    view.console.print(f"\n{view.events} events were streamed; {records} records in one log tell it all again.")
+    view.console.print(f"\n{view.events} events were streamed; the log has {records} records and can replay it all.")
 
 
 @click.command()
 @click.option("--model", help="A real model, such as local:smollm2 or openai:…, instead of a script.")
 def demo(model: str | None) -> None:
-    """Watch an agent work, without a key or a network."""
+    """Watch an agent work, without an API key or a network."""
     console = Console(highlight=False, soft_wrap=True)
-    shown = (shop.calendar, shop.keep_invoices, shop.large_sums, shop.no_promises, shop.be_polite, shop.HideCards)
+    hooks = (shop.calendar, shop.keep_invoices, shop.large_sums, shop.no_promises, shop.be_polite, shop.HideCards)
     if model is None:
-        _introduce(console, "A clerk with a scripted model, four tools and six hooks", shown)
+        _introduce(console, "A clerk with a scripted model, four tools and six hooks", hooks)
         console.print("\nTwo turns, as they happen\n", style="bold")
         asyncio.run(tell(console, delay=0.25 if console.is_terminal else 0.0))
     else:
-        _introduce(console, f"A clerk with {model}, four tools and eight hooks", (*shown, plan, true_sum))
+        _introduce(console, f"A clerk with {model}, four tools and eight hooks", (*hooks, plan, true_sum))
         console.print("\nOne turn, as it happens\n", style="bold")
         try:
             asyncio.run(tell_with(model, console))
@@ -248,7 +248,7 @@ def demo(model: str | None) -> None:
         console.print(f"  {page:<27}{why}")
 
 
-def _introduce(console: Console, title: str, shown: tuple[Any, ...]) -> None:
+def _introduce(console: Console, title: str, hooks: tuple[Any, ...]) -> None:
     console.print(f"{title}\n", style="bold")
-    for hook in shown:
+    for hook in hooks:
         console.print(f"  {hook.__name__:<15}{hook.__doc__}")

@@ -1,4 +1,4 @@
-"""The shop of the demo: the hooks of the story and the tools of the clerk."""
+"""The shop of the demo: its hooks and the clerk's tools."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from windlass import Ask, Deny, Hooks, ModelReplying, Regenerate, Stopping, Tool
 hooks = Hooks()
 
 
-# ---------------------------------------------------------------- the hooks of the story
+# ---------------------------------------------------------------- hooks
 
 
 @hooks.inject(TurnStarting)
 def calendar(event: TurnStarting) -> str:
-    """inject: tells the model what it should know"""
+    """inject: gives the model background facts"""
     return "Today is Friday. Refunds take three days."
 
 
@@ -29,14 +29,14 @@ def keep_invoices(event: ToolCalling) -> Deny:
 
 @hooks.gate(ToolCalling, tool="refund")
 def large_sums(event: ToolCalling) -> Ask | None:
-    """gate: asks a person; the turn waits in the log"""
+    """gate: asks a person; the turn is suspended until then"""
     euros = event.call.arguments["euros"]
     return Ask(f"Refund {euros} euros?") if euros > 50 else None
 
 
 @hooks.gate(ModelReplying, live=True)
 def no_promises(event: ModelReplying) -> Regenerate | None:
-    """gate: sends a reply back; live, so it is taken back"""
+    """gate: rejects a reply that is already streaming"""
     return Regenerate("Promise nothing.") if "promise" in event.reply.text else None
 
 
@@ -48,20 +48,20 @@ def be_polite(event: Stopping) -> Veto | None:
 
 @hooks.transform
 class HideCards:
-    """transform: hides card numbers while they are spoken"""
+    """transform: hides card numbers in the stream"""
 
     def __init__(self) -> None:
         self.held = ""
 
     def feed(self, text: str) -> Iterator[str]:
-        """Let go of whole words only: the last one may go on."""
+        """Release whole words only: the last word may be incomplete."""
         self.held += text
         *words, self.held = self.held.split(" ")
         for word in words:
             yield f"{_hidden(word)} "
 
     def flush(self) -> Iterator[str]:
-        """The last word."""
+        """Release the last word."""
         yield _hidden(self.held)
 
 
@@ -70,7 +70,7 @@ def _hidden(word: str) -> str:
     return word if digits < 12 else "".join("•" if letter.isdigit() else letter for letter in word)
 
 
-# ---------------------------------------------------------------- the tools and the agents
+# ---------------------------------------------------------------- tools
 
 
 @tool(effect="pure", inline=True)

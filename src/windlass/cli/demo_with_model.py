@@ -1,4 +1,4 @@
-"""The clerk of the demo with a real model, steered so that even a tiny one lives through the lifecycle."""
+"""The clerk of the demo with a real model, steered so that even a tiny one completes the whole lifecycle."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ CLERK = ("delete_customer", "courier", "refund")
 COURIER = ("find_order",)
 TINY: Mapping[str, Any] = {"temperature": 0.5, "seed": 4}
 SHORT: Mapping[str, Any] = {"stop": [". ", "\n"], "max_tokens": 60}
-"""When it speaks, a tiny model is stopped after a sentence; a larger one needs no such care."""
+"""A tiny model is cut off after one sentence; a larger one does not need this."""
 
 steering = Hooks()
 
 
 @steering.rewrite(ModelCalling)
 def plan(event: ModelCalling) -> ModelRequest:
-    """rewrite: says at each step which tool must be called"""
+    """rewrite: sets the tool to call at each step"""
     return _planned(event.request, CLERK)
 
 
 @steering.rewrite(ToolCalling, tool="refund")
 def true_sum(event: ToolCalling) -> ToolCall:
-    """rewrite: puts right what the model made up"""
+    """rewrite: corrects arguments that the model made up"""
     return event.call.replace(arguments={"order": ORDER, "euros": PAID})
 
 
 def _planned(request: ModelRequest, tools: tuple[str, ...]) -> ModelRequest:
-    """The tools of a plan are called one after the other; then it is for the model to speak."""
+    """A request that forces the next tool of the plan; after the last one, a request that forbids tools."""
     step = sum(message.role == "assistant" for message in request.messages)
     if step < len(tools):
         return request.replace(settings={**request.settings, "tool_choice": tools[step]})

@@ -1,4 +1,4 @@
-"""The `explain` command: a compiled agent like a query plan."""
+"""The `explain` command: prints a compiled agent like a query plan."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .loading import agent_argument
 @agent_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
 def explain(agent: Agent[Any, Any], as_json: bool) -> None:
-    """Show what an agent is compiled to, like a query plan.
+    """Show how an agent is compiled, like a query plan.
 
-    MODULE:AGENT is a module or a Python file and, after a colon, the name of an agent in it or of a function that
-    makes one. Without a name it is `agent`. The module is imported, so its code runs.
+    MODULE:AGENT is a module or a Python file and, after a colon, the name of an agent or of a function that returns
+    one. The default name is `agent`. The module is imported, so its code runs.
     """
     try:
         explanation = agent.explain()

@@ -1,4 +1,4 @@
-"""The `local` commands: fetch the weights of models that run here, and see which there are."""
+"""The `local` commands: install and list the weights of models that run on this machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from windlass.models.local.weights import DEFAULT, KNOWN, found, install
 
 @click.group()
 def local() -> None:
-    """Fetch and list models that run on this machine."""
+    """Install and list models that run on this machine."""
 
 
 @local.command("install")
 @click.argument("name", default=DEFAULT)
 def install_(name: str) -> None:
-    """Fetch the weights of a model (smollm2), pinned by their hash. Does nothing if they are there."""
+    """Download a model's weights and check their hash. Does nothing if they are installed.
+
+    NAME is the name of a model; the default is smollm2.
+    """
     if name in KNOWN and found(KNOWN[name]) is None:
         click.echo(f"fetching {name}, about {KNOWN[name].size // 1_000_000} MB", err=True)
     try:
@@ -28,6 +31,6 @@ def install_(name: str) -> None:
 
 @local.command("list")
 def list_() -> None:
-    """List the models that can be fetched, and where those are that were."""
+    """List available models and where installed ones are."""
     for name, weights in KNOWN.items():
         click.echo(f"local:{name}  {found(weights) or 'not installed: windlass local install ' + name}")

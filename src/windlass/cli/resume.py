@@ -1,4 +1,4 @@
-"""The `resume` command: go on with a turn that waits or was interrupted."""
+"""The `resume` command: resumes a turn that waits for an answer or was interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass._text import shown
 from windlass.outcomes import Failed
 
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
-from .stores import require_file, told
+from .stores import report_errors, require_file
 
 
 @click.command()
@@ -20,10 +20,10 @@ from .stores import require_file, told
 @click.argument("session")
 @scope_option
 def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> None:
-    """Go on with a turn that waits for an answer or was interrupted.
+    """Resume a turn that waits for an answer or was interrupted.
 
-    Answers are given before, with `windlass approve`. The agent must be made with the store that has the session. An
-    agent that declares its scope, Agent(scope=Desk), is resumed only with --scope.
+    Answer first with `windlass approve`. The agent must use the store that has the session. If the agent declares a
+    scope, as in Agent(scope=Desk), --scope is required.
     """
 
     require_file(agent.store)
@@ -35,7 +35,7 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> 
             await agent.aclose()
             await agent.store.close()
 
-    result = told(lambda: asyncio.run(work()))
+    result = report_errors(lambda: asyncio.run(work()))
     if isinstance(result.outcome, Failed):
         raise click.ClickException(f"{session}: {result.outcome.error.type}: {result.outcome.error.message}")
     click.echo(result.partial_text)

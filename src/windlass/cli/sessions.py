@@ -1,4 +1,4 @@
-"""The `sessions` commands: list, check, move and erase what a store keeps."""
+"""The `sessions` commands: list, check, move and erase the sessions of a store."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def sessions() -> None:
 
 @sessions.command("list")
 @store_option
-@click.option("--search", default="", help="Only those with this text in their id, first message or agent.")
+@click.option("--search", default="", help="Only sessions with this text in their id, first message or agent name.")
 @click.option(
     "--status",
     type=click.Choice(["open", "running", "suspended", "ended", "erased"]),
-    help="Only those with this status.",
+    help="Only sessions with this status.",
 )
-@click.option("--limit", default=50, show_default=True, help="At most so many, the latest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON, one session a line.")
+@click.option("--limit", default=50, show_default=True, help="The maximum number of sessions to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one session per line.")
 def list_(address: str, search: str, status: str | None, limit: int, as_json: bool) -> None:
     """List sessions, the latest first."""
 
@@ -52,7 +52,7 @@ def list_(address: str, search: str, status: str | None, limit: int, as_json: bo
 @store_option
 @click.argument("session", required=False)
 def verify(address: str, session: str | None) -> None:
-    """Follow the hash chain of a session, or of all; fails where one is broken."""
+    """Verify the hash chain of a session, or of all sessions. Fails at the first broken link."""
 
     async def work(store: Store) -> int:
         names = [session] if session is not None else list(await store.sessions())
@@ -61,7 +61,7 @@ def verify(address: str, session: str | None) -> None:
             if not found.records:
                 raise SessionUnknown(f"there is no session {name!r}", session=name)
             pruned = f", {found.pruned} batches pruned" if found.pruned else ""
-            click.echo(f"{name}: {found.records} records hold, head {found.head}{pruned}")
+            click.echo(f"{name}: {found.records} records verified, head {found.head}{pruned}")
         return len(names)
 
     if not with_store(address, work):
@@ -71,9 +71,11 @@ def verify(address: str, session: str | None) -> None:
 @sessions.command()
 @store_option
 @click.argument("session")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of the screen.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout."
+)
 def export(address: str, session: str, output: Path | None) -> None:
-    """Write a session as JSON lines."""
+    """Export a session as JSON lines."""
 
     async def work(store: Store) -> list[str]:
         return await export_session(store, session)
@@ -91,9 +93,9 @@ def export(address: str, session: str, output: Path | None) -> None:
 @sessions.command("import")
 @store_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--as", "name", help="Another id than the one it was exported with.")
+@click.option("--as", "name", help="Import under this id instead of the exported one.")
 def import_(address: str, file: Path, name: str | None) -> None:
-    """Put an exported session into a store. Nothing is written if the file does not add up."""
+    """Import an exported session into a store. Writes nothing if the file is damaged."""
     try:
         lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -108,9 +110,9 @@ def import_(address: str, file: Path, name: str | None) -> None:
 @sessions.command()
 @store_option
 @click.argument("session")
-@click.confirmation_option(prompt="Erase it for good, with the sessions of its sub-agents?")
+@click.confirmation_option(prompt="Permanently erase this session and the sessions of its sub-agents?")
 def erase(address: str, session: str) -> None:
-    """Erase a session and those of its sub-agents. That it was there, and the head of its chain, stay."""
+    """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
 
     async def work(store: Store) -> bool:
         return await store.erase(session)
@@ -122,11 +124,11 @@ def erase(address: str, session: str) -> None:
 
 @sessions.command()
 @store_option
-@click.option("--days", default=30.0, show_default=True, help="Of turns that ended longer ago than this.")
+@click.option("--days", default=30.0, show_default=True, help="Only turns that ended more than this many days ago.")
 def prune(address: str, days: float) -> None:
-    """Drop what was injected for turns that are long over. Open turns are never touched."""
+    """Delete the injected parts of turns that ended long ago. Open turns are never touched."""
 
     async def work(store: Store) -> int:
         return await store.prune(before=time.time() - days * 86_400)
 
-    click.echo(f"{with_store(address, work)} batches got smaller")
+    click.echo(f"{with_store(address, work)} batches pruned")

@@ -1,4 +1,4 @@
-"""The `show` command: a session as its log tells it."""
+"""The `show` command: prints a session from its log."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ from .stores import store_option, with_store
 @click.command()
 @store_option
 @click.argument("session")
-@click.option("--records", is_flag=True, help="Every record, one a line, with its number and its time (UTC).")
+@click.option("--records", is_flag=True, help="Print every record, one per line, with its number and time (UTC).")
 @click.option(
-    "--context", "step", type=int, metavar="STEP", help="What filled the model's window at a step, by origin."
+    "--context",
+    "step",
+    type=int,
+    metavar="STEP",
+    help="Show what filled the model's context window at this step, by origin.",
 )
 @click.option(
     "--audit",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --context: take the request from this file of an Audit.",
+    help="With --context: read the request from this Audit file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
 def show(address: str, session: str, records: bool, step: int | None, audit: Path | None, as_json: bool) -> None:
-    """Show the latest turn of a session, step by step, or all its records, or what a model was shown.
+    """Show the latest turn of a session, step by step.
 
-    Times are in UTC.
+    With --records, show all records of the session; with --context, what the model saw at a step. Times are in UTC.
     """
     if audit is not None and step is None:
-        raise click.UsageError("--audit says where a request is kept; name its step with --context")
+        raise click.UsageError("--audit needs --context: name the step with --context")
     if step is not None:
         from .context import show_context
 

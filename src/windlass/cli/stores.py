@@ -1,4 +1,4 @@
-"""How a command opens the store that its user names."""
+"""Opens the store that the user names on the command line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ store_option = click.option(
     default="sqlite:///windlass.db",
     show_default=True,
     show_envvar=True,
-    help="Where the sessions are kept: sqlite:///FILE or postgresql://…",
+    help="The store of the sessions: sqlite:///FILE or postgresql://…",
 )
 
 
 def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
-    """Open a store, do something with it and close it; what goes wrong is told without a traceback.
+    """Open a store, do some work with it and close it. Errors are printed without a traceback.
 
     Only a command that writes sessions may `create` the file of a store.
     """
@@ -43,19 +43,19 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
             await store.close()
 
     if where == "memory:" or isinstance(where, MemoryStore):
-        raise click.UsageError("a store in memory has nothing to show; name a file with --store")
-    return told(lambda: asyncio.run(run()))
+        raise click.UsageError("an in-memory store has nothing to show; name a file with --store")
+    return report_errors(lambda: asyncio.run(run()))
 
 
 def require_file(store: Store) -> None:
-    """Refuse a store whose file does not exist: to look into it would make an empty one."""
+    """Refuse a store whose file does not exist: opening it would create an empty one."""
     path = getattr(store, "path", None)
     if path is not None and not Path(path).exists():
-        raise click.ClickException(f"there is no store at {path}; name one with --store, or with WINDLASS_STORE")
+        raise click.ClickException(f"there is no store at {path}; name one with --store or WINDLASS_STORE")
 
 
-def told(work: Callable[[], T]) -> T:
-    """Errors of Windlass as messages for the user."""
+def report_errors(work: Callable[[], T]) -> T:
+    """Do some work, and turn errors of Windlass into messages for the user."""
     try:
         return work()
     except WindlassError as error:
