@@ -73,7 +73,7 @@ async def test_of_several_processes_exactly_one_advances_the_session(tmp_path, c
     ends = sorted(lines(tmp_path / "ends"))
     assert ends[0] == "Completed"
     assert [end.partition(":")[0] for end in ends[1:]] == ["SessionConflict", "SessionConflict"]
-    assert all("somebody else advanced it" in end for end in ends[1:])
+    assert all("another process or task advanced it" in end for end in ends[1:])
     assert len(lines(tmp_path / "effects")) == 1
     log = await store.read("s")
     await store.verify("s")

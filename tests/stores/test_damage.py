@@ -70,7 +70,7 @@ class Damage:
 class DiskFull(Damage):
     """The file may not grow by a single page."""
 
-    says = r"disk is full; make room on the disk and resume the session"
+    says = r"disk is full; free space on the disk and resume the session"
     store: SQLiteStore
 
     def happen(self) -> None:
@@ -114,7 +114,7 @@ class Killed(Damage):
 class ServerFull(Damage):
     """The PostgreSQL server says that its disk is full."""
 
-    says = r"could not extend file; make room on the server's disk and resume the session"
+    says = r"could not extend file; free space on the server's disk and resume the session"
     server: PostgresServer
     url: str
 
@@ -133,7 +133,7 @@ class ServerFull(Damage):
 class Standby(Damage):
     """The PostgreSQL server takes no writes any more."""
 
-    says = r"read-only transaction; the server takes no writes, it may be a standby"
+    says = r"read-only transaction; the server accepts no writes, it may be a standby"
     server: PostgresServer
     url: str
 
@@ -377,7 +377,7 @@ def come_from_the_future(file: Path) -> None:
     [
         (cut, "restore it from a backup|restore from a backup"),
         (overwrite, "not a database.*restore it from a backup"),
-        (come_from_the_future, "newer Windlass.*install that version"),
+        (come_from_the_future, "newer Windlass.*install the newer version"),
     ],
 )
 async def test_a_turn_whose_file_was_damaged_meanwhile_goes_on_once_it_is_restored(file, damage, match):
@@ -452,7 +452,7 @@ async def store(file: Path) -> AsyncIterator[SQLiteStore]:
 
 async def test_a_file_that_is_no_database_is_refused_and_not_touched(file, store):
     file.write_bytes(b"Dear diary, " * 1000)
-    await refused(store, r"not a database; it is no SQLite file, or damaged: .* name another file")
+    await refused(store, r"not a database; it is not an SQLite file, or it is damaged: .* use another file")
     assert file.read_bytes() == b"Dear diary, " * 1000
 
 
@@ -482,7 +482,7 @@ async def test_a_folder_in_the_place_of_the_file_is_named(file, store):
 async def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "folder").touch()
     store = SQLiteStore(tmp_path / "folder" / "logs.db")
-    await refused(store, r"something else is in the place of its folder")
+    await refused(store, r"part of its path is a file, not a folder")
     await store.close()
 
 

@@ -75,7 +75,7 @@ def test_without_psycopg_the_error_names_the_extra(monkeypatch):
 
 
 def test_an_address_that_cannot_be_read_is_refused():
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not valid"):
         open_store("postgresql://host:port/x?what=ever")
 
 
@@ -233,7 +233,7 @@ async def test_the_equal_batch_of_somebody_else_is_not_taken_for_ones_own(shaky,
 async def test_what_may_have_been_put_is_not_put_again(shaky, proxy):
     await shaky.append("s", [OPENED], 0)
     proxy.swallow = b"COMMIT\0"
-    with pytest.raises(StoreError, match=r"whether .* kept is not known"):
+    with pytest.raises(StoreError, match=r"it is not known whether .* stored"):
         await shaky.put("s", "k", "steer", "hello")
     assert await shaky.put("s", "k", "steer", "hello") is False
     proxy.cut = b"INSERT INTO inbox"
@@ -265,7 +265,7 @@ async def test_those_who_come_first_at_the_same_time_make_one_schema(database):
 async def test_a_newer_schema_is_refused_and_not_touched(store, other, postgres, database):
     await store.append("s", [OPENED], 0)
     postgres.execute(database, "UPDATE windlass.format SET version = 99; DROP TABLE windlass.cursors")
-    with pytest.raises(StoreError, match=rf"newer Windlass .*knows {module.VERSION}\).*Nothing was changed"):
+    with pytest.raises(StoreError, match=rf"newer Windlass .*reads up to {module.VERSION}\).*Nothing was changed"):
         await other.append("s", [ADDED], 1)
     assert postgres.execute(database, "SELECT version FROM windlass.format") == [(99,)]
     assert postgres.execute(database, "SELECT to_regclass('windlass.cursors')") == [(None,)]

@@ -78,14 +78,14 @@ async def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
 
 
 ADDRESSES = {
-    "sqlite:///": "'sqlite:///' names no file; known are",
+    "sqlite:///": "'sqlite:///' does not name a file; use 'memory:'",
     "sqlite://": "did you mean 'sqlite:///file.db'",
     "sqlite:": "did you mean 'sqlite:///file.db'",
     "sqlite://logs.db": "did you mean 'sqlite:///logs.db'",
     "sqlite:logs.db": "did you mean 'sqlite:///logs.db'",
     "SQLite:///logs.db": "did you mean 'sqlite:///logs.db'",
     "logs.db": "did you mean 'sqlite:///logs.db'",
-    "sqlite:///:memory:": "not ':memory:'; for one in memory use store=\"memory:\"",
+    "sqlite:///:memory:": "not ':memory:'; for a store in memory use store=\"memory:\"",
     "sqlite://:memory:": "did you mean 'memory:'",
     ":memory:": "did you mean 'memory:'",
     "memory": "did you mean 'memory:'",
@@ -94,13 +94,13 @@ ADDRESSES = {
     "sqlite:///.": "'.' is a folder; name a file in it",
     "sqlite:////": "names a folder",
     "sqlite:///~": "'~' is a folder",
-    "sqlite:///~nobody-of-that-name/logs.db": "'~nobody-of-that-name/logs.db' cannot be found",
+    "sqlite:///~nobody-of-that-name/logs.db": "'~nobody-of-that-name/logs.db' cannot be resolved",
     "sqlite:///logs.db?mode=ro": "'sqlite:///logs.db?mode=ro' has options",
     "sqlit:///logs.db": "did you mean 'sqlite://…'",
     "postgre://db/x": "did you mean 'postgres",
     "postgresql+psycopg://db/x": "did you mean 'postgresql://…'",
-    "mysql://db/x": "no store is known for 'mysql://db/x'; known are",
-    "": "no store is known for ''",
+    "mysql://db/x": "'mysql://db/x' is not the address of a store; use 'memory:'",
+    "": "'' is not the address of a store",
 }
 
 
@@ -117,7 +117,7 @@ def test_the_password_of_an_address_that_is_none_is_not_told():
     with pytest.raises(ConfigError) as caught:
         open_store("postgersql://ann:hunter2/@host/db")
     assert "hunter2" not in str(caught.value)
-    assert "'postgersql://…@host/db'; did you mean 'postgresql://…'?" in str(caught.value)
+    assert "'postgersql://…@host/db' is not the address of a store; did you mean 'postgresql://…'?" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "."])
@@ -128,7 +128,7 @@ def test_a_path_that_is_no_file_is_refused(path):
 
 @pytest.mark.parametrize("given", [Path("logs.db"), 7, {"path": "logs.db"}])
 def test_what_is_no_store_is_refused(given):
-    with pytest.raises(ConfigError, match=f"is no store but of type {type(given).__name__}; known are"):
+    with pytest.raises(ConfigError, match=f"is not a store but of type {type(given).__name__}; use 'memory:'"):
         open_store(given)
 
 
@@ -387,7 +387,7 @@ async def test_a_file_of_a_newer_version_is_refused_and_not_touched(file, store)
     db.close()
     before = file.read_bytes()
     for use in (store.append("s", [ADDED], 1), store.read("s")):
-        with pytest.raises(StoreError, match=rf"newer Windlass .*knows {module.VERSION}\).*Nothing was changed"):
+        with pytest.raises(StoreError, match=rf"newer Windlass .*reads up to {module.VERSION}\).*Nothing was changed"):
             await use
     await store.close()
     assert file.read_bytes() == before
@@ -431,7 +431,7 @@ async def test_a_file_of_the_first_version_learns_where_its_logs_end(file, store
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("DELETE FROM batches WHERE seq = 3")
     db.close()
-    with pytest.raises(StoreError, match="it ends before what the session's row says"):
+    with pytest.raises(StoreError, match="it ends early: the session's row says that it has"):
         await older.verify("s")
     await older.close()
 
@@ -461,7 +461,7 @@ async def test_a_file_of_another_application_is_refused_and_not_touched(file, st
     db.execute("CREATE TABLE theirs (a TEXT)")
     db.close()
     before = file.read_bytes()
-    with pytest.raises(StoreError, match="of another application; name another file"):
+    with pytest.raises(StoreError, match="of another application; use another file"):
         await store.append("s", [OPENED], 0)
     assert file.read_bytes() == before
 
@@ -515,7 +515,7 @@ async def test_a_log_that_was_cut_short_is_found_and_not_gone_on_with(file, stor
         db.execute("DELETE FROM batches WHERE seq >= ?", (left,))
     db.close()
     other = SQLiteStore(file)
-    text = rf"broken at record {left}: it ends before what the session's row says, the last of 3 records"
+    text = rf"broken at record {left}: it ends early: the session's row says that it has 3 records"
     with pytest.raises(StoreError, match=text):
         await other.verify("s")
     with pytest.raises(StoreError, match=text):
@@ -531,7 +531,7 @@ async def test_a_batch_that_was_added_behind_the_store_is_found(file, store):
         link = link_of(db.execute("SELECT link FROM batches").fetchone()[0], lines)
         db.execute("INSERT INTO batches VALUES (1, 1, 1, ?, ?, 0)", (link, pack(lines)))
     db.close()
-    with pytest.raises(StoreError, match=r"broken at record 1: it goes on after what the session's row says"):
+    with pytest.raises(StoreError, match=r"broken at record 1: it has more records than the session's row says"):
         await store.verify("s")
 
 

@@ -1,4 +1,4 @@
-"""Where logs are kept."""
+"""The stores: where sessions and their logs are kept."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LAZY = {"SQLiteStore": ".sqlite", "PostgresStore": ".postgres"}
 
 
 def __getattr__(name: str) -> Any:
-    """The stores that not every program needs: imported when they are asked for."""
+    """Import the optional stores on first use."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name], __name__), name)
 
 
 def open_store(where: str | Store | None) -> Store:
-    """A store from its address — `memory:`, `sqlite:///file.db`, `postgresql://…` — or the store itself."""
+    """Open a store by its address — `memory:`, `sqlite:///file.db`, `postgresql://…`. A store is returned as it is."""
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
         if isinstance(where, type) or not all(hasattr(where, name) for name in ("append", "read", "put_pipeline")):
-            raise ConfigError(f"store={where!r} is no store but of type {type(where).__name__}; {_KNOWN}")
+            raise ConfigError(f"store={where!r} is not a store but of type {type(where).__name__}; {_VALID}")
         return where
     scheme, colon, rest = where.partition(":")
     if scheme == "sqlite" and rest.startswith("///"):
@@ -45,13 +45,15 @@ def open_store(where: str | Store | None) -> Store:
         from .postgres import PostgresStore
 
         return PostgresStore(where)
-    meant = _meant(scheme, colon, rest)
-    shown = re.sub("://.*@", "://…@", where)  # there may be a password in it
-    raise ConfigError(f"no store is known for {shown!r}{f'; did you mean {meant}?' if meant else ''}; {_KNOWN}")
+    guess = _guess(scheme, colon, rest)
+    masked = re.sub("://.*@", "://…@", where)  # it may contain a password
+    raise ConfigError(
+        f"{masked!r} is not the address of a store{f'; did you mean {guess}?' if guess else ''}; {_VALID}"
+    )
 
 
-_KNOWN = (
-    "known are 'memory:', 'sqlite:///file.db' (four slashes for an absolute path), 'postgresql://user@host/database', "
+_VALID = (
+    "use 'memory:', 'sqlite:///file.db' (four slashes for an absolute path), 'postgresql://user@host/database', "
     "or pass a Store"
 )
 
@@ -59,16 +61,16 @@ _KNOWN = (
 def _file(where: str, path: str) -> str:
     """The path in the address of an SQLite file."""
     if not path:
-        raise ConfigError(f"{where!r} names no file; {_KNOWN}")
+        raise ConfigError(f"{where!r} does not name a file; {_VALID}")
     if "?" in path:
-        raise ConfigError(f"{where!r} has options, which an address does not take: pass SQLiteStore(path, …)")
+        raise ConfigError(f"{where!r} has options, but an address cannot have any: pass SQLiteStore(path, …)")
     if path.endswith("/"):
         raise ConfigError(f"{where!r} names a folder; name a file in it")
     return path
 
 
-def _meant(scheme: str, colon: str, rest: str) -> str:
-    """What somebody may have meant who wrote an address that is none; "" if nobody knows."""
+def _guess(scheme: str, colon: str, rest: str) -> str:
+    """The address that an invalid one was probably meant to be; "" without a good guess."""
     from difflib import get_close_matches
 
     if not colon:

@@ -1,7 +1,7 @@
-"""What durable stores keep: an append batch as bytes, its link in the session's hash chain, and what it changes.
+"""The format of durable stores: an append batch as bytes, its link in the session's hash chain, and its side effects.
 
-A batch is the JSON of its records, one a line, deflated against a fixed dictionary: the records of a step are mostly
-field names. The link is taken of the lines themselves, so that an export can be checked without the store.
+A batch is the JSON of its records, one per line, deflated with a fixed dictionary, because the records of a step are
+mostly field names. The link is a hash of the uncompressed lines, so that an export can be checked without the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from windlass.records import (
 
 Status: TypeAlias = Literal["open", "running", "suspended", "ended", "erased"]
 START = bytes(16)
-"""What the chain of every session begins with."""
+"""The first link of every session's chain."""
 
 DICTIONARY = (
     b'{"kind":"SessionOpened","agent":"agent","pipeline":"{"kind":"SessionEnded"{"kind":"Suspended","waiting_for":['
@@ -52,24 +52,24 @@ DICTIONARY = (
     b'/1/1","name":"","at":17"}\n{"kind":"ToolReturned","call":"/1/1","name":"","result":{"content":[{"type":"text",'
     b'"text":""}],"status":"error"},"at":17"}\n{"kind":"StepEnded","step":1,"active":0.000'
 )
-"""Part of the format: it must not change. What it lacks costs bytes, nothing else."""
+"""Part of the format: it must not change. A missing field name only costs bytes."""
 
 _WINDOW = -12
 
 
 def lines_of(records: Sequence[Record]) -> bytes:
-    """The bytes of a batch: each record is encoded here, and nowhere else."""
+    """The bytes of a batch. This is the only place where a store encodes records."""
     return b"\n".join([encode(record) for record in records])
 
 
 def pack(lines: bytes) -> bytes:
-    """A batch, made small."""
+    """Compress the lines of a batch."""
     small = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, 2, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
     return small.compress(lines) + small.flush()
 
 
 def unpack(data: bytes) -> bytes:
-    """A batch as it was; raises `zlib.error` if it is damaged."""
+    """Decompress the lines of a batch; raises `zlib.error` if it is damaged."""
     large = zlib.decompressobj(_WINDOW, DICTIONARY)
     lines = large.decompress(data) + large.flush()
     if not large.eof:
@@ -78,11 +78,11 @@ def unpack(data: bytes) -> bytes:
 
 
 def records_of(session: str, seq: int, lines: bytes) -> list[Record]:
-    """The records of a batch of a session; one that cannot be read is named."""
+    """Decode the records of a batch. The error for an unreadable record names it."""
     records: list[Record] = []
     try:
         for line in lines.split(b"\n"):
-            records.append(decode(line))  # noqa: PERF401 - how far it came is part of the error
+            records.append(decode(line))  # noqa: PERF401 - the error states the record's number
     except StoreError as error:
         raise StoreError(f"the log of session {session!r}, record {seq + len(records) + 1}: {error}") from None
     return records
@@ -94,7 +94,7 @@ def link_of(previous: bytes, lines: bytes) -> bytes:
 
 
 class Change(Struct):
-    """What a batch changes beside the log: the session's row, its open questions, its inbox."""
+    """What a batch changes besides the log: the session's row, its open questions, its inbox."""
 
     status: Status | None = None
     agent: str | None = None
@@ -106,7 +106,7 @@ class Change(Struct):
 
 
 def change_of(records: Sequence[Record]) -> Change | None:
-    """What a batch changes; None for most: the records of a step change nothing but the log."""
+    """What a batch changes besides the log. Mostly None: the records of a step only add to the log."""
     change: Change | None = None
     for record in records:
         note = _NOTES.get(type(record))
@@ -117,17 +117,17 @@ def change_of(records: Sequence[Record]) -> Change | None:
     return change
 
 
-def _shown(text: str) -> str:
-    """The beginning of a text, without what no database takes in a column of text: lone surrogates and NUL."""
+def _column_text(text: str) -> str:
+    """The beginning of a text, without lone surrogates and NUL: text columns reject them."""
     return text[:200].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _opened(change: Change, record: SessionOpened) -> None:
-    change.agent, change.at, change.status = _shown(record.agent), record.at, "open"
+    change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
 
 
 def _started(change: Change, record: TurnStarted) -> None:
-    change.title, change.at, change.status = change.title or _shown(record.message.text), record.at, "running"
+    change.title, change.at, change.status = change.title or _column_text(record.message.text), record.at, "running"
 
 
 def _asked(change: Change, record: Asked) -> None:

@@ -1,4 +1,4 @@
-"""A store that lives and dies with the process."""
+"""The store that keeps logs in memory, for as long as the process runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import START, lines_of, link_of
-from .kept import belongs, conflict, erased_session, found, info_of, verified
+from .shared import belongs_to, conflict, erased_session, info_of, matches, verify_chain
 
 
 class MemoryStore:
-    """Logs in memory. Of the sessions that have ended it keeps the latest, at most `keep_ended`.
+    """Keeps logs in memory. Of the sessions that have ended, it keeps the latest `keep_ended`.
 
-    When there are more it forgets a quarter of them: many at once cost much less than one at a time.
+    When there are more, it drops a quarter of them at once, which costs much less than one at a time.
     """
 
     durable = False
@@ -37,11 +37,11 @@ class MemoryStore:
         return self.append_now(session, records, expected)
 
     def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        """`append` for those who need not wait."""
+        """`append` without waiting."""
         with self._lock:
             log = self._logs.get(session)
             if log is None:
-                log = self._begun(session, records, expected)
+                log = self._begin(session, records, expected)
             if len(log) != expected:
                 raise conflict(session, len(log), expected)
             if records:
@@ -50,7 +50,7 @@ class MemoryStore:
                     self._forget(session)
                 elif session in self._ended:
                     del self._ended[session]
-            return session in self._inboxes and self._left(session, records)
+            return session in self._inboxes and self._inbox_waits(session, records)
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return self._logs.get(session, [])[start:]
@@ -72,7 +72,7 @@ class MemoryStore:
             infos = [info_of(session, log)[0] for session, log in self._logs.items()]
             infos += self._erased.values()
         infos.sort(key=lambda info: -info.updated)
-        return [info for info in infos if found(info, search, status)][:limit]
+        return [info for info in infos if matches(info, search, status)][:limit]
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         with self._lock:
@@ -94,7 +94,7 @@ class MemoryStore:
 
     async def erase(self, session: str) -> bool:
         with self._lock:
-            names = [name for name in self._logs if belongs(name, session)]
+            names = [name for name in self._logs if belongs_to(name, session)]
             for name in names:
                 info, _ = info_of(name, self._logs[name])
                 self._drop(name)
@@ -102,7 +102,7 @@ class MemoryStore:
         return bool(names)
 
     async def verify(self, session: str) -> Verified:
-        return verified(session, await self.batches(session))
+        return verify_chain(session, await self.batches(session))
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
         with self._lock:
@@ -141,7 +141,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def _begun(self, session: str, records: Sequence[Record], expected: int) -> list[Record]:
+    def _begin(self, session: str, records: Sequence[Record], expected: int) -> list[Record]:
         log: list[Record] = []
         if records and not expected:
             if session in self._erased:
@@ -149,8 +149,8 @@ class MemoryStore:
             self._logs[session] = log
         return log
 
-    def _left(self, session: str, records: Sequence[Record]) -> bool:
-        """Whether the inbox has more than the log says was taken. A key stays known: it cannot be put again."""
+    def _inbox_waits(self, session: str, records: Sequence[Record]) -> bool:
+        """Remove the entries that the log says were taken; whether any are left. A taken key cannot be put again."""
         inbox = self._inboxes[session]
         for record in records:
             if type(record) is InboxTaken and inbox.pop(record.key, None) is not None:
@@ -168,6 +168,6 @@ class MemoryStore:
                 self._drop(oldest)
 
     def _drop(self, session: str) -> None:
-        for kept in (self._ended, self._logs, self._inboxes, self._taken, self._cursors):
-            if session in kept:
-                del kept[session]
+        for table in (self._ended, self._logs, self._inboxes, self._taken, self._cursors):
+            if session in table:
+                del table[session]

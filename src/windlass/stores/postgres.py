@@ -1,4 +1,4 @@
-"""The store for many machines: PostgreSQL. An append locks its session's row and is acknowledged after its COMMIT."""
+"""The store for many machines: PostgreSQL. An append locks its session's row and returns after its COMMIT."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
 
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
-from .kept import (
+from .shared import (
     INHERITED,
-    Settling,
+    WriteFuture,
     as_json,
     batches_of,
-    belongs,
-    below,
+    belongs_to,
+    call_after_fork,
     check_end,
+    child_id_range,
     conflict,
     erased_session,
-    escaped,
+    escape_like,
     from_json,
     from_key,
     key_of,
-    pruned,
-    survive_forks,
-    unpacked,
-    verified,
+    prune_lines,
+    unpack_batch,
+    verify_chain,
     whole_of,
 )
 
@@ -76,13 +76,13 @@ CREATE TABLE cursors (
 CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
 """
 MIGRATIONS: dict[int, bytes] = {1: b"UPDATE inbox SET data = '' WHERE taken"}
-"""From a version to the SQL that makes it the next one."""
+"""The SQL that upgrades each version to the next."""
 
 _OPENERS = (SessionOpened, TurnStarted, Resumed)
-"""With these somebody takes a session over: it begins an epoch."""
+"""Records that start a new epoch: their writer takes the session over."""
 
 _KNOWN = 4096
-"""Of how many sessions the store knows where its own last append ended."""
+"""For how many sessions the store remembers where its own last append ended."""
 
 
 class _Row(NamedTuple):
@@ -96,7 +96,7 @@ class _Row(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """Where our last append to a session ended, in which epoch, and by which transaction."""
+    """Where this store's last append to a session ended, in which epoch and in which transaction."""
 
     records: int
     link: bytes
@@ -105,20 +105,20 @@ class _Head(NamedTuple):
 
 
 class PostgresStore:
-    """Logs in a PostgreSQL database, in a schema of their own. Any number of processes and machines may share it.
+    """Keeps logs in a PostgreSQL database, in a schema of their own. Any number of processes and machines may share it.
 
-    What was acknowledged is as durable as the server's `synchronous_commit` makes it. Each append locks the row of its
-    session. It is refused if the log has another length, and also if it has that length but is not the log that this
-    store wrote: after a restore or a failover that lost commits, somebody else may have taken the session over and come
-    just as far. There are up to `max_size` connections; `timeout` bounds every wait, for a connection or for a lock. A
-    pooler between store and server must be in session mode.
+    An append that has returned is as durable as the server's `synchronous_commit` makes it. Each append locks the row
+    of its session. It is refused if the log has another length. It is also refused if the length is right but this
+    store did not write the end of the log: after a restore or a failover that lost commits, another process may have
+    taken the session over and appended as many records. The store uses up to `max_size` connections; `timeout` limits
+    every wait for a connection or a lock. A pooler between store and server must be in session mode.
     """
 
     durable = True
 
     def __init__(self, url: str, *, schema: str = "windlass", max_size: int = 8, timeout: float = 30.0) -> None:
         if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) is None:
-            raise ConfigError(f"schema={schema!r}: must be a lower-case name of letters, digits and underscores")
+            raise ConfigError(f"schema={schema!r} must be a lower-case name of letters, digits and underscores")
         try:
             import psycopg
             import psycopg.conninfo
@@ -130,7 +130,7 @@ class PostgresStore:
         try:
             parts = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise ConfigError(f"the address of the PostgreSQL store cannot be read: {str(error).strip()}") from None
+            raise ConfigError(f"the address of the PostgreSQL store is not valid: {str(error).strip()}") from None
         self._url = url
         self.schema = schema
         self.max_size = max_size
@@ -148,7 +148,7 @@ class PostgresStore:
         self._heads: OrderedDict[str, _Head] = OrderedDict()
         self._pipelines: set[str] = set()
         self._closed = False
-        survive_forks(self._forked)
+        call_after_fork(self._reset_after_fork)
 
     # ------------------------------------------------------------ the log
 
@@ -212,13 +212,13 @@ class PostgresStore:
         return bool(made[1])
 
     def _check(self, db: Connection, row: _Row, session: str, expected: int) -> None:
-        """Whether the log is the one to go on from: its length, and what this store knows of it."""
+        """Raise unless the log can be extended: it has the expected length, and this store wrote its end."""
         if row.records != expected:
             check_end(session, _length(db, row.number), row.records)
             raise conflict(session, row.records, expected)
         mine = self._heads.get(session)
         if mine is not None and mine.records == expected and (mine.link, mine.epoch) != (row.head, row.epoch):
-            raise SessionConflict(f"session {session!r} was taken over by somebody else", session=session)
+            raise SessionConflict(f"session {session!r} was taken over by another process", session=session)
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         records: list[Record] = []
@@ -244,7 +244,7 @@ class PostgresStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        like = f"%{escaped(search)}%"
+        like = f"%{escape_like(search)}%"
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
@@ -263,21 +263,21 @@ class PostgresStore:
         return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
 
     async def prune(self, *, before: float) -> int:
-        """Drop what was injected for turns that have ended and not gone on since; how many batches got smaller."""
+        """Delete the injected parts of turns that have ended; returns how many batches were pruned."""
         return await self._write(lambda db: _prune(db, before))
 
     async def erase(self, session: str) -> bool:
-        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain."""
+        """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
         return await self._write(lambda db: _erase(db, session), repeatable=False)
 
     async def verify(self, session: str) -> Verified:
-        """Follow the chain of a session to the end that its row has; raises `StoreError` where it is broken."""
+        """Verify the chain of a session up to the end that its row states; raises `StoreError` where it is broken."""
         rows = await self._read(
             "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
             "WHERE id = %s AND status != 'erased' ORDER BY seq",
             session,
         )
-        return verified(session, *whole_of(session, rows))
+        return verify_chain(session, *whole_of(session, rows))
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
@@ -332,7 +332,7 @@ class PostgresStore:
     # ------------------------------------------------------------ threads and connections
 
     async def close(self) -> None:
-        """Wait for what is being written, and let go of the connections."""
+        """Wait for pending writes, then close the connections."""
         with self._lock:
             workers, self._closed = self._workers, True
         if workers is not None:
@@ -340,8 +340,8 @@ class PostgresStore:
         while self._connections:
             self._connections.pop().close()
 
-    def _forked(self) -> None:
-        """A forked process has the store, but not its threads, nor the right to use or even close its connections."""
+    def _reset_after_fork(self) -> None:
+        """Start anew in a forked process: it has no threads of the store, and must not use or close its connections."""
         INHERITED.append((self._connections, self._local))
         self._connections, self._local = set(), threading.local()
         self._workers = None
@@ -349,15 +349,15 @@ class PostgresStore:
         self._heads.clear()
 
     async def _do(self, work: Callable[[], T]) -> T:
-        """Work in a thread, so that any loop may wait for it; whoever does so waits until it is done."""
+        """Work in a thread, so that any event loop can wait for it. The wait cannot be cancelled."""
         loop = asyncio.get_running_loop()
-        done = Settling(loop=loop)
+        done = WriteFuture(loop=loop)
         with self._lock:
             if self._closed:
                 raise StoreError(f"the store ({self._place}) is closed; make a new one")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(self.max_size, thread_name_prefix="windlass-postgres")
-            self._workers.submit(work).add_done_callback(lambda worked: _tell(loop, done, worked))
+            self._workers.submit(work).add_done_callback(lambda result: _deliver(loop, done, result))
         value: T = await done
         return value
 
@@ -368,9 +368,9 @@ class PostgresStore:
         return await self._do(lambda: self._try("write", work, repeatable=repeatable))
 
     def _try(self, doing: str, work: Callable[[Connection], T], *, reads: bool = False, repeatable: bool = True) -> T:
-        """Work with a connection; one that is lost is replaced, once.
+        """Work with a connection; a lost one is replaced, once.
 
-        If it is lost during the COMMIT nobody knows what became of it: only what is `repeatable` is done again.
+        If it is lost during the COMMIT, the outcome is unknown: only `repeatable` work is then done again.
         """
         retried = False
         while True:
@@ -393,9 +393,9 @@ class PostgresStore:
                 retried = True
 
     def _connected(self) -> Connection:
-        """The connection of this thread; if there is none (any more) it gets one.
+        """The connection of this thread, opened or replaced if necessary.
 
-        What is wrong with the first one ever is said at once, later a server that is gone is waited for.
+        Errors of the very first connection are raised at once. Later, the store waits for a server that is gone.
         """
         db: Connection | None = getattr(self._local, "db", None)
         if db is not None and not db.closed:
@@ -430,7 +430,7 @@ class PostgresStore:
         return db
 
     def _configure(self, db: Connection) -> None:
-        """Nobody waits for a lock for ever, and a process that stalls while it has one loses it."""
+        """Limit every wait for a lock, and have the server take locks away from a stalled process."""
         db.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
         patience = f"{round(self.timeout * 1000)}ms"
         db.execute(
@@ -442,7 +442,7 @@ class PostgresStore:
     # ------------------------------------------------------------ the schema
 
     def _version(self, db: Connection) -> int:
-        """The version of the tables, 0 if there are none; those of a newer version are refused, and not touched."""
+        """The version of the tables, or 0 without tables. A newer version is refused, and nothing is changed."""
         found = db.execute("SELECT to_regclass(%s)", (f"{self.schema}.format",)).fetchone()
         if found is None or found[0] is None:
             return 0
@@ -450,13 +450,14 @@ class PostgresStore:
         version = int(row[0]) if row is not None and row[0] is not None else 0
         if version > VERSION:
             raise StoreError(
-                f"the schema {self.schema!r} ({self._place}) was written by a newer Windlass (format {version}, this "
-                f"one knows {VERSION}); install that version, or name another schema. Nothing was changed"
+                f"the schema {self.schema!r} ({self._place}) was written by a newer Windlass (format {version}; "
+                f"this version reads up to {VERSION}); install the newer version, or use another schema. "
+                "Nothing was changed"
             )
         return version
 
     def _migrate(self, db: Connection) -> None:
-        """Make or change the tables, one process after the other."""
+        """Create or upgrade the tables; an advisory lock lets one process at a time do so."""
         if self._version(db) == VERSION:
             return
         db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
@@ -481,12 +482,12 @@ class PostgresStore:
         if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
             advice = "check that the server runs and can be reached, then resume the session"
         if unknown:
-            text += "; whether the last records were kept is not known"
+            text += "; it is not known whether the last records were stored"
         return StoreError(f"could not {doing} {self._place}: {text}" + (f"; {advice}" if advice else ""))
 
 
 def _options(timeout: float) -> dict[str, Any]:
-    """How long to wait for a server, also for one that is silent because the network is gone."""
+    """Connection options that limit the wait for a server, even if it is silent because the network is gone."""
     return {
         "connect_timeout": max(2, round(timeout)),
         "keepalives_idle": 10,
@@ -498,20 +499,20 @@ def _options(timeout: float) -> dict[str, Any]:
 
 
 _LOCK = 0x57494E44
-"""The advisory lock for whoever changes the tables."""
+"""The advisory lock for changing the tables."""
 
 _ADVICE = {
     "08": "check that the server runs and can be reached, then resume the session",
-    "25006": "the server takes no writes, it may be a standby: give the address of the primary",
+    "25006": "the server accepts no writes, it may be a standby: use the address of the primary",
     "28": "check the user, the password and pg_hba.conf",
     "3D": "create the database first",
-    "42501": "the user needs the right to create a schema in this database, or an owner's rights on the one there is",
-    "53100": "make room on the server's disk and resume the session: what was acknowledged is there",
+    "42501": "the user needs the right to create a schema in this database, or must own the existing schema",
+    "53100": "free space on the server's disk and resume the session: all acknowledged records are safe",
     "53200": "the server is out of memory: give it more, then resume the session",
-    "53300": "the server has no connection left: give the store a smaller `max_size`, or the server more of them",
+    "53300": "the server has no free connection: give the store a smaller `max_size`, or the server more connections",
     "55P03": "another process holds the session's row for too long: find it, or give the store a longer `timeout`",
-    "57": "the server is going down or coming up: resume the session when it is there",
-    "XX": "the server's data may be damaged: look at its log, restore from a backup if need be",
+    "57": "the server is shutting down or starting: resume the session when it runs",
+    "XX": "the server's data may be damaged: look at its log, and restore from a backup if necessary",
 }
 
 _SIGNS = {
@@ -524,21 +525,22 @@ _SIGNS = {
     "is starting up": "57P03",
     "is shutting down": "57P03",
 }
-"""What a server that lets nobody in says has no code: what the code would be."""
+"""SQLSTATEs for connection errors that arrive as text only."""
 
 _NO_CHANGE = Change()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, done: Settling, worked: Future[Any]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        if (error := worked.exception()) is not None:
+def _deliver(loop: asyncio.AbstractEventLoop, done: WriteFuture, result: Future[Any]) -> None:
+    """Pass the result of a thread's work to the event loop that waits for it."""
+    with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+        if (error := result.exception()) is not None:
             loop.call_soon_threadsafe(done.set_exception, error)
         else:
-            loop.call_soon_threadsafe(done.set_result, worked.result())
+            loop.call_soon_threadsafe(done.set_result, result.result())
 
 
 class _Appending:
-    """A batch on its way. `head` is set by the attempt that wrote it, whether or not it was committed."""
+    """A batch to append. The attempt that writes it sets `head`, whether or not the write is committed."""
 
     def __init__(self, session: str, records: Sequence[Record], expected: int) -> None:
         self.session = session
@@ -548,27 +550,27 @@ class _Appending:
 
 
 def _locked(db: Connection, session: str) -> _Row | None:
-    """A session's row, which nobody else can change before the transaction ends."""
+    """A session's row, locked until the transaction ends."""
     query = "SELECT number, status, records, head, epoch FROM sessions WHERE id = %s FOR UPDATE"
     row = db.execute(query, (session,)).fetchone()
     return None if row is None else _Row(*row)
 
 
 def _is_there(db: Connection, number: int, seq: int, head: _Head) -> bool:
-    """Whether a batch that we once sent is in the log: not its equal, but the very one."""
+    """Whether this very batch, sent by an earlier attempt, is in the log: an equal one by another process is not."""
     query = "SELECT 1 FROM batches WHERE session = %s AND seq = %s AND link = %s AND xmin::text = %s"
     return db.execute(query, (number, seq, head.link, head.transaction)).fetchone() is not None
 
 
 def _length(db: Connection, number: int) -> int:
-    """How many records the batches of a session have."""
+    """The number of records in the batches of a session."""
     query = "SELECT coalesce(max(seq + count), 0) FROM batches WHERE session = %s"
     found = db.execute(query, (number,)).fetchone()
     return 0 if found is None else int(found[0])
 
 
 def _waiting(db: Connection, session: str) -> bool:
-    """Whether the inbox has something."""
+    """Whether the inbox has unread entries."""
     return db.execute("SELECT 1 FROM inbox WHERE session = %s AND NOT taken LIMIT 1", (session,)).fetchone() is not None
 
 
@@ -607,7 +609,7 @@ def _prune(db: Connection, before: float) -> int:
     for number, session in db.execute(query, (before,)).fetchall():
         query = "SELECT seq, data FROM batches WHERE session = %s AND NOT pruned"
         for seq, data in db.execute(query, (number,)).fetchall():
-            if (smaller := pruned(unpacked(session, seq, data))) is not None:
+            if (smaller := prune_lines(unpack_batch(session, seq, data))) is not None:
                 query = "UPDATE batches SET data = %s, pruned = true WHERE session = %s AND seq = %s"
                 db.execute(query, (pack(smaller), number, seq))
                 count += 1
@@ -618,9 +620,9 @@ def _erase(db: Connection, session: str) -> bool:
     rows = db.execute(
         "SELECT number, id FROM sessions WHERE (id = %s OR id > %s AND id < %s) AND status != 'erased' "
         "ORDER BY number FOR UPDATE",
-        (session, *below(session)),
+        (session, *child_id_range(session)),
     ).fetchall()
-    rows = [row for row in rows if belongs(row[1], session)]
+    rows = [row for row in rows if belongs_to(row[1], session)]
     numbers, names = [row[0] for row in rows], [row[1] for row in rows]
     db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
     db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))

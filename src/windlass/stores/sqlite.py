@@ -1,4 +1,4 @@
-"""The embedded store: one file, one writer thread, and a record is acknowledged after its COMMIT."""
+"""The embedded store: one SQLite file and one writer thread. An append returns after its COMMIT."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, decode, encode
 
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
-from .kept import (
+from .shared import (
     INHERITED,
-    Settling,
+    WriteFuture,
     as_json,
     batches_of,
-    belongs,
-    below,
+    belongs_to,
+    call_after_fork,
     check_end,
+    child_id_range,
     conflict,
     erased_session,
-    escaped,
+    escape_like,
     from_json,
     from_key,
     key_of,
-    pruned,
-    survive_forks,
-    unpacked,
-    verified,
+    prune_lines,
+    unpack_batch,
+    verify_chain,
     whole_of,
 )
 
@@ -75,16 +75,16 @@ UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHE
 UPDATE inbox SET data = x'' WHERE taken = 1;
 """,
 }
-"""From a version to the SQL that makes it the next one."""
+"""The SQL that upgrades each version to the next."""
 
 QUICK = 200e-6
-"""A commit that takes no longer is made without the writer: waking it and being woken by it costs as much."""
+"""The caller makes commits that are at most this slow (in seconds): waking the writer thread would cost as much."""
 
 SLOW = 2
-"""So many commits in a row that take longer, and the writer makes them. One is only a checkpoint."""
+"""After this many slow commits in a row the writer thread takes over; a single slow one may be a checkpoint."""
 
 _KNOWN = 4096
-"""Of how many sessions the writer knows the head of the chain."""
+"""For how many sessions the writer remembers the head of the chain."""
 
 
 class _Head(NamedTuple):
@@ -96,25 +96,25 @@ class _Head(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Something to write, and who waits for it on which loop."""
+    """Work for the writer thread, and the future that waits for it on an event loop."""
 
     work: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
 
 
-_Settled: TypeAlias = tuple[_Job, Any, Exception | None]
+_Result: TypeAlias = tuple[_Job, Any, Exception | None]
 
 
-def _tell(settled: list[_Settled]) -> None:
-    """Wake all who wait, each loop once."""
-    for loop in {job.loop for job, _, _ in settled}:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_wake, [item for item in settled if item[0].loop is loop])
+def _deliver(results: list[_Result]) -> None:
+    """Pass results to the event loops that wait for them, with one wake-up per loop."""
+    for loop in {job.loop for job, _, _ in results}:
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+            loop.call_soon_threadsafe(_set_results, [result for result in results if result[0].loop is loop])
 
 
-def _wake(settled: list[_Settled]) -> None:
-    for job, value, failure in settled:
+def _set_results(results: list[_Result]) -> None:
+    for job, value, failure in results:
         if job.done.done():
             continue
         if failure is None:
@@ -124,10 +124,10 @@ def _wake(settled: list[_Settled]) -> None:
 
 
 class SQLiteStore:
-    """Logs in one SQLite file. Any number of processes may share it; one advances a session at a time.
+    """Keeps logs in one SQLite file. Any number of processes may share it; one at a time advances a session.
 
-    With `synchronous="FULL"`, the default, what was acknowledged survives a power cut; with "NORMAL" it survives the
-    death of the process, and a power cut may take the last moments.
+    With `synchronous="FULL"`, the default, acknowledged records survive a power cut. With "NORMAL" they survive a crash
+    of the process, but a power cut may lose the last ones.
     """
 
     durable = True
@@ -136,7 +136,7 @@ class SQLiteStore:
         self, path: str | Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL", timeout: float = 30.0
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
-            raise StoreError(f"synchronous={synchronous!r}: must be 'FULL' or 'NORMAL'")
+            raise StoreError(f"synchronous={synchronous!r} must be 'FULL' or 'NORMAL'")
         self.path = _path(path)
         self.synchronous = synchronous
         self.timeout = timeout
@@ -152,7 +152,7 @@ class SQLiteStore:
         self._here: sqlite3.Connection | None = None
         self._slow = SLOW
         self._closed = False
-        survive_forks(self._forked)
+        call_after_fork(self._reset_after_fork)
 
     # ------------------------------------------------------------ the log
 
@@ -162,7 +162,7 @@ class SQLiteStore:
         return await self._write(lambda db: self._append(db, session, records, expected))
 
     def _append_here(self, session: str, records: Sequence[Record], expected: int) -> bool | None:
-        """Append at once, where the disk is quick and nobody else writes; None if that cannot be: the writer will."""
+        """Append on the caller's thread, if the disk is fast and no other write is pending. None: use the writer."""
         if not self._jobs.empty() or not self._writing.acquire(blocking=False):
             return None
         db = self._here
@@ -175,7 +175,7 @@ class SQLiteStore:
             db.execute("BEGIN IMMEDIATE")
             waiting = self._append(db, session, records, expected)
             db.execute("COMMIT")
-            self._paced(time.perf_counter() - started)
+            self._note_duration(time.perf_counter() - started)
             return waiting
         except sqlite3.Error:
             self._slow = SLOW
@@ -191,7 +191,7 @@ class SQLiteStore:
         finally:
             self._writing.release()
 
-    def _paced(self, seconds: float) -> None:
+    def _note_duration(self, seconds: float) -> None:
         """Note how long a commit took."""
         self._slow = 0 if seconds < QUICK else self._slow + 1
 
@@ -234,7 +234,7 @@ class SQLiteStore:
         return records
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
-        """The append batches that hold the records from `start` on, for whoever checks or exports a log."""
+        """The append batches that contain the records from `start` on."""
         rows = await self._read(
             "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
             "WHERE id = ? AND status != 'erased' AND seq + count > ? ORDER BY seq",
@@ -251,7 +251,7 @@ class SQLiteStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        like = f"%{escaped(search)}%"
+        like = f"%{escape_like(search)}%"
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
@@ -270,7 +270,7 @@ class SQLiteStore:
         return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
 
     async def prune(self, *, before: float) -> int:
-        """Drop what was injected for turns that have ended and not gone on since; how many batches got smaller."""
+        """Delete the injected parts of turns that have ended; returns how many batches were pruned."""
         return await self._write(lambda db: self._prune(db, before))
 
     def _prune(self, db: sqlite3.Connection, before: float) -> int:
@@ -281,7 +281,7 @@ class SQLiteStore:
             for seq, data in db.execute(
                 "SELECT seq, data FROM batches WHERE session = ? AND pruned = 0", (number,)
             ).fetchall():
-                if (smaller := pruned(unpacked(session, seq, data))) is not None:
+                if (smaller := prune_lines(unpack_batch(session, seq, data))) is not None:
                     db.execute(
                         "UPDATE batches SET data = ?, pruned = 1 WHERE session = ? AND seq = ?",
                         (pack(smaller), number, seq),
@@ -290,18 +290,18 @@ class SQLiteStore:
         return count
 
     async def erase(self, session: str) -> bool:
-        """Erase a session and those of its sub-agents. What stays is that it was there, and the head of its chain.
+        """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains.
 
-        Where the log ended an empty batch stays, too: it stands in the way of whoever still wants to go on from there.
+        An empty batch remains at the end of the log, too: it makes a late append there fail.
         """
         return await self._write(lambda db: self._erase(db, session))
 
     def _erase(self, db: sqlite3.Connection, session: str) -> bool:
         rows = db.execute(
             "SELECT number, id FROM sessions WHERE (id = ? OR id > ? AND id < ?) AND status != 'erased'",
-            (session, *below(session)),
+            (session, *child_id_range(session)),
         ).fetchall()
-        rows = [(number, name) for number, name in rows if belongs(name, session)]
+        rows = [(number, name) for number, name in rows if belongs_to(name, session)]
         for number, name in rows:
             head = _head(db, name)
             assert head is not None
@@ -319,13 +319,13 @@ class SQLiteStore:
         return bool(rows)
 
     async def verify(self, session: str) -> Verified:
-        """Follow the chain of a session to the end that its row has; raises `StoreError` where it is broken."""
+        """Verify the chain of a session up to the end that its row states; raises `StoreError` where it is broken."""
         rows = await self._read(
             "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
             "WHERE id = ? AND status != 'erased' ORDER BY seq",
             session,
         )
-        return verified(session, *whole_of(session, rows))
+        return verify_chain(session, *whole_of(session, rows))
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
@@ -386,7 +386,7 @@ class SQLiteStore:
     # ------------------------------------------------------------ threads
 
     async def close(self) -> None:
-        """Wait for what is being written, and let go of the file."""
+        """Wait for pending writes, then close the file."""
         with self._lock:
             self._closed = True
             writer, readers = self._writer, self._readers
@@ -401,7 +401,7 @@ class SQLiteStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        done = Settling(loop=loop)
+        done = WriteFuture(loop=loop)
         with self._lock:
             self._check_open()
             if self._writer is None:
@@ -423,8 +423,8 @@ class SQLiteStore:
         if self._closed:
             raise StoreError(f"the store {self.path} is closed; make a new one")
 
-    def _forked(self) -> None:
-        """A forked process has the store, but not its threads, nor the right to use or even close their connections."""
+    def _reset_after_fork(self) -> None:
+        """Start anew in a forked process: it has no threads of the store, and must not use or close its connections."""
         INHERITED.append((self._connections, self._local))
         self._connections, self._local = set(), threading.local()
         self._writer = self._readers = None
@@ -444,57 +444,59 @@ class SQLiteStore:
             raise self._error("read", error) from error
 
     def _work(self) -> None:
-        """The writer: whatever waits is committed together. After an error it opens the file anew."""
+        """The writer thread: commits all waiting jobs together. After an error it reopens the file."""
         db: sqlite3.Connection | None = None
         jobs = self._jobs
-        going = True
-        while going:
+        running = True
+        while running:
             batch = [jobs.get()]
             while not jobs.empty():
                 batch.append(jobs.get())
-            going = None not in batch
+            running = None not in batch
             if not (todo := [job for job in batch if job is not None]):
                 continue
             try:
                 db = db or self._connect()
             except Exception as error:
-                _tell([(job, None, self._shown("open", error)) for job in todo])
+                _deliver([(job, None, self._as_store_error("open", error)) for job in todo])
             else:
-                settled, sound = self._commit(db, todo)
+                results, sound = self._commit(db, todo)
                 if not sound:
                     self._disconnect(db)
                     db = None
-                _tell(settled)
+                _deliver(results)
         self._disconnect(db)
 
-    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> tuple[list[_Settled], bool]:
-        """One transaction for all. If it fails, each gets one of its own: who is at fault is told so.
+    def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> tuple[list[_Result], bool]:
+        """Commit all jobs in one transaction. If that fails, commit each in its own, so that only the culprit fails.
 
-        What became of each, and whether the file could be written; whoever hears that it could not finds it let go.
+        Returns the result of each job, and whether the connection is still sound. The writer closes an unsound one
+        before it delivers the results.
         """
-        settled: list[_Settled] = []
+        results: list[_Result] = []
         begun = False
         try:
-            with self._writing, self._undoing(db):
+            with self._writing, self._rollback_on_error(db):
                 started = time.perf_counter()
                 begun = bool(db.execute("BEGIN IMMEDIATE"))
                 for job in jobs:
                     try:
-                        settled.append((job, job.work(db), None))
+                        results.append((job, job.work(db), None))
                     except WindlassError as error:
-                        settled.append((job, None, error))
+                        results.append((job, None, error))
                 db.execute("COMMIT")
-                self._paced((time.perf_counter() - started) / len(jobs))
+                self._note_duration((time.perf_counter() - started) / len(jobs))
         except Exception as error:
             if begun and len(jobs) > 1 and not db.in_transaction:
                 each = [self._commit(db, [job]) for job in jobs]
-                return [one for settled, _ in each for one in settled], all(sound for _, sound in each)
-            return [(job, None, self._shown("write", error)) for job in jobs], not isinstance(error, sqlite3.Error)
-        return settled, True
+                return [result for results, _ in each for result in results], all(sound for _, sound in each)
+            failure = self._as_store_error("write", error)
+            return [(job, None, failure) for job in jobs], not isinstance(error, sqlite3.Error)
+        return results, True
 
     @contextmanager
-    def _undoing(self, db: sqlite3.Connection) -> Generator[None, None, None]:
-        """Forget what a transaction that fails has done, before anybody else may write."""
+    def _rollback_on_error(self, db: sqlite3.Connection) -> Generator[None, None, None]:
+        """Undo a failed transaction before another one may begin."""
         try:
             yield
         except Exception:
@@ -529,19 +531,19 @@ class SQLiteStore:
             db.close()
 
     def _check_version(self, db: sqlite3.Connection) -> int:
-        """The version of the file; one of a newer version or of another application is refused, and not touched.
+        """The version of the file. A file of a newer version or of another application is refused and not changed.
 
-        The tables are counted first: whoever makes the file right now makes them together with the other two.
+        The tables are counted first: a process that creates the file right now writes all three in one transaction.
         """
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = int(db.execute("PRAGMA application_id").fetchone()[0])
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if application != APPLICATION and tables:
-            raise StoreError(f"{self.path} is an SQLite file of another application; name another file")
+            raise StoreError(f"{self.path} is an SQLite file of another application; use another file")
         if version > VERSION:
             raise StoreError(
-                f"{self.path} was written by a newer Windlass (format {version}, this one knows {VERSION}); "
-                "install that version, or name another file. Nothing was changed"
+                f"{self.path} was written by a newer Windlass (format {version}; this version reads up to {VERSION}); "
+                "install the newer version, or use another file. Nothing was changed"
             )
         return version
 
@@ -564,7 +566,7 @@ class SQLiteStore:
                 db.execute("ROLLBACK")
             raise
 
-    def _shown(self, doing: str, error: Exception) -> Exception:
+    def _as_store_error(self, doing: str, error: Exception) -> Exception:
         return self._error(doing, error) if isinstance(error, sqlite3.Error | OSError | UnicodeError) else error
 
     def _error(self, doing: str, error: Exception) -> StoreError:
@@ -576,10 +578,10 @@ class SQLiteStore:
 
 
 def write_ahead(db: sqlite3.Connection, wait: float) -> None:
-    """Have the file written through a write-ahead log.
+    """Switch the file to a write-ahead log.
 
-    SQLite does not wait itself here while another process writes to the file, as it does for all else: of several that
-    open a new file at once, all but one would fail.
+    Unlike elsewhere, SQLite does not wait here while another process writes: if several processes opened a new file at
+    once, all but one would fail.
     """
     until = time.monotonic() + wait
     while True:
@@ -593,13 +595,13 @@ def write_ahead(db: sqlite3.Connection, wait: float) -> None:
 
 
 def _path(path: str | Path) -> Path:
-    """Where the file is. SQLite's own ':memory:' is refused: every connection would be a store of its own."""
+    """The absolute path of the file. SQLite's ':memory:' is refused: every connection would be a separate store."""
     if str(path) == ":memory:":
-        raise ConfigError("an SQLite store is a file, not ':memory:'; for one in memory use store=\"memory:\"")
+        raise ConfigError("an SQLite store is a file, not ':memory:'; for a store in memory use store=\"memory:\"")
     try:
         found = Path(path).expanduser().absolute()
     except RuntimeError as error:
-        raise ConfigError(f"the path {str(path)!r} cannot be found: {error}") from error
+        raise ConfigError(f"the path {str(path)!r} cannot be resolved: {error}") from error
     if not str(path) or found.is_dir():
         raise ConfigError(f"{str(path)!r} is a folder; name a file in it" if str(path) else "the path is empty")
     return found
@@ -608,15 +610,15 @@ def _path(path: str | Path) -> Path:
 _ADVICE = {
     "locked": "another process holds it for too long: find that process, or give the store a longer `timeout`",
     "busy": "another process holds it for too long: find that process, or give the store a longer `timeout`",
-    "full": "make room on the disk and resume the session: what was acknowledged is there",
+    "full": "free space on the disk and resume the session: all acknowledged records are safe",
     "readonly": "make the file and its folder writable for this user",
     "Permission denied": "make the file and its folder writable for this user",
-    "File exists": "something else is in the place of its folder: name another path",
-    "Not a directory": "something else is in the place of its folder: name another path",
+    "File exists": "part of its path is a file, not a folder: use another path",
+    "Not a directory": "part of its path is a file, not a folder: use another path",
     "unable to open": "its folder must exist and be writable for this user",
-    "not a database": "it is no SQLite file, or damaged: restore it from a backup, or name another file",
+    "not a database": "it is not an SQLite file, or it is damaged: restore it from a backup, or use another file",
     "malformed": "it is damaged: restore it from a backup, or recover what can be read with `sqlite3 FILE .recover`",
-    "disk I/O": "the disk failed or the file was cut: check the disk, restore from a backup if need be",
+    "disk I/O": "the disk failed or the file was truncated: check the disk, and restore from a backup if necessary",
 }
 
 
@@ -627,7 +629,7 @@ def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
 
 
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:
-    """The end of a session's log, as its row has it; None if there is no such session."""
+    """The end of a session's log, as its row states it; None if there is no such session."""
     row = db.execute("SELECT number, status, records, head FROM sessions WHERE id = ?", (session,)).fetchone()
     if row is None:
         return None
@@ -638,7 +640,7 @@ def _head(db: sqlite3.Connection, session: str) -> _Head | None:
 
 
 def _length(db: sqlite3.Connection, number: int) -> int:
-    """How many records the batches of a session have."""
+    """The number of records in the batches of a session."""
     query = "SELECT seq + count FROM batches WHERE session = ? ORDER BY seq DESC LIMIT 1"
     last = db.execute(query, (number,)).fetchone()
     return 0 if last is None else int(last[0])

@@ -1,4 +1,4 @@
-"""What all stores share: what they say of a session, its batches and its chain, and how they refuse."""
+"""Code shared by the stores: session summaries, batches, hash chains, encodings and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .batches import START, change_of, link_of, unpack
 
 
 def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:
-    """What a log says of its session, for a store that keeps nothing beside it; and its open questions."""
+    """Derive a session's summary and its open questions from its log, for a store that keeps only logs."""
     info, asks = SessionInfo(session, records=len(records)), dict[str, Asked]()
     for record in records:
         change = change_of((record,))
@@ -44,73 +44,76 @@ def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[
     return info.replace(waiting=len(asks)), asks
 
 
-def found(info: SessionInfo, search: str, status: str | None) -> bool:
-    """Whether a session is among those that are looked for."""
+def matches(info: SessionInfo, search: str, status: str | None) -> bool:
+    """Whether a session matches a search text and a status."""
     text = f"{info.session}\n{info.title}\n{info.agent}".casefold()
     return search.casefold() in text and status in (None, info.status)
 
 
-def verified(session: str, batches: Iterable[Batch], end: tuple[int, bytes] | None = None) -> Verified:
-    """Follow a chain to its `end`: how many records it has, and its last link, as the store keeps them beside the log.
+def verify_chain(session: str, batches: Iterable[Batch], end: tuple[int, bytes] | None = None) -> Verified:
+    """Follow a chain to its `end`: the number of records and the last link, as the session's row has them.
 
-    A pruned batch has its link still, but not the bytes it was taken of.
+    A pruned batch still has its link, but no longer the bytes that the link was computed from.
     """
     link, records, gone = START, 0, 0
     for batch in batches:
         if batch.seq != records:
-            raise broken(session, batch.seq, f"the records before it end at {records}")
+            raise broken_log(session, batch.seq, f"the records before it end at {records}")
         if batch.pruned:
             gone += 1
         elif link_of(link, batch.lines) != batch.link:
-            raise broken(session, batch.seq, "its records are not those that were written")
+            raise broken_log(session, batch.seq, "its records were changed after they were written")
         elif batch.lines.count(b"\n") + 1 != batch.count:
-            raise broken(session, batch.seq, f"it should have {batch.count} records")
+            raise broken_log(session, batch.seq, f"it should have {batch.count} records")
         link = batch.link
         records += batch.count
     if end is not None:
         check_end(session, records, end[0])
         if link != end[1]:
-            raise broken(session, records, "the last link is not the one that the session's row has")
+            raise broken_log(session, records, "the last link differs from the one in the session's row")
     return Verified(session, records, link.hex(), gone)
 
 
-def check_end(session: str, records: int, said: int) -> None:
-    """Raise if a log has not as many records as the session's row says."""
-    if records < said:
-        raise broken(session, records, f"it ends before what the session's row says, the last of {said} records")
-    if records > said:
-        raise broken(session, said, "it goes on after what the session's row says")
+def check_end(session: str, records: int, expected: int) -> None:
+    """Raise if a log has more or fewer records than the session's row says."""
+    if records < expected:
+        raise broken_log(session, records, f"it ends early: the session's row says that it has {expected} records")
+    if records > expected:
+        raise broken_log(session, expected, "it has more records than the session's row says")
 
 
-def pruned(lines: bytes) -> bytes | None:
-    """The lines without what was injected for one turn only; None if there is nothing of the kind."""
-    kept: list[bytes] = []
+def prune_lines(lines: bytes) -> bytes | None:
+    """The lines without the parts that were injected for one turn only; None if there are no such parts."""
+    rest: list[bytes] = []
     changed = False
     for line in lines.split(b"\n"):
         record = decode(line) if b'"Injected"' in line else None
         if isinstance(record, Injected) and not record.durable and record.parts:
             line, changed = encode(record.replace(parts=())), True
-        kept.append(line)
-    return b"\n".join(kept) if changed else None
+        rest.append(line)
+    return b"\n".join(rest) if changed else None
 
 
-def unpacked(session: str, seq: int, data: bytes) -> bytes:
-    """The lines of a batch; a damaged one is named."""
+def unpack_batch(session: str, seq: int, data: bytes) -> bytes:
+    """Decompress the lines of a batch. The error for a damaged batch names it."""
     try:
         return unpack(data)
     except zlib.error as error:
-        raise broken(session, seq, f"the batch is damaged ({error})") from error
+        raise broken_log(session, seq, f"the batch is damaged ({error})") from error
 
 
 def batches_of(session: str, rows: Iterable[Sequence[Any]]) -> list[Batch]:
     """The batches of a session from their rows."""
-    return [Batch(seq, count, link, unpacked(session, seq, data), bool(gone)) for seq, count, link, data, gone in rows]
+    return [
+        Batch(seq, count, link, unpack_batch(session, seq, data), bool(pruned))
+        for seq, count, link, data, pruned in rows
+    ]
 
 
 def whole_of(session: str, rows: Sequence[Sequence[Any]]) -> tuple[list[Batch], tuple[int, bytes] | None]:
-    """The batches of a session and where its row says that they end, from rows that have that end first.
+    """The batches of a session and the end that its row states, from joined rows that start with that end.
 
-    A session without batches has one row, in which there is nothing else.
+    A session without batches has one row, whose other columns are empty.
     """
     if not rows:
         return [], None
@@ -118,7 +121,7 @@ def whole_of(session: str, rows: Sequence[Sequence[Any]]) -> tuple[list[Batch], 
 
 
 def as_json(data: Any) -> bytes:
-    """An entry of the inbox as bytes."""
+    """Encode an entry of the inbox."""
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:
@@ -126,7 +129,7 @@ def as_json(data: Any) -> bytes:
 
 
 def from_json(data: bytes) -> Any:
-    """An entry of the inbox as it was put."""
+    """Decode an entry of the inbox."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:  # a lone surrogate
@@ -134,84 +137,84 @@ def from_json(data: bytes) -> Any:
 
 
 def key_of(text: str) -> bytes:
-    """A key as bytes, which may hold what no column of text can: lone surrogates and NUL."""
+    """Encode a key as bytes: unlike text columns, they can hold lone surrogates and NUL."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def from_key(key: bytes) -> str:
-    """A key as it was."""
+    """Decode a key."""
     return key.decode("utf-8", "surrogatepass")
 
 
-def escaped(text: str) -> str:
-    """A text to look for with LIKE."""
+def escape_like(text: str) -> str:
+    """Escape a search text for LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def below(session: str) -> tuple[str, str]:
-    """Between which texts the ids of its sub-agents' sessions are, by their bytes: `0` is what follows `/`."""
+def child_id_range(session: str) -> tuple[str, str]:
+    """The range, in byte order, that contains the ids of its sub-agents' sessions: `0` follows `/`."""
     return f"{session}/", f"{session}0"
 
 
-def belongs(name: str, session: str) -> bool:
-    """Whether a session is this one or that of a sub-agent below it, and not one whose name only begins the same."""
-    return name.startswith(session) and _BELOW.fullmatch(name, len(session)) is not None
+def belongs_to(name: str, session: str) -> bool:
+    """Whether `name` is this session or the session of a sub-agent below it, and does not merely start the same."""
+    return name.startswith(session) and _CHILD_PATH.fullmatch(name, len(session)) is not None
 
 
-_BELOW = re.compile(r"(?:/\d+/\d+(?:\.\d+)?)*")
+_CHILD_PATH = re.compile(r"(?:/\d+/\d+(?:\.\d+)?)*")
 """The steps and positions of the calls that lead to a sub-agent."""
 
 
 def conflict(session: str, found: int | None, expected: int) -> SessionConflict:
-    """The error of whoever wanted to go on from where the log no longer ends."""
+    """The error for an append at a position where the log no longer ends."""
     has = "more" if found is None else str(found)
-    text = f"session {session!r} has {has} records, not {expected}: somebody else advanced it"
+    text = f"session {session!r} has {has} records, not {expected}: another process or task advanced it"
     return SessionConflict(text, session=session)
 
 
 def erased_session(session: str) -> SessionConflict:
-    """The error of writing to a session that was erased."""
-    return SessionConflict(f"session {session!r} was erased; its id is not used again", session=session)
+    """The error for a write to a session that was erased."""
+    return SessionConflict(f"session {session!r} was erased; its id cannot be used again", session=session)
 
 
-def broken(session: str, seq: int, why: str) -> StoreError:
-    """The error of a log that is not what was written."""
+def broken_log(session: str, seq: int, why: str) -> StoreError:
+    """The error for a log that differs from what was written."""
     return StoreError(f"the log of session {session!r} is broken at record {seq}: {why}")
 
 
 # ---------------------------------------------------------------- waiting
 
 
-class Settling(asyncio.Future[Any]):
-    """A write that somebody waits for. It goes on whatever they do, so whoever is cancelled meanwhile hears of that
-    when it is done: the log is then what it is going to be."""
+class WriteFuture(asyncio.Future[Any]):
+    """The result of a write that cannot be cancelled. A caller that is cancelled meanwhile stops only when the write is
+    done, so that the log does not change afterwards."""
 
     def cancel(self, msg: Any = None) -> bool:
         return False
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
         super().set_exception(exception)
-        self.exception()  # whoever was cancelled does not ask for it, and need not be told that
+        self.exception()  # mark it as read: a cancelled caller never reads it, and asyncio would log that
 
 
 # ---------------------------------------------------------------- forks
 
 INHERITED: list[object] = []
-"""What a forked process has of its parent and must neither use nor close; here nobody does."""
+"""Connections inherited across a fork, parked so that they are neither used nor closed."""
 
 
 _AFTER_FORK: set[weakref.WeakMethod[Callable[[], None]]] = set()
 
 
-def survive_forks(forked: Callable[[], None]) -> None:
-    """Let the method of a store be called where it finds itself in a forked process."""
-    _AFTER_FORK.add(weakref.WeakMethod(forked, _AFTER_FORK.discard))
+def call_after_fork(method: Callable[[], None]) -> None:
+    """Have a store's method called in every forked child process."""
+    _AFTER_FORK.add(weakref.WeakMethod(method, _AFTER_FORK.discard))
 
 
 def _after_fork() -> None:
-    for method in list(_AFTER_FORK):
-        if (forked := method()) is not None:
-            forked()
+    for reference in list(_AFTER_FORK):
+        if (method := reference()) is not None:
+            method()
 
 
 if hasattr(os, "register_at_fork"):
