@@ -61,7 +61,7 @@ async def test_a_fraction_of_a_window_that_nobody_knows_never_fires_and_explain_
         await agent.run(f"{turn}", session="s")
     assert not (await agent.state("s")).compactions
     [told] = agent.explain().data["compactors"]
-    assert told["notes"] == ["Fraction is never due: the context window is not known; give Agent(window=…)"]
+    assert told["notes"] == ["Fraction is never due: the context window is unknown; set Agent(window=…)"]
     assert "Fraction is never due" in " ".join(str(agent.explain()).split())
     known = Chat().agent(Trim(Fraction(0.01), 1), window=100_000)
     assert known.explain().data["compactors"][0]["notes"] == []
@@ -83,7 +83,7 @@ async def test_a_fraction_of_a_known_window_fires():
         (lambda: Fraction(0), "Fraction(0)"),
         (lambda: Fraction(1.5), "Fraction(1.5)"),
         (lambda: Tokens(1) | "much", "'much'"),
-        (lambda: Trim(trigger="always"), "Trim: trigger: 'a' is no trigger"),
+        (lambda: Trim(trigger="always"), "Trim: trigger: 'a' is not a trigger"),
         (lambda: Trim(trigger=7), "Trim: trigger=7"),
         (lambda: Trim(Messages(5), 5), "keep=Messages(5)"),
         (lambda: Trim(Tokens(50), Tokens(60)), "keep=Tokens(60)"),

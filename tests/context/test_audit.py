@@ -97,11 +97,11 @@ async def test_every_attempt_is_kept_after_the_wraps(audit: Audit):
     await agent.run("go", session=S)
     assert [audit.request(S, 1, attempt) for attempt in (1, 2, 3)] == model.requests
     assert audit.request(S, 1).system == "try harder"
-    with pytest.raises(LookupError, match=r"has 3 requests in .*, none has number 4"):
+    with pytest.raises(LookupError, match=r"has 3 requests in .*, but no number 4"):
         audit.request(S, 1, 4)
     with pytest.raises(LookupError, match="no request of step 2 of session 's1'"):
         audit.request(S, 2)
-    with pytest.raises(LookupError, match="no request of session 'nobody'"):
+    with pytest.raises(LookupError, match="no requests of session 'nobody'"):
         audit.request("nobody", 1)
 
 

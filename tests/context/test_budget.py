@@ -26,7 +26,7 @@ async def test_a_request_that_is_too_large_is_not_sent_and_the_error_says_what_f
     assert isinstance(result.outcome, Failed)
     assert asked == []
     assert result.outcome.error.type == "ContextOverflow"
-    assert "may have 1,000; it was not sent. What fills it: user 2,50" in result.outcome.error.message
+    assert "but the limit is 1,000; it was not sent. Largest pieces: user 2,50" in result.outcome.error.message
     with pytest.raises(ContextOverflow) as overflow:
         result.raise_for_error()
     sizes = overflow.value.sizes
@@ -136,7 +136,7 @@ async def test_the_sizes_of_results_and_tools_are_told_by_their_names():
 
     agent = Agent(ScriptedModel(calls("look"), says("hi")), tools=[look], window=1_500)
     result = await agent.run("look")
-    assert "What fills it: result of look 2,50" in result.outcome.error.message
+    assert "Largest pieces: result of look 2,50" in result.outcome.error.message
     assert "tool look" in result.outcome.error.message
 
 
@@ -172,8 +172,8 @@ def raising(text: str) -> int:
     ("tokenizer", "told"),
     [
         (raising, "tokenizer 'raising' failed: LookupError: no vocabulary"),
-        (lambda text: -1, "gave -1; it must give the number of tokens"),
-        (lambda text: None, "gave None; it must give the number of tokens"),
+        (lambda text: -1, "returned -1; it must return the number of tokens"),
+        (lambda text: None, "returned None; it must return the number of tokens"),
     ],
     ids=["raises", "negative", "nothing"],
 )

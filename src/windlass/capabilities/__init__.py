@@ -1,4 +1,4 @@
-"""Ready-made behaviours, one per file, made of nothing but what a stranger's plugin can use."""
+"""Ready-made behaviours, one per file, built only on the public API that any plugin can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit: what exactly did the model see at step 17?"""
+"""Audit: stores every request exactly as the model received it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from windlass.protocols import Clock
 
 SESSIONS = 256
-"""Of how many sessions it is remembered what they sent last."""
+"""For how many sessions the last request is remembered."""
 
 RECENT = 64
-"""How many requests are remembered that were kept: what a child tells itself its parent tells, too."""
+"""How many written requests to remember: child and parent both report a child's, and it must be written once."""
 
 WAIT = 30.0
-"""How many seconds another process may hold the file."""
+"""How many seconds to wait for another process that holds the file."""
 
 OFTEN = 10
-"""How often within a ttl what is too old is dropped."""
+"""How many times per ttl old requests are dropped."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS parts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
@@ -50,12 +50,12 @@ CREATE TABLE IF NOT EXISTS tails (request INTEGER, place INTEGER, part INTEGER, 
     WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS requests_of ON requests (session, step);
 """
-# A lane is a history that only grows, from the first `length` messages of another one on. A request is the first
-# messages of a lane and a tail of its own.
+# A lane is a history that only grows. It may branch off another lane after the first `length` messages.
+# A request is the first messages of a lane and a tail of its own.
 
 
 class _Cursor:
-    """What a session sent last: the messages of its lane, and where system text, tools and the rest are kept."""
+    """The last request of a session: the messages of its lane, and where system text, tools and the rest are stored."""
 
     __slots__ = ("head", "lane", "messages")
 
@@ -66,17 +66,17 @@ class _Cursor:
 
 
 class Audit:
-    """Keep every request just as it leaves for a model, after all hooks and wraps, each attempt, in a file of its own.
+    """Store every request exactly as it is sent to a model, after all hooks and wraps, in a separate SQLite file.
 
-    Of each request only what is new is kept, part by part, compressed; the secrets that the application named are
-    masked. What is older than `ttl` seconds is dropped. It looks on from a thread of the observers, so that no turn
-    waits for it, and what is queued when a process dies is lost. One object may serve several agents, and several
-    processes may use one file.
+    Every attempt is stored. Only the new parts of each request are written, compressed, with the application's secrets
+    masked. Requests older than `ttl` seconds are dropped. Audit writes on an observer thread, so no turn waits for it;
+    requests still queued when the process dies are lost. One object may serve several agents, and several processes may
+    use one file.
     """
 
     def __init__(self, path: str | Path, *, ttl: float | None = None, clock: Clock | None = None) -> None:
         if ttl is not None and ttl <= 0:
-            raise ConfigError(f"Audit(ttl={ttl}): must be above 0")
+            raise ConfigError(f"Audit(ttl={ttl}): ttl must be above 0")
         self.name = "audit"
         self.path = Path(path)
         self.ttl = ttl
@@ -102,7 +102,7 @@ class Audit:
     # ------------------------------------------------------------ reading
 
     def request(self, session: str, step: int, attempt: int | None = None) -> ModelRequest:
-        """What was sent at a step. Of several requests it is the last, or the one with this number, from 1 on."""
+        """The request of a step. Of several, the last one, or the one with this `attempt` number, from 1 on."""
         with self._lock, self._opened() as db:
             db.execute("BEGIN")  # another process may drop some of it meanwhile
             query = (
@@ -110,7 +110,7 @@ class Audit:
             )
             rows = db.execute(query, (session, step)).fetchall()
             if not rows or (attempt is not None and not 1 <= attempt <= len(rows)):
-                raise LookupError(self._lacking(db, session, step, attempt, len(rows)))
+                raise LookupError(self._not_found(db, session, step, attempt, len(rows)))
             id_, lane, length, system, tools, rest = rows[-1 if attempt is None else attempt - 1]
             tail = db.execute("SELECT part FROM tails WHERE request = ? ORDER BY place", (id_,)).fetchall()
             parts = _Parts(db)
@@ -120,14 +120,14 @@ class Audit:
             )
 
     def steps(self, session: str) -> list[tuple[int, int]]:
-        """The steps of a session that have requests here, and how many each."""
+        """The steps of a session with stored requests, and the number of requests of each."""
         with self._lock, self._opened() as db:
             query = "SELECT step, count(*) FROM requests WHERE session = ? GROUP BY step ORDER BY step"
             return [(step, count) for step, count in db.execute(query, (session,))]
 
     @staticmethod
     def _history(db: sqlite3.Connection, lane: int | None, length: int) -> list[int]:
-        """The first messages of a lane: its own, and before them those of the one it came from."""
+        """The first messages of a lane, beginning with those of the lanes it branched off."""
         found: list[int] = []
         while lane is not None and length:
             base, start = db.execute("SELECT base, length FROM lanes WHERE id = ?", (lane,)).fetchone()
@@ -136,28 +136,28 @@ class Audit:
             lane, length = base, min(start, length)
         return found
 
-    def _lacking(self, db: sqlite3.Connection, session: str, step: int, attempt: int | None, count: int) -> str:
+    def _not_found(self, db: sqlite3.Connection, session: str, step: int, attempt: int | None, count: int) -> str:
         if count:
-            return f"step {step} of session {session!r} has {count} requests in {self.path}, none has number {attempt}"
+            return f"step {step} of session {session!r} has {count} requests in {self.path}, but no number {attempt}"
         if db.execute("SELECT 1 FROM requests WHERE session = ? LIMIT 1", (session,)).fetchone() is None:
-            return f"{self.path} has no request of session {session!r}"
+            return f"{self.path} has no requests of session {session!r}"
         return f"{self.path} has no request of step {step} of session {session!r}"
 
     # ------------------------------------------------------------ dropping
 
     def erase(self, session: str) -> bool:
-        """Drop all requests of a session and of its sub-agents. Whether there were any."""
+        """Drop all requests of a session and of its sub-agents; returns whether there were any."""
         with self._lock, self._opened() as db:
             theirs = "session = ? OR substr(session, 1, ?) = ?"
-            found = db.execute(f"DELETE FROM requests WHERE {theirs}", _below(session)).rowcount
+            found = db.execute(f"DELETE FROM requests WHERE {theirs}", _with_children(session)).rowcount
             self._cursors = OrderedDict()
             self._sweep(db)
         with self._lock:
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # or else it is still in the file beside this one
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # otherwise the data stays in the write-ahead log
         return found > 0
 
     def purge(self) -> int:
-        """Drop what is older than the ttl. How many requests these were."""
+        """Drop requests older than the ttl; returns how many."""
         if self.ttl is None:
             return 0
         with self._lock, self._opened() as db:
@@ -168,7 +168,7 @@ class Audit:
         return found
 
     def _sweep(self, db: sqlite3.Connection) -> None:
-        """Drop what no request needs any more. Its numbers may be given to others, so all who write are told."""
+        """Drop rows that no request uses any more. Their ids may be reused, so the new version tells other writers."""
         self._look(db)
         self._dropped += 1
         db.execute(f"PRAGMA user_version = {self._dropped}")
@@ -198,7 +198,7 @@ class Audit:
     # ------------------------------------------------------------ writing
 
     def _look(self, db: sqlite3.Connection) -> None:
-        """If somebody else has dropped something, what is remembered of the file may be gone."""
+        """Forget the cursors if another process has dropped rows: the remembered ids may be gone."""
         (dropped,) = db.execute("PRAGMA user_version").fetchone()
         if dropped != self._dropped:
             self._dropped = dropped
@@ -229,7 +229,7 @@ class Audit:
     ) -> None:
         messages = list(request.messages)
         own = len(request.messages.shared[2]) + 1
-        end = max(len(messages) - own, 0)  # parts of a step stand in the last message, and go with it
+        end = max(len(messages) - own, 0)  # the last message may have parts of this step only
         cursor = self._lane(db, session, messages[:end], keeper)
         head = self._head(cursor, request, keeper)
         columns = "session, step, round, attempt, at, lane, length, system, tools, rest"
@@ -239,7 +239,7 @@ class Audit:
         db.executemany("INSERT INTO tails VALUES (?, ?, ?)", tail)
 
     def _lane(self, db: sqlite3.Connection, session: str, messages: list[Message], keeper: _Keeper) -> _Cursor:
-        """The lane that begins with these messages: the session's last one if it goes on, else one that forks off."""
+        """The lane with these messages: the session's last lane if they extend it, else a new branch."""
         cursor = self._cursors.pop(session, None)
         same = 0 if cursor is None else _leading(cursor.messages, messages)
         if cursor is None or same < min(len(cursor.messages), len(messages)):
@@ -258,7 +258,7 @@ class Audit:
 
     @staticmethod
     def _head(cursor: _Cursor, request: ModelRequest, keeper: _Keeper) -> tuple[int, int, int]:
-        """Where the system text, the tools and the rest of a request are kept; what is the same is not looked at."""
+        """The ids of the system text, the tools and the rest of a request. Unchanged ones are reused."""
         last, known = cursor.head or (None, (0, 0, 0))
         system, tools, rest = known
         if last is None or last.system is not request.system or last.sections is not request.sections:
@@ -271,7 +271,7 @@ class Audit:
         return system, tools, rest
 
     def _opened(self) -> sqlite3.Connection:
-        """The file, as a transaction."""
+        """The connection, opened if necessary. As a context manager it is a transaction."""
         if self._db is None:
             try:
                 self._db = _open(self.path)
@@ -283,7 +283,7 @@ class Audit:
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "tails" not in tables:
-        raise StoreError(f"{path} is no file of an Audit; give it one of its own")
+        raise StoreError(f"{path} is not an Audit file; use a separate file for Audit")
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -293,7 +293,7 @@ def _open(path: Path) -> sqlite3.Connection:
         write_ahead(db, WAIT)
         for pragma in ("synchronous = NORMAL", "secure_delete = ON"):
             db.execute(f"PRAGMA {pragma}")
-        db.execute("BEGIN IMMEDIATE")  # all at once: who looks meanwhile finds nothing, or a file of an Audit
+        db.execute("BEGIN IMMEDIATE")  # all tables at once, so that other processes never see only some of them
         _check_tables(db, path)
         for statement in SCHEMA.split(";"):
             db.execute(statement)
@@ -308,18 +308,18 @@ _REST = ("model", "settings", "output")
 
 
 class _Keeper:
-    """Puts parts into the file, each once."""
+    """Writes parts to the file, each once."""
 
     def __init__(self, db: sqlite3.Connection, masked: Callable[[Any], Any]) -> None:
         self._db = db
         self._masked = masked
 
     def plain(self, value: Any) -> int:
-        """Some value."""
+        """Store any value; returns its id."""
         return self._put(self._masked(msgspec.to_builtins(value, enc_hook=str)))
 
     def message(self, message: Message) -> int:
-        """A message: its frame, in which a number stands for a part that is kept beside it."""
+        """Store a message as a frame in which ids stand for its parts; returns the id of the frame."""
         frame = self._masked(msgspec.to_builtins(message, enc_hook=str))
         used: list[int] = []
         frame["parts"] = [self._part(part, used) for part in frame.get("parts", ())]
@@ -360,7 +360,7 @@ class _Parts:
         return self._known[part]
 
     def message(self, part: int) -> Message:
-        """A message, put together again."""
+        """A message, put together from its frame and parts."""
         frame = self.get(part)
         return msgspec.convert({**frame, "parts": [self._part(inner) for inner in frame["parts"]]}, Message)
 
@@ -381,7 +381,7 @@ def _request(messages: Iterable[Message], system: Any, tools: Any, rest: Any) ->
 
 
 def _leading(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """How many messages two histories have in common from their start."""
+    """The number of messages at the start that two histories have in common."""
     at = 0
     for one, other in zip(old, new, strict=False):
         if one is not other and one != other:
@@ -390,8 +390,8 @@ def _leading(old: Sequence[Message], new: Sequence[Message]) -> int:
     return at
 
 
-def _below(session: str) -> tuple[str, int, str]:
-    """What finds a session and those of its sub-agents."""
+def _with_children(session: str) -> tuple[str, int, str]:
+    """Query parameters that match a session and the sessions of its sub-agents."""
     return session, len(session) + 1, f"{session}/"
 
 

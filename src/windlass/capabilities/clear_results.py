@@ -1,4 +1,4 @@
-"""ClearResults: what old tool calls gave is no longer shown, only that they were made."""
+"""ClearResults: hides old tool results from the model; the calls stay visible."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PLACEHOLDER = "[This result was cleared to save space.]"
 
 
 class ClearResults:
-    """Clear the oldest tool results when the `trigger` is due, all at once, but for the last `keep` ones and those of
-    the tools that `exclude` names. Calls stay, and so does the transcript.
+    """Clear old tool results when the `trigger` is due, all at once, except the last `keep` results and the results of
+    tools named in `exclude`. The calls stay, and the transcript keeps everything.
 
-    It waits until there is so much to clear that `gain`, a part of what the request has, becomes free.
+    It waits until clearing would free at least the fraction `gain` of the request.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ClearResults:
         check_text(owner, "name", name)
         check_text(owner, "placeholder", placeholder)
         if type(keep) is not int or keep < 0:
-            raise ConfigError(f"{owner}: keep={keep!r}: say how many results stay, 0 or more")
+            raise ConfigError(f"{owner}: keep={keep!r} must be the number of results that stay, 0 or more")
         if isinstance(exclude, str):
-            raise ConfigError(f"{owner}: exclude={exclude!r}: give the names of tools in a list or tuple")
+            raise ConfigError(f"{owner}: exclude={exclude!r} must be a list or tuple of tool names")
         if not (is_number(gain) and 0 < gain < 1):
-            raise ConfigError(f"{owner}: gain={gain!r}: give a part of what the request has, above 0 and below 1")
+            raise ConfigError(f"{owner}: gain={gain!r} must be a fraction of the request, above 0 and below 1")
         self.name = name
         self.trigger = as_trigger(owner, trigger)
         self.keep = keep
@@ -54,11 +54,11 @@ class ClearResults:
         self.gain = gain
 
     def install(self, registrar: Hooks) -> None:
-        """Register it."""
+        """Register this strategy."""
         registrar.compactor(self)
 
     def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
-        """What would be cleared now: from the first old result to the last."""
+        """The range to clear now: from the first old result to the last."""
         if not forced and not self.trigger.due(window):
             return None
         old = self._old(window)
@@ -72,14 +72,14 @@ class ClearResults:
         return None if end is None else Compaction((start, end), reason=repr(self.trigger))
 
     async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
-        """The same messages without what the old results said."""
+        """The same messages with the old results cleared."""
         old = self._old(window)
         start, end = plan.range
         messages = window.messages[start:end]
-        return [self._cleared(message, old.get(start + at, set())) for at, message in enumerate(messages)]
+        return [self._clear(message, old.get(start + at, set())) for at, message in enumerate(messages)]
 
     def _old(self, window: Window) -> dict[int, set[int]]:
-        """Where the results are that may be cleared and are worth it: the message, and the parts of it."""
+        """The positions of results that may be cleared and are longer than the placeholder, by message."""
         found = [
             (at, position, part)
             for at, message in enumerate(window.messages)
@@ -94,12 +94,12 @@ class ClearResults:
         return old
 
     def _freed(self, window: Window, old: Mapping[int, set[int]]) -> int:
-        """About how many tokens would become free."""
+        """Estimate how many tokens would be freed."""
         parts = [window.messages[at].parts[position] for at, positions in old.items() for position in positions]
         return window.parts(parts) - len(parts) * window.parts(self.placeholder)
 
-    def _cleared(self, message: Message, positions: set[int]) -> Message:
-        """A message without what some of its results said."""
+    def _clear(self, message: Message, positions: set[int]) -> Message:
+        """A message with some of its results cleared."""
         if not positions:
             return message
         parts: list[Part] = list(message.parts)
@@ -110,11 +110,11 @@ class ClearResults:
         return message.replace(parts=tuple(parts))
 
     def explained(self, window: int | None) -> Mapping[str, Any]:
-        """What there is to say of it."""
-        given = {"trigger": repr(self.trigger), "keep": self.keep, "exclude": sorted(self.exclude), "gain": self.gain}
-        return {**given, "notes": notes_on(self.trigger, window)}
+        """The options and notes for `agent.explain()`."""
+        options = {"trigger": repr(self.trigger), "keep": self.keep, "exclude": sorted(self.exclude), "gain": self.gain}
+        return {**options, "notes": notes_on(self.trigger, window)}
 
 
 def _length(part: ToolResultPart) -> int:
-    """About how long the content is; what is no text counts as long."""
+    """The approximate length of the content; parts other than text count as long."""
     return sum([len(inner.text) if isinstance(inner, TextPart) else 1000 for inner in part.content])

@@ -1,4 +1,4 @@
-"""Where the oldest part of a history ends that a strategy may replace."""
+"""Decides how much of the oldest history a strategy replaces."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .triggers import Messages, Tokens, Trigger, is_number
 Keep: TypeAlias = Messages | Tokens
 
 AGAIN = 1.1
-"""A strategy that has done its work waits until the request has grown by so much, whatever its trigger says."""
+"""After a compaction, a strategy waits until the request has grown by this factor, whatever its trigger says."""
 
 
 def oldest(
     window: Window, name: str, keep: Keep, trigger: Trigger, target: float, *, added: int, forced: bool
 ) -> tuple[int, int] | None:
-    """The oldest messages, to be replaced by one with `added` tokens; None if nothing can be cut, or nothing is new.
+    """The range of the oldest messages to replace by one with `added` tokens; None if nothing new can be cut.
 
-    The last ones that `keep` names stay, and beyond these as many as fit into the target: a part of what the trigger
-    names. What is `forced` goes as far as `keep` lets it.
+    The last messages, as `keep` says, always stay, and more of them as long as they fit the `target`, a fraction of the
+    trigger's threshold. If `forced`, all messages are cut that `keep` allows.
     """
     messages = list(window.messages)
     last = len(messages) - keep.last(window)
@@ -39,30 +39,32 @@ def oldest(
     return (0, end) if new else None
 
 
-def settled(window: Window, name: str) -> bool:
-    """Whether little has come since this strategy last did its work."""
+def compacted_recently(window: Window, name: str) -> bool:
+    """Whether the request has grown only a little since this strategy last compacted it."""
     done = next((shown for shown in reversed(window.compactions) if shown.by == name), None)
     return done is not None and window.tokens < done.tokens * AGAIN
 
 
 def as_keep(owner: str, keep: Keep | int, trigger: Trigger) -> Keep:
-    """What stays at the end. Refused if the trigger would be due again at once."""
+    """Check `keep` and convert an int. Refused if the trigger would be due again at once."""
     if type(keep) is int:
         keep = Messages(keep)
     if not isinstance(keep, Messages | Tokens):
-        raise ConfigError(f"{owner}: keep={keep!r}: give Messages(…) or Tokens(…)")
+        raise ConfigError(f"{owner}: keep={keep!r} must be Messages(…) or Tokens(…)")
     if type(trigger) is type(keep) and keep.count >= trigger.count:
-        raise ConfigError(f"{owner}: keep={keep!r} must be less than trigger={trigger!r}, or it is due all the time")
+        raise ConfigError(f"{owner}: keep={keep!r} must be less than trigger={trigger!r}, or it is always due")
     return keep
 
 
 def check_target(owner: str, target: float) -> None:
-    """A part of what there was."""
+    """Raise unless `target` is a fraction."""
     if not (is_number(target) and 0 <= target < 1):
-        raise ConfigError(f"{owner}: target={target!r}: give a part of what the trigger names, from 0 to below 1")
+        raise ConfigError(
+            f"{owner}: target={target!r} must be a fraction of the trigger's threshold, 0 or more, below 1"
+        )
 
 
 def check_text(owner: str, what: str, text: object) -> None:
-    """A text that is not empty."""
+    """Raise unless this is a text that is not empty."""
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{owner}: {what}={text!r}: give a text")
+        raise ConfigError(f"{owner}: {what}={text!r} must be a text that is not empty")

@@ -1,4 +1,4 @@
-"""Offload: a model is shown the beginning of a big result, and a handle to read the rest with."""
+"""Offload: shows the model the beginning of a big result and a handle to read the rest."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from windlass import Hooks
 
 CHARACTERS = 4
-"""About how many there are in a token, if they are ASCII; else half as many."""
+"""The approximate characters of a token in ASCII text; half as many in other text."""
 
 
 class Offload:
-    """Show no more than a `preview` of tool results that have `over` tokens; both are in tokens.
+    """Show only a preview of tool results with more than `over` tokens. `preview` is its size in tokens.
 
-    The whole text stays in the transcript, and the tool `read_result` reads it from there, by the id of the call. What
-    a model has seen stays as it is: a result is cut before it is first shown, or by `agent.compact`.
+    The whole text stays in the transcript, and the tool `read_result` reads it from there by the id of the call. A
+    result is cut before the model first sees it, or by `agent.compact`; otherwise it does not change once seen.
     """
 
     def __init__(self, over: int = 4000, *, preview: int = 400, name: str = "offload") -> None:
         check_text("Offload", "name", name)
-        for what, given in (("over", over), ("preview", preview)):
-            if type(given) is not int or given < 1:
-                raise ConfigError(f"Offload: {what}={given!r}: give a whole number of tokens above 0")
+        for option, value in (("over", over), ("preview", preview)):
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"Offload: {option}={value!r} must be a whole number of tokens above 0")
         if preview * 2 > over:
-            raise ConfigError(f"Offload: preview={preview} must be at most half of over={over}, or nothing is gained")
+            raise ConfigError(f"Offload: preview={preview} must be at most half of over={over}, or it saves too little")
         self.name = name
         self.over = over
         self.preview = preview
 
     def install(self, registrar: Hooks) -> None:
-        """Register it, and the tool."""
+        """Register this strategy and its tool."""
         registrar.compactor(self)
         registrar.tool(self.read_result)
 
@@ -53,7 +53,7 @@ class Offload:
             offset: from which character on
             length: how many characters
         """
-        text = _found(turn, handle)
+        text = _result_text(turn, handle)
         if text is None:
             raise ToolError(f"there is no result with the handle {handle!r}; use one that was given with a result")
         if not 0 <= offset < max(len(text), 1) or length < 1:
@@ -64,7 +64,7 @@ class Offload:
         return f"{text[offset:end]}\n[characters {offset} to {end - 1} of {len(text)}; {rest}]"
 
     def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
-        """The results that came last, if one of them is too big; all of them if that is asked for."""
+        """The latest results, if one of them is too big; if `forced`, all results."""
         messages = window.messages
         end = len(messages)
         start = 0
@@ -79,12 +79,12 @@ class Offload:
         return None if last is None else Compaction((first, last), reason=f"results over {self.over} tokens")
 
     async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
-        """The same messages with previews."""
+        """The same messages with previews of big results."""
         start, end = plan.range
         return [self._cut(message, window) for message in window.messages[start:end]]
 
     def _cut(self, message: Message, window: Window) -> Message:
-        """A message with previews of its big results; itself if it has none."""
+        """A message with previews of its big results; the same object if it has none."""
         if message.role != "tool":
             return message
         parts = tuple(
@@ -97,19 +97,19 @@ class Offload:
         text = part.text
         if part.name == "read_result" or (tokens := window.text(text)) <= self.over:
             return part
-        shown = text[: max(len(text) * self.preview // tokens, 1)]
-        more = f'read_result(handle="{part.call_id}", offset={len(shown)})'
-        told = f"{shown}\n[These are {len(shown)} of {len(text)} characters. Read on with {more}.]"
+        start = text[: max(len(text) * self.preview // tokens, 1)]
+        more = f'read_result(handle="{part.call_id}", offset={len(start)})'
+        preview = f"{start}\n[These are {len(start)} of {len(text)} characters. Read on with {more}.]"
         others: list[ContentPart] = [inner for inner in part.content if not isinstance(inner, TextPart)]
-        return part.replace(content=(TextPart(told, origin=self.name), *others))
+        return part.replace(content=(TextPart(preview, origin=self.name), *others))
 
     def explained(self, window: int | None) -> Mapping[str, Any]:
-        """What there is to say of it."""
+        """The options and notes for `agent.explain()`."""
         return {"over": self.over, "preview": self.preview, "notes": []}
 
 
-def _found(turn: Turn[Any], handle: str) -> str | None:
-    """The text of the result of a call, as the transcript has it."""
+def _result_text(turn: Turn[Any], handle: str) -> str | None:
+    """The text of a call's result in the transcript; None without such a result."""
     for message in reversed(list(turn.state.messages)):
         for part in message.parts if message.role == "tool" else ():
             if isinstance(part, ToolResultPart) and part.call_id == handle:

@@ -1,4 +1,4 @@
-"""Summarize: a model writes down what the oldest messages said, and that is shown instead of them."""
+"""Summarize: a model writes a summary of the oldest messages, which replaces them in requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.protocols import Model
 from windlass.records import SessionEnded
 from windlass.turns import Turn
 
-from .cutting import Keep, as_keep, check_target, check_text, oldest, settled
+from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
 from .triggers import Fraction, Messages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
@@ -46,43 +46,43 @@ alone."""
 SUMMARY = "Summary of the conversation before this point:\n\n{summary}"
 
 ANSWER = 4000
-"""How many tokens a summary may take of the window of the model that writes it, or a quarter of that window."""
+"""The tokens reserved for the summary in its model's window, but at most a quarter of that window."""
 
 RESULT = 500
-"""How many tokens of a tool result are told if not all fits."""
+"""The tokens to which each tool result is shortened if the conversation does not fit."""
 
 LEAST = 50
-"""How many tokens of a conversation are told at once, at the least."""
+"""The minimum tokens of the conversation that are summarised at once."""
 
 MARGIN = 100
-"""What stands between the texts, in tokens."""
+"""The tokens reserved for the text around prompt and conversation."""
 
 HALVINGS = 4
-"""How often less is told at once to a model whose window nobody knows, when it was too much."""
+"""How often the text is halved for a model of unknown window that reports an overflow."""
 
 WORTH = 100
-"""How many tokens are worth a summary, at the least."""
+"""The minimum tokens that are worth a summary."""
 
 ALLOWED = 0.05
-"""What a summary is expected to take of what the request had."""
+"""The expected size of a summary, as a fraction of the request."""
 
 EARLY = 0.75
-"""At what part of the trigger a summary is prepared between turns."""
+"""The fraction of the trigger's threshold at which a summary is prepared between turns."""
 
 SESSIONS = 256
-"""For how many sessions summaries are prepared at most."""
+"""The maximum number of sessions for which summaries are prepared."""
 
 
 class Summarize:
-    """Let a model summarise the oldest messages when the `trigger` is due; the transcript keeps them.
+    """Have a model summarise the oldest messages when the `trigger` is due. The transcript keeps them.
 
-    `model` is a model, or the name of one of the agent's; without one the agent's own is asked. The last messages that
-    `keep` names stay, and beyond these as many as fit into `target`, a part of what the trigger names. The summary
-    before is part of what is summarised. `instructions` are added to what the model is told. If the summary fails or is
-    empty nothing changes: the turn goes on if its request fits all the same, and fails otherwise.
+    `model` is a model, or the name of one of the agent's models; by default, the agent's own. The last messages, as
+    `keep` says, always stay, and more of them as long as they fit the `target`, a fraction of the trigger's threshold.
+    An earlier summary is summarised again. `instructions` are added to the prompt. If the summary fails or is empty,
+    nothing changes: the turn continues if its request still fits, and fails otherwise.
 
-    With `between_turns` a summary that will soon be due is written when a turn has ended, beside whatever comes next;
-    it is shown, recorded and paid for at the next compaction. If the process ends before that it is lost.
+    With `between_turns`, a summary that will soon be due is written in the background when a turn has ended. It is
+    shown, recorded and charged at the next compaction. If the process ends before, it is lost.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Summarize:
         check_text(owner, "name", name)
         check_target(owner, target)
         if model is not None and not isinstance(model, str) and not hasattr(model, "reply"):
-            raise ConfigError(f"{owner}: model={model!r} is no model: it needs `name` and `async reply(request)`")
+            raise ConfigError(f"{owner}: model={model!r} is not a model: it needs `name` and `async reply(request)`")
         if not isinstance(instructions, str):
-            raise ConfigError(f"{owner}: instructions={instructions!r}: give a text")
+            raise ConfigError(f"{owner}: instructions={instructions!r} must be a text")
         self.name = name
         self.model = model
         self.trigger = as_trigger(owner, trigger)
@@ -111,19 +111,19 @@ class Summarize:
         self.instructions = instructions
         self.between_turns = between_turns
         self._seen: OrderedDict[str, Window] = OrderedDict()
-        self._ahead: OrderedDict[str, _Ahead] = OrderedDict()
+        self._ahead: OrderedDict[str, _PreparedSummary] = OrderedDict()
 
     def install(self, registrar: Hooks) -> None:
-        """Register it."""
+        """Register this strategy."""
         registrar.compactor(self)
         if self.between_turns:
             registrar.observe(SessionEnded, name=f"{self.name}.session_ended")(self._session_ended)
 
-    # ------------------------------------------------------------ when, and what
+    # ------------------------------------------------------------ planning
 
     def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
-        """What would be summarised now."""
-        due = self.trigger.due(window) and not settled(window, self.name)
+        """The range to summarise now."""
+        due = self.trigger.due(window) and not compacted_recently(window, self.name)
         if self.between_turns and not forced:
             _put(self._seen, window.session, window)
             if (ahead := self._prepared(window)) is not None and (due or ahead.task.done()):
@@ -138,7 +138,7 @@ class Summarize:
         return Compaction(found, self.instructions, reason=repr(self.trigger))
 
     def _size(self, window: Window, found: tuple[int, int]) -> int:
-        """How many tokens would be replaced."""
+        """Estimate how many tokens would be replaced."""
         return window.size([window.messages[at] for at in range(*found) if not window.stays(at)])
 
     async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
@@ -152,10 +152,10 @@ class Summarize:
         return [user(SUMMARY.format(summary=summary), origin=self.name)]
 
     def explained(self, window: int | None) -> Mapping[str, Any]:
-        """What there is to say of it."""
+        """The options and notes for `agent.explain()`."""
         model = self.model if isinstance(self.model, str | None) else self.model.name
-        given = {"model": model, "trigger": repr(self.trigger), "keep": repr(self.keep), "target": self.target}
-        return {**given, "between_turns": self.between_turns, "notes": notes_on(self.trigger, window)}
+        options = {"model": model, "trigger": repr(self.trigger), "keep": repr(self.keep), "target": self.target}
+        return {**options, "between_turns": self.between_turns, "notes": notes_on(self.trigger, window)}
 
     # ------------------------------------------------------------ the summary
 
@@ -169,12 +169,12 @@ class Summarize:
         return window.models[name]
 
     async def _summary(self, plan: Compaction, window: Window, turn: Turn[Any], model: Model) -> str:
-        """The summary, told in as many pieces as the model's window asks for."""
+        """Write the summary, in as many pieces as the model's window requires."""
         messages = window.messages[plan.range[0] : plan.range[1]]
         prompt = f"{PROMPT}\n\n{plan.instructions}".strip()
         known = window.window(model)
         answer = ANSWER if known is None else min(ANSWER, known // 4)
-        whole = sum([window.text(_told(message)) for message in messages])
+        whole = sum([window.text(_as_text(message)) for message in messages])
         room = whole if known is None else known - answer - window.text(SYSTEM + prompt) - MARGIN
         for halving in range(HALVINGS):
             try:
@@ -186,7 +186,7 @@ class Summarize:
         return await self._rolling(_pieces(messages, room >> HALVINGS, 0, window), prompt, turn, model)
 
     async def _rolling(self, pieces: Sequence[str], prompt: str, turn: Turn[Any], model: Model) -> str:
-        """Piece after piece, each with the summary of those before it."""
+        """Summarise piece by piece, each together with the summary of the pieces before it."""
         summary = ""
         for piece in pieces:
             before = f"<summary>\n{summary}\n</summary>\n" if summary else ""
@@ -194,8 +194,10 @@ class Summarize:
             reply = await turn.ask(model, text, system=SYSTEM)
             summary = reply.text.strip()
             if not summary or reply.finish not in ("stop", "tool_calls"):
-                how = f"it finished because of {reply.finish!r}" if summary else "it is empty"
-                raise CompactionError(f"{self.name!r} got no summary from {model.name!r}: {how}; nothing was changed")
+                how = f"it finished with {reply.finish!r}" if summary else "it is empty"
+                raise CompactionError(
+                    f"{self.name!r} got no valid summary from {model.name!r}: {how}; nothing was changed"
+                )
         return summary
 
     # ------------------------------------------------------------ between turns
@@ -206,26 +208,26 @@ class Summarize:
             self._forget(turn.session_id)
 
     def prepare(self, turn: Turn[Any]) -> None:
-        """A turn has ended: if a summary will soon be due, have it written. It is not waited for."""
+        """Called when a turn has ended: if a summary will soon be due, start writing it in the background."""
         session = turn.session_id
         seen = self._seen.pop(session, None)
         if seen is None or self._prepared(window := _later(seen, turn)) is not None:
             return
         if (plan := self._soon(window)) is not None:
-            ahead = _Ahead(plan, window, self._model(window))
-            keeping = _Keeping(ahead)
-            work = ahead.work(lambda: self._summary(plan, window, turn, keeping))
+            ahead = _PreparedSummary(plan, window, self._model(window))
+            recorder = _RecordingModel(ahead)
+            work = ahead.work(lambda: self._summary(plan, window, turn, recorder))
             ahead.task = asyncio.get_running_loop().create_task(work)
             _put(self._ahead, session, ahead)
 
     def _soon(self, window: Window) -> Compaction | None:
         tokens, messages = window.tokens / EARLY, len(window.messages) / EARLY
-        if not self.trigger.reached(tokens, messages, window.limit) or settled(window, self.name):
+        if not self.trigger.reached(tokens, messages, window.limit) or compacted_recently(window, self.name):
             return None
         return self._plan(window, forced=False)
 
-    def _prepared(self, window: Window) -> _Ahead | None:
-        """What was prepared for a session, if the history is still the one it was prepared for."""
+    def _prepared(self, window: Window) -> _PreparedSummary | None:
+        """The summary prepared for a session, if the history is unchanged since."""
         session = window.session
         ahead = self._ahead.get(session)
         if ahead is not None and not ahead.fits(window):
@@ -238,8 +240,8 @@ class Summarize:
             ahead.cancel()
 
 
-class _Ahead:
-    """A summary that is being written between two turns, and what its model has replied."""
+class _PreparedSummary:
+    """A summary that is being written between two turns, and its model's replies."""
 
     task: asyncio.Task[None]
 
@@ -250,14 +252,14 @@ class _Ahead:
         self.replies: list[tuple[ModelRequest, ModelReply]] = []
 
     async def work(self, write: Callable[[], Awaitable[str]]) -> None:
-        """Have it written. If that fails it is asked for again when it is due, and fails for all to see."""
+        """Write the summary. A failure here is ignored: the summary is then written when it is due."""
         try:
             await write()
         except Exception:
             self.replies.clear()
 
     def fits(self, window: Window) -> bool:
-        """Whether the messages are still there, and whether it is written or can be waited for."""
+        """Whether the messages are unchanged, and the summary is written or can be awaited on this event loop."""
         start, end = self.plan.range
         same = len(window.messages) >= end and window.messages[start:end] == self.window.messages[start:end]
         if self.task.done():
@@ -265,13 +267,13 @@ class _Ahead:
         return same and self.task.get_loop() is asyncio.get_running_loop()
 
     async def model(self) -> Model:
-        """Once it is written: a model that gives what was replied then, or else asks the real one."""
+        """Wait for the summary; returns a model that repeats its replies and passes other requests to the real one."""
         if not self.task.done():
             await asyncio.wait([self.task])
-        return _Replaying(self)
+        return _ReplayingModel(self)
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Stop writing the summary: it is no longer needed."""
         loop = self.task.get_loop()
         if loop is asyncio.get_running_loop():
             self.task.cancel()
@@ -279,10 +281,10 @@ class _Ahead:
             loop.call_soon_threadsafe(self.task.cancel)
 
 
-class _Keeping:
-    """Asks the real model and keeps the reply."""
+class _RecordingModel:
+    """Calls the real model and records its replies."""
 
-    def __init__(self, ahead: _Ahead) -> None:
+    def __init__(self, ahead: _PreparedSummary) -> None:
         self.ahead = ahead
         self.name = ahead.real.name
         self.context_window = getattr(ahead.real, "context_window", None)
@@ -293,8 +295,8 @@ class _Keeping:
         return reply
 
 
-class _Replaying(_Keeping):
-    """Gives what was kept, once; asks the real model for anything else."""
+class _ReplayingModel(_RecordingModel):
+    """Repeats recorded replies; passes other requests to the real model."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         for known, reply in self.ahead.replies:
@@ -304,7 +306,7 @@ class _Replaying(_Keeping):
 
 
 def _later(seen: Window, turn: Turn[Any]) -> Window:
-    """The window as it is when the turn has ended."""
+    """The window after the turn has ended."""
     state = turn.state
     tokens = seen.tokens - seen.size(seen.messages) + seen.size(state.shown)
     shown, compactions = state.shown, state.compactions
@@ -313,26 +315,26 @@ def _later(seen: Window, turn: Turn[Any]) -> Window:
     )
 
 
-def _put(kept: OrderedDict[str, Any], session: str, value: Any) -> None:
-    """Keep the latest of a session, and not those of too many."""
-    kept[session] = value
-    kept.move_to_end(session)
-    if len(kept) > SESSIONS:
-        _, gone = kept.popitem(last=False)
-        if isinstance(gone, _Ahead):
-            gone.cancel()
+def _put(cache: OrderedDict[str, Any], session: str, value: Any) -> None:
+    """Store the value of a session, and drop the oldest if there are too many."""
+    cache[session] = value
+    cache.move_to_end(session)
+    if len(cache) > SESSIONS:
+        _, oldest_value = cache.popitem(last=False)
+        if isinstance(oldest_value, _PreparedSummary):
+            oldest_value.cancel()
 
 
 # ---------------------------------------------------------------- a conversation as text
 
 
 def _pieces(messages: Sequence[Message], room: int, answer: int, window: Window) -> list[str]:
-    """The conversation in as many pieces as are needed; results are shortened first."""
-    texts = [_told(message) for message in messages]
+    """The conversation in as many pieces as necessary; results are shortened first."""
+    texts = [_as_text(message) for message in messages]
     if sum([window.text(text) for text in texts]) <= room:
         return ["\n".join(texts)]
     room = max(room - answer, LEAST)
-    texts = [_clipped(_told(message, window, min(RESULT, room)), room, window) for message in messages]
+    texts = [_clip(_as_text(message, window, min(RESULT, room)), room, window) for message in messages]
     pieces: list[list[str]] = [[]]
     left = room
     for text in texts:
@@ -345,8 +347,8 @@ def _pieces(messages: Sequence[Message], room: int, answer: int, window: Window)
     return ["\n".join(piece) for piece in pieces]
 
 
-def _told(message: Message, window: Window | None = None, most: int = 0) -> str:
-    """A message as text, with no more than so many tokens of each result."""
+def _as_text(message: Message, window: Window | None = None, most: int = 0) -> str:
+    """A message as text. With a window, each result is clipped to `most` tokens."""
     lines = [f"[{message.role}]"]
     for part in message.parts:
         match part:
@@ -355,16 +357,16 @@ def _told(message: Message, window: Window | None = None, most: int = 0) -> str:
             case ToolCallPart():
                 lines.append(f"calls {part.name} with {part.json}")
             case ToolResultPart():
-                text = part.text if window is None else _clipped(part.text, most, window)
+                text = part.text if window is None else _clip(part.text, most, window)
                 lines.append(f"result of {part.name} ({part.status}): {text}")
             case _:
                 pass
     return "\n".join(lines)
 
 
-def _clipped(text: str, most: int, window: Window) -> str:
-    """The beginning and the end of a text that has more than so many tokens."""
+def _clip(text: str, most: int, window: Window) -> str:
+    """The text, or its beginning and its end if it has more than `most` tokens."""
     if (size := window.text(text)) <= most:
         return text
-    kept = len(text) * most // size
-    return f"{text[: kept * 2 // 3]}\n[…]\n{text[len(text) - kept // 4 :]}"
+    length = len(text) * most // size
+    return f"{text[: length * 2 // 3]}\n[…]\n{text[len(text) - length // 4 :]}"

@@ -11,18 +11,18 @@ from windlass.errors import ConfigError
 
 
 class Trigger(Struct, frozen=True):
-    """Says when a compaction is due. `one | other` is due when either is, `one & other` when both are."""
+    """Decides when a compaction is due. `one | other` is due when either is, `one & other` when both are."""
 
     def reached(self, tokens: float, messages: float, limit: int | None) -> bool:
-        """Whether it is due: `limit` is how many tokens a request may have, None if nobody knows."""
+        """Whether it is due: `limit` is the maximum tokens of a request, None if it is unknown."""
         raise NotImplementedError
 
     def due(self, window: Window) -> bool:
-        """Whether it is due for what the next request would show."""
+        """Whether it is due for the next request."""
         return self.reached(window.tokens, len(window.messages), window.limit)
 
     def leaves(self) -> tuple[Trigger, ...]:
-        """The simple triggers that it is made of."""
+        """The simple triggers in this one."""
         return (self,)
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -33,7 +33,7 @@ class Trigger(Struct, frozen=True):
 
 
 class Tokens(Trigger, frozen=True):
-    """So many tokens. As a trigger: of the whole request. For `keep`: of the last messages."""
+    """A number of tokens. As a trigger: of the whole request. For `keep`: of the last messages."""
 
     count: int
 
@@ -44,7 +44,7 @@ class Tokens(Trigger, frozen=True):
         return tokens >= self.count
 
     def last(self, window: Window) -> int:
-        """How many messages from the end have so many tokens together."""
+        """How many of the last messages have at most this many tokens together."""
         left, found, messages = self.count, 0, window.messages
         while found < len(messages) and (left := left - window.size([messages[-1 - found]])) >= 0:
             found += 1
@@ -55,7 +55,7 @@ class Tokens(Trigger, frozen=True):
 
 
 class Messages(Trigger, frozen=True):
-    """So many messages. As a trigger: of those that models are shown. For `keep`: the last ones."""
+    """A number of messages. As a trigger: of the messages that models see. For `keep`: of the last messages."""
 
     count: int
 
@@ -66,7 +66,7 @@ class Messages(Trigger, frozen=True):
         return messages >= self.count
 
     def last(self, window: Window) -> int:
-        """How many messages from the end these are."""
+        """How many of the last messages to keep."""
         return min(self.count, len(window.messages))
 
     def __repr__(self) -> str:
@@ -74,16 +74,16 @@ class Messages(Trigger, frozen=True):
 
 
 class Fraction(Trigger, frozen=True):
-    """A part of what a request may have: the context window, less the answer and what hooks may inject.
+    """A fraction of the maximum request: the context window, less the room for the answer and for injected parts.
 
-    It is never due if the window is not known: `Agent(window=…)` tells it, or a `context_window` of the model.
+    It is never due if the window is unknown. Set it with `Agent(window=…)`, or with `context_window` of the model.
     """
 
     part: float
 
     def __post_init__(self) -> None:
         if not (is_number(self.part) and 0 < self.part <= 1):
-            raise ConfigError(f"Fraction({self.part!r}): give a part of the window, above 0 and up to 1")
+            raise ConfigError(f"Fraction({self.part!r}): it must be a fraction of the window, above 0 and at most 1")
 
     def reached(self, tokens: float, messages: float, limit: int | None) -> bool:
         return limit is not None and tokens >= self.part * limit
@@ -119,37 +119,37 @@ def _inner(trigger: Trigger) -> str:
 
 def _checked(trigger: object) -> Trigger:
     if not isinstance(trigger, Trigger):
-        raise ConfigError(f"{trigger!r} is no trigger; use Tokens, Messages or Fraction, combined by | and &")
+        raise ConfigError(f"{trigger!r} is not a trigger; use Tokens, Messages or Fraction, combined with | and &")
     return trigger
 
 
 def _check_count(name: str, count: object) -> None:
     if type(count) is not int or count < 1:
-        raise ConfigError(f"{name}({count!r}): give a whole number above 0")
+        raise ConfigError(f"{name}({count!r}): it must be a whole number above 0")
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number: True is none."""
+    """Whether a value is a number; a bool is not."""
     return type(value) in (int, float)
 
 
-def as_trigger(owner: str, given: Trigger | Iterable[Trigger]) -> Trigger:
-    """One trigger, or any of several; of none it is never due."""
-    if isinstance(given, Trigger):
-        return given
-    if not isinstance(given, Iterable):
-        raise ConfigError(f"{owner}: trigger={given!r} is no trigger; use Tokens, Messages or Fraction, or a list")
+def as_trigger(owner: str, trigger: Trigger | Iterable[Trigger]) -> Trigger:
+    """A trigger, or one for a list: a list means "any of these", and an empty list is never due."""
+    if isinstance(trigger, Trigger):
+        return trigger
+    if not isinstance(trigger, Iterable):
+        raise ConfigError(f"{owner}: trigger={trigger!r} is not a trigger; use Tokens, Messages or Fraction, or a list")
     try:
-        triggers = tuple([_checked(trigger) for trigger in given])
+        triggers = tuple([_checked(one) for one in trigger])
     except ConfigError as error:
         raise ConfigError(f"{owner}: trigger: {error}") from None
     return triggers[0] if len(triggers) == 1 else _Any(triggers)
 
 
 def notes_on(trigger: Trigger, window: int | None) -> list[str]:
-    """What somebody should know who reads of the trigger."""
+    """Notes on a trigger that can never be due."""
     if not trigger.leaves():
         return ["it is never due: there is no trigger"]
     if window is None and any(isinstance(leaf, Fraction) for leaf in trigger.leaves()):
-        return ["Fraction is never due: the context window is not known; give Agent(window=…)"]
+        return ["Fraction is never due: the context window is unknown; set Agent(window=…)"]
     return []

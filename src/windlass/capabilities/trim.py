@@ -1,4 +1,4 @@
-"""Trim: the oldest messages are no longer shown."""
+"""Trim: hides the oldest messages from the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.events import Compaction
 from windlass.messages import Message, user
 from windlass.turns import Turn
 
-from .cutting import Keep, as_keep, check_target, check_text, oldest, settled
+from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
 from .triggers import Fraction, Messages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ NOTE = "Earlier messages of this conversation are no longer shown."
 
 
 class Trim:
-    """Drop the oldest messages from what models are shown when the `trigger` is due.
+    """Hide the oldest messages from models when the `trigger` is due.
 
-    The last messages that `keep` names stay, and beyond these as many as fit into `target`, a part of what the trigger
-    names. A note takes the place of those that are gone. The transcript keeps them all.
+    The last messages, as `keep` says, always stay, and more of them as long as they fit the `target`, a fraction of the
+    trigger's threshold. A note replaces the hidden messages. The transcript keeps them all.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Trim:
         self.note = user(note, origin=name)
 
     def install(self, registrar: Hooks) -> None:
-        """Register it."""
+        """Register this strategy."""
         registrar.compactor(self)
 
     def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
-        """What would be dropped now."""
-        if not forced and (not self.trigger.due(window) or settled(window, self.name)):
+        """The range to hide now."""
+        if not forced and (not self.trigger.due(window) or compacted_recently(window, self.name)):
             return None
         added = window.size([self.note])
         found = oldest(window, self.name, self.keep, self.trigger, self.target, added=added, forced=forced)
@@ -61,6 +61,6 @@ class Trim:
         return [self.note]
 
     def explained(self, window: int | None) -> Mapping[str, Any]:
-        """What there is to say of it."""
-        given = {"trigger": repr(self.trigger), "keep": repr(self.keep), "target": self.target}
-        return {**given, "notes": notes_on(self.trigger, window)}
+        """The options and notes for `agent.explain()`."""
+        options = {"trigger": repr(self.trigger), "keep": repr(self.keep), "target": self.target}
+        return {**options, "notes": notes_on(self.trigger, window)}

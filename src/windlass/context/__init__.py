@@ -1,1 +1,1 @@
-"""What a model is shown: assembled anew for each step from the state alone."""
+"""The context of a model: assembled anew for each step, from the state alone."""

@@ -1,4 +1,4 @@
-"""Request assembly: a pure function of a state and of what the agent is, nothing else."""
+"""Request assembly: a pure function of a state and the agent's prompt."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from .budget import Meter
 REJECTED = "Your previous reply was rejected: {feedback}\nGive another reply."
 
 
-class Shown(Protocol):
-    """What an agent shows to a model whatever the conversation."""
+class PromptSource(Protocol):
+    """Anything that has the part of a request that does not depend on the conversation."""
 
     @property
     def blank(self) -> ModelRequest:
-        """A request without a message."""
+        """A request without messages."""
         ...
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
-    """What an agent shows to a model whatever the conversation, as it is kept with its log.
+    """The part of an agent's requests that does not depend on the conversation, as it is stored with the log.
 
-    Settings are not: who knows what is in them. `answer` is how many tokens they leave to a reply.
+    Settings are left out: they could contain anything. `answer` is the number of tokens they reserve for a reply.
     """
 
     sections: tuple[TextPart, ...]
@@ -52,7 +52,7 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
 
     @property
     def blank(self) -> ModelRequest:
-        """A request without a message, and without settings: they are not kept."""
+        """A request without messages, and without settings, which are not stored."""
         return blank_request(self.sections, self.tools, self.model, {}, self.output_schema)
 
 
@@ -63,7 +63,7 @@ def blank_request(
     settings: Mapping[str, Any],
     output: Mapping[str, Any] | None,
 ) -> ModelRequest:
-    """A request without a message."""
+    """A request without messages."""
     return ModelRequest(joined(sections), Messages(), tools, model, settings, output, sections)
 
 
@@ -74,39 +74,39 @@ def prompt_of(
     settings: Mapping[str, Any],
     output_schema: Mapping[str, Any] | None,
 ) -> Prompt:
-    """What is kept of an agent's prompt. The tools are added when they are described."""
+    """The stored form of an agent's prompt. The tools are added when they are described."""
     answer = settings.get("max_tokens")
     room = answer if isinstance(answer, int) else 0
     return Prompt(tuple(sections), model, (), windows.get(model), room, output_schema)
 
 
 def joined(sections: Iterable[TextPart]) -> str:
-    """The system text that some sections make."""
+    """The system text made of these sections."""
     return "\n\n".join([section.text for section in sections])
 
 
-def assemble(state: State | Fold, shown: Shown, unrecorded: tuple[Injected, ...] = ()) -> ModelRequest:
-    """The request of the current step.
+def assemble(state: State | Fold, source: PromptSource, unlogged: tuple[Injected, ...] = ()) -> ModelRequest:
+    """The request of the current step. `unlogged` are injections that hooks keep out of the log.
 
-    Parts injected for the turn stand beside its user message for the whole turn, so that step n+1 extends step n.
-    Parts injected for the step ride in the last tool result and go with the step. A rejected reply and its feedback
-    stand at the tail, for this attempt only. The history itself is shared, never copied.
+    Parts injected for the turn stay beside its user message for the whole turn, so that step n+1 extends step n.
+    Parts injected for the step are added to the last tool result and disappear with the step. A rejected reply and its
+    feedback come last, for this attempt only. The history itself is shared, never copied.
     """
-    request, messages = shown.blank, state.shown if state.compactions else state.messages
+    request, messages = source.blank, state.shown if state.compactions else state.messages
     opened, turn, step = state.opened, state.turn, state.open
     if opened is not None and (opened.system is not None or opened.tools is not None):
-        system, tools = instructions(state, shown)
+        system, tools = instructions(state, source)
         request = replace(request, system=system, tools=tools, sections=opened.sections or request.sections)
-    if turn is not None and (turn.injected or unrecorded):
-        messages = laid_out(state, unrecorded).shown(step_id(state.session, state.steps + 1))
+    if turn is not None and (turn.injected or unlogged):
+        messages = view_of_turn(state, unlogged).messages(step_id(state.session, state.steps + 1))
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
     return replace(request, messages=messages)
 
 
-def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec, ...]]:
-    """What stands before the history: the system text and the tools, as the session was opened with them."""
-    opened, blank = state.opened, shown.blank
+def instructions(state: State | Fold, source: PromptSource) -> tuple[str, tuple[ToolSpec, ...]]:
+    """The system text and the tools, as the session was opened with them: the part of a request before the history."""
+    opened, blank = state.opened, source.blank
     if opened is None:
         return blank.system, blank.tools
     system = blank.system if opened.system is None else opened.system
@@ -114,18 +114,20 @@ def instructions(state: State | Fold, shown: Shown) -> tuple[str, tuple[ToolSpec
 
 
 def lasting(state: State | Fold) -> Messages:
-    """The messages of the current step's request that are meant to stay: without what goes with the step."""
+    """The messages of the current step's request that later requests repeat: without the parts of this step only."""
     turn = state.turn
-    return state.shown if turn is None or not turn.injected else laid_out(state).shown()
+    return state.shown if turn is None or not turn.injected else view_of_turn(state).messages()
 
 
-class Laid:
-    """What models are shown in a turn, with what was injected for it. It grows with the turn, and so costs what is new.
+class TurnView:
+    """The messages that models see in a turn, with its injected parts. It grows with the turn: only new ones cost.
 
-    A request is a view of `items`, which only ever get longer; whatever would change one that was shown makes new ones.
+    A request is a view of `items`, which only get longer. To change a message that a request has shown, the list is
+    copied first.
+
     """
 
-    __slots__ = ("items", "length", "of_steps", "source", "turn", "used")
+    __slots__ = ("items", "length", "source", "step_injections", "turn", "used")
 
     def __init__(self, turn: TurnState | TurnFold, source: list[Message]) -> None:
         self.turn = turn
@@ -133,43 +135,45 @@ class Laid:
         self.items: list[Message] = []
         self.length = 0
         self.used: tuple[int, int] = (0, 0)
-        self.of_steps: dict[str, list[Injected]] = {}
+        self.step_injections: dict[str, list[Injected]] = {}
 
-    def goes_on(self, turn: TurnState | TurnFold, source: list[Message], length: int, given: tuple[int, int]) -> bool:
-        """Whether nothing but new messages and injections came since."""
-        grown = length >= self.length and given[0] >= self.used[0] and given[1] >= self.used[1]
+    def extends_to(
+        self, turn: TurnState | TurnFold, source: list[Message], length: int, counts: tuple[int, int]
+    ) -> bool:
+        """Whether the turn has only gained messages and injections since this view was last used."""
+        grown = length >= self.length and counts[0] >= self.used[0] and counts[1] >= self.used[1]
         return grown and turn is self.turn and source is self.source
 
-    def shown(self, step: str = "") -> Messages:
-        """All messages, the last one with what was injected for this step."""
+    def messages(self, step: str = "") -> Messages:
+        """All messages, the last one with the parts that were injected for this step."""
         messages = Messages.sharing(self.items)
-        if not self.items or not (injected := self.of_steps.get(step)):
+        if not self.items or not (injected := self.step_injections.get(step)):
             return messages
         parts = [part for item in injected for part in item.parts if not isinstance(part, str)]
         return Messages(messages, overlay={len(self.items) - 1: attached(self.items[-1], tuple(parts))})
 
     @staticmethod
-    def in_order(written: Sequence[Injected], unwritten: Sequence[Injected]) -> list[Injected]:
-        """What was injected, in the order of the log: there what is not in it has a place without parts."""
-        if not unwritten:
-            return list(written)
+    def in_order(logged: Sequence[Injected], unlogged: Sequence[Injected]) -> list[Injected]:
+        """All injections in the order of the log, which has an entry without parts for each unlogged one."""
+        if not unlogged:
+            return list(logged)
         waiting: dict[tuple[str, str, str], list[Injected]] = {}
-        for item in unwritten:
+        for item in unlogged:
             waiting.setdefault((item.event, item.about, item.hook), []).append(item)
-        found: list[Injected] = []
-        for item in written:
-            given = None if item.record else waiting.get((item.event, item.about, item.hook))
-            found.append(given.pop(0) if given else item)
-        return found + [item for items in waiting.values() for item in items]
+        ordered: list[Injected] = []
+        for item in logged:
+            matching = None if item.record else waiting.get((item.event, item.about, item.hook))
+            ordered.append(matching.pop(0) if matching else item)
+        return ordered + [item for items in waiting.values() for item in items]
 
-    def take(self, item: Injected, session: str, place: int) -> None:
-        """What one hook injected: to its place, or aside until its step comes."""
+    def add(self, item: Injected, session: str, place: int) -> None:
+        """Add an injection to its message, or set it aside until its step comes."""
         if item.durable or not item.parts:
             return
         assert not isinstance(item.parts, str)
         rest = item.about[len(session) + 1 :]
         if rest.isdecimal():
-            self.of_steps.setdefault(item.about, []).append(item)
+            self.step_injections.setdefault(item.about, []).append(item)
         elif rest.startswith("t"):
             self._put(place, item.parts)
         elif (index := index_of_result(self.items, place, item.about)) is not None:
@@ -182,26 +186,26 @@ class Laid:
             self.items[index] = attached(self.items[index], parts, call)
 
 
-def laid_out(state: State | Fold, unrecorded: tuple[Injected, ...] = ()) -> Laid:
-    """The messages of the turn as they are shown; a fold remembers them."""
+def view_of_turn(state: State | Fold, unlogged: tuple[Injected, ...] = ()) -> TurnView:
+    """The view of the current turn; a fold remembers it."""
     turn = state.turn
     assert turn is not None
     source, length, _ = state.shown.shared
-    given = len(turn.injected), len(unrecorded)
-    laid: Laid | None = state.laid if isinstance(state, Fold) else None
-    if laid is None or not laid.goes_on(turn, source, length, given):
-        laid = Laid(turn, source)
+    counts = len(turn.injected), len(unlogged)
+    view: TurnView | None = state.laid if isinstance(state, Fold) else None
+    if view is None or not view.extends_to(turn, source, length, counts):
+        view = TurnView(turn, source)
         if isinstance(state, Fold):
-            state.laid = laid
-    laid.items += islice(source, laid.length, length)
-    for item in laid.in_order(turn.injected[laid.used[0] :], unrecorded[laid.used[1] :]):
-        laid.take(item, state.session, state.place)
-    laid.length, laid.used = length, given
-    return laid
+            state.laid = view
+    view.items += islice(source, view.length, length)
+    for item in view.in_order(turn.injected[view.used[0] :], unlogged[view.used[1] :]):
+        view.add(item, state.session, state.place)
+    view.length, view.used = length, counts
+    return view
 
 
 def attached(message: Message, parts: tuple[ContentPart, ...], call: str | None = None) -> Message:
-    """A message with more parts: beside those of a user, or inside a tool result: never as text after one."""
+    """A message with more parts: added to a user message, or inside a tool result, never as text after a result."""
     if message.role != "tool":
         return message.replace(parts=(*message.parts, *parts))
     changed: list[Part] = list(message.parts)
@@ -214,7 +218,7 @@ def attached(message: Message, parts: tuple[ContentPart, ...], call: str | None 
 
 
 def index_of_result(messages: Sequence[Message], start: int, call: str) -> int | None:
-    """Where the result of a call is, from the end of the messages back to the start of the turn."""
+    """The index of the message with a call's result, searched from the end back to the start of the turn."""
     for index in range(len(messages) - 1, start, -1):
         message = messages[index]
         if message.role == "tool" and any(getattr(part, "call_id", None) == call for part in message.parts):
@@ -223,21 +227,21 @@ def index_of_result(messages: Sequence[Message], start: int, call: str) -> int |
 
 
 def _rejections(step: OpenStep | StepFold) -> tuple[Message, ...]:
-    """The latest rejected reply, without its calls, and what was wrong with it."""
+    """The latest rejected reply, without its calls, and the feedback on it."""
     reply, feedback = step.rejected[-1]
     parts = tuple(part for part in reply.message.parts if hasattr(part, "text"))
-    said = (Message("assistant", parts),) if parts else ()
-    return (*said, user(REJECTED.format(feedback=feedback), origin="regenerate"))
+    rejected = (Message("assistant", parts),) if parts else ()
+    return (*rejected, user(REJECTED.format(feedback=feedback), origin="regenerate"))
 
 
-def calibrate(meter: Meter, fold: Fold, shown: Shown) -> None:
-    """Learn from the log how the vendor counts, if nobody has told it in this process."""
+def calibrate(meter: Meter, fold: Fold, source: PromptSource) -> None:
+    """Learn from the log how the vendor counts tokens, unless this process knows already."""
     turn = fold.turn
     last = fold.last or (turn.last if turn is not None else None)
-    if last is None or last.reply is None or shown.blank.model in meter.budget.factors:
+    if last is None or last.reply is None or source.blank.model in meter.budget.factors:
         return
     sent = next((at for at in range(len(fold.shown) - 1, -1, -1) if fold.shown[at] is last.reply.message), None)
     if sent is not None and not fold.compactions:
-        system, tools = instructions(fold, shown)
+        system, tools = instructions(fold, source)
         ours = meter.ours(system, tools, Messages(fold.shown[:sent]))
-        meter.learn(shown.blank.model, ours, last.reply.usage)
+        meter.learn(source.blank.model, ours, last.reply.usage)

@@ -25,28 +25,28 @@ from windlass.messages import (
 from windlass.protocols import Model
 
 IMAGE = 800
-"""About what an image costs, whatever its size."""
+"""The estimated tokens of an image of any size."""
 
 MESSAGE = 4
-"""What a message costs beside its content."""
+"""The tokens of a message in addition to its content."""
 
 LARGE = 500
-"""From how many tokens on a request teaches how its vendor counts."""
+"""The tokens from which on a request is large enough to learn from it how its vendor counts."""
 
 PLAUSIBLE = (0.3, 4.0)
-"""Between what factors that is believed: a scripted model, or one that counts nothing, teaches nothing."""
+"""The range of plausible factors: scripted models, or models that report no counts, fall outside and are ignored."""
 
-KEPT = 100_000
-"""Of how many messages the size is remembered."""
+REMEMBERED = 100_000
+"""The number of messages whose size is remembered."""
 
 
 def estimated(text: str) -> int:
-    """About how many tokens a text is: four characters each, two where it is not ASCII."""
+    """Estimate the tokens of a text: four characters each, or two if the text is not ASCII."""
     return (len(text) >> (2 if text.isascii() else 1)) + 1
 
 
 def checked(count: Callable[[str], int]) -> Callable[[str], int]:
-    """A tokenizer of the application's, named if it fails."""
+    """Wrap the application's tokenizer so that its errors name it."""
     name = getattr(count, "__qualname__", None) or type(count).__name__
 
     def counted(text: str) -> int:
@@ -55,14 +55,14 @@ def checked(count: Callable[[str], int]) -> Callable[[str], int]:
         except Exception as error:
             raise ConfigError(f"tokenizer {name!r} failed: {type(error).__name__}: {error}") from error
         if type(size) is not int or size < 0:
-            raise ConfigError(f"tokenizer {name!r} gave {size!r}; it must give the number of tokens of a text")
+            raise ConfigError(f"tokenizer {name!r} returned {size!r}; it must return the number of tokens of a text")
         return size
 
     return counted
 
 
 class Counter:
-    """Counts tokens: by a tokenizer that was given, or by an estimate."""
+    """Counts tokens with the application's tokenizer, or estimates them."""
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
         self.text = estimated if count is None else checked(count)
@@ -87,13 +87,13 @@ class Counter:
         size = MESSAGE
         for part in message.parts:
             size += self.part(part)
-        if len(self._sizes) >= KEPT:
+        if len(self._sizes) >= REMEMBERED:
             self._sizes.clear()
         self._sizes[id(message)] = (message, size)
         return size
 
     def fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> int:
-        """The tokens of what stands before the history."""
+        """The tokens of the system text and the tools."""
         if system != self._system[0]:
             self._system = (system, self.text(system))
         if tools is not self._tools[0]:
@@ -101,7 +101,7 @@ class Counter:
         return self._system[1] + self._tools[1]
 
     def tool(self, spec: ToolSpec) -> int:
-        """The tokens of a tool as a model is told of it."""
+        """The tokens of a tool's description and schema."""
         schema = msgspec.json.encode(spec.schema).decode()
         return MESSAGE + self.text(spec.name) + self.text(spec.description) + self.text(schema)
 
@@ -139,9 +139,9 @@ _PARTS: dict[type, Callable[[Counter, Any], int]] = {
 
 
 class Budget:
-    """What requests may have: the context window of each model, and how tokens are counted.
+    """The size limits of requests: the context window of each model, and how tokens are counted.
 
-    `factors` is what vendors have taught us: by how much their counts differ from ours, per model.
+    `factors` has, for each model, the ratio of the vendor's count to ours, as learnt from replies.
     """
 
     __slots__ = ("count", "counter", "factors", "windows")
@@ -154,24 +154,24 @@ class Budget:
 
     @property
     def known(self) -> bool:
-        """Whether there is a window to keep within."""
+        """Whether any window is known."""
         return any(window is not None for window in self.windows.values())
 
     def of(self, model: Model) -> Meter:
-        """What measures requests to a model that may be none of the agent's."""
+        """A meter for requests to a model, which need not be one of the agent's."""
         window = self.windows.get(model.name, getattr(model, "context_window", None))
         own = Budget({model.name: window}, self.count)
         own.factors = self.factors
         return Meter(own)
 
     def limit(self, model: str, settings: Mapping[str, Any]) -> int | None:
-        """How many tokens a request to a model may have: its window, less what the answer may take."""
+        """The maximum tokens of a request to a model: its window, less the room for the answer."""
         window = self.windows.get(model)
         return None if window is None else max(window - int(settings.get("max_tokens") or 0), 0)
 
 
 class _Tally:
-    """How far a list that only grows was counted. There are two: the history, and that with what was injected."""
+    """How far a growing list of messages was counted: the history, with or without injected parts."""
 
     __slots__ = ("counted", "items", "sum")
 
@@ -181,7 +181,7 @@ class _Tally:
 
 
 class Meter:
-    """The size of one session's requests as they grow: what was counted is not counted again."""
+    """The size of one session's requests as they grow. Each message is counted once."""
 
     __slots__ = ("_tallies", "budget", "counter")
 
@@ -191,7 +191,7 @@ class Meter:
         self._tallies: tuple[_Tally, ...] = ()
 
     def history(self, messages: Messages) -> int:
-        """Our count of some messages. That costs what is new in them."""
+        """Our count of some messages. Only new ones are counted."""
         items, length, tail = messages.shared
         message = self.counter.message
         tally = next((known for known in self._tallies if known.items is items and known.counted <= length), None)
@@ -212,11 +212,11 @@ class Meter:
         return self.counter.fixed(system, tools) + self.history(messages)
 
     def theirs(self, ours: int, model: str) -> int:
-        """About how many tokens the vendor will count where we count so many."""
+        """Estimate the vendor's count from ours."""
         return round(ours * self.budget.factors.get(model, 1.0))
 
     def check(self, request: ModelRequest) -> int:
-        """Refuse a request that is too large for its model: it never leaves. Our count of it."""
+        """Raise if a request is too large for its model, before it is sent; returns our count of it."""
         ours = self.ours(request.system, request.tools, request.messages)
         size, limit = self.theirs(ours, request.model), self.budget.limit(request.model, request.settings)
         if limit is not None and size > limit:
@@ -224,12 +224,12 @@ class Meter:
         return ours
 
     def learn(self, model: str, ours: int, usage: Usage) -> None:
-        """What the vendor has counted where we counted so many."""
+        """Learn from the vendor's count of a request that we counted, too."""
         if ours >= LARGE and PLAUSIBLE[0] < (factor := usage.input / ours) < PLAUSIBLE[1]:
             self.budget.factors[model] = factor
 
     def breakdown(self, request: ModelRequest) -> dict[str, int]:
-        """The vendor's tokens of a request by where they come from, the largest first."""
+        """The tokens of a request by origin, in the vendor's count, the largest first."""
         sizes: dict[str, int] = {}
         for origin, size in pieces(request, self.counter):
             sizes[origin] = sizes.get(origin, 0) + size
@@ -238,7 +238,7 @@ class Meter:
 
 
 def pieces(request: ModelRequest, counter: Counter) -> list[tuple[str, int]]:
-    """What a request is made of, in order: where each piece comes from, and our count of it."""
+    """The pieces of a request in order: the origin of each and our count of it."""
     found = [(section.origin or "system", counter.text(section.text)) for section in sections_of(request)]
     found += [(f"tool {spec.name}", counter.tool(spec)) for spec in request.tools]
     for message in request.messages:
@@ -249,7 +249,7 @@ def pieces(request: ModelRequest, counter: Counter) -> list[tuple[str, int]]:
 
 
 def sections_of(request: ModelRequest) -> tuple[TextPart, ...]:
-    """What the system text is put together from. If a hook has changed it since, nobody knows any more."""
+    """The sections of the system text; a single one if a hook has changed the text since."""
     rest = request.system
     for section in request.sections:
         head, found, rest = rest.partition(section.text)
@@ -266,10 +266,10 @@ def _of_part(part: Part, message: Message, counter: Counter) -> list[tuple[str, 
 
 
 def overflow(request: ModelRequest, size: int, limit: int, sizes: Mapping[str, int]) -> ContextOverflow:
-    """The error of a request that is too large, with what it is filled with."""
+    """The error for a request that is too large, with its largest pieces."""
     largest = ", ".join(f"{origin} {tokens:,}" for origin, tokens in list(sizes.items())[:6])
-    text = f"the request to {request.model!r} has about {size:,} tokens and may have {limit:,}; it was not sent"
-    return ContextOverflow(f"{text}. What fills it: {largest}", sizes=sizes)
+    text = f"the request to {request.model!r} has about {size:,} tokens, but the limit is {limit:,}; it was not sent"
+    return ContextOverflow(f"{text}. Largest pieces: {largest}", sizes=sizes)
 
 
 __all__ = ["Budget", "Counter", "Meter", "estimated", "overflow", "pieces"]

@@ -1,4 +1,4 @@
-"""Compaction: what a strategy sees, what it gives, and where a history may be cut."""
+"""Compaction: what a strategy receives, what it returns, and where a history may be cut."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .budget import Meter
 
 
 class Window(Struct, frozen=True):
-    """What the next request would show of the history, and how much room there is.
+    """The history as the next request would show it, and the room there is for it.
 
-    `tokens` is about what that request has, before hooks inject anything, and `limit` what it may have: the context
-    window of the model, less the answer and what hooks may inject; None if nobody knows. `place` is where the message
-    that opened the turn stands, `going` says whether that turn is under way, and `compactions` are those there were.
-    `models` has those of the agent by name, and `model` is the one that is asked.
+    `tokens` estimates the size of that request before hooks inject anything. `limit` is its maximum size: the context
+    window of the model, less the room for the answer and for injected parts; None if the window is unknown. `place` is
+    the index of the message that opened the turn, `going` whether that turn is under way, and `compactions` are the
+    earlier ones. `models` has the agent's models by name; `model` is the name of the one in use.
     """
 
     session: str
@@ -37,49 +37,53 @@ class Window(Struct, frozen=True):
     models: Mapping[str, Model] = {}
 
     def size(self, messages: Sequence[Message]) -> int:
-        """About how many tokens some messages have."""
+        """Estimate the tokens of some messages."""
         return self._theirs(sum([self.meter.counter.message(message) for message in messages]))
 
     def parts(self, parts: Sequence[Part]) -> int:
-        """About how many tokens some parts have."""
+        """Estimate the tokens of some parts."""
         return self._theirs(sum([self.meter.counter.part(part) for part in parts]))
 
     def text(self, text: str) -> int:
-        """About how many tokens a text has."""
+        """Estimate the tokens of a text."""
         return self._theirs(self.meter.counter.text(text))
 
     def _theirs(self, ours: int) -> int:
         return self.meter.theirs(ours, self.model)
 
     def safe(self, start: int, end: int) -> tuple[int, int] | None:
-        """The largest range within this one that parts no call from its result; None if there is none."""
+        """The largest range within this one that separates no call from its result; None without such a range."""
         return safe_range(self.messages, start, end)
 
     def cuts(self) -> list[int]:
-        """Before which messages the history may be cut, its end included: no call is parted from its result there."""
+        """The indexes where the history may be cut, its end included: no cut separates a call from its result."""
         return [at for at, whole in enumerate(_whole(self.messages)) if whole]
 
     def stays(self, at: int) -> bool:
-        """Whether a message stays whatever is compacted: it opened the turn that is under way."""
+        """Whether a message must not be compacted: it opened the turn that is under way."""
         return at == self.place and self.going
 
     def window(self, model: Model) -> int | None:
-        """The context window of a model; None if nobody knows."""
+        """The context window of a model; None if it is unknown."""
         window: int | None = self.meter.budget.windows.get(model.name, getattr(model, "context_window", None))
         return window
 
 
 class Compactor(Protocol):
-    """A strategy. `plan` says what it would replace now, if anything (`forced`: due or not), the hooks on `Compacting`
-    may change or deny that, then `replace` gives what takes its place. Whatever it raises, nothing has changed; nothing
-    changes either if that would be no smaller.
+    """A compaction strategy.
 
-    Messages that stay are given as they are, the very same objects. The message that opened the turn always stays. One
-    strategy serves all sessions of its agent, many at once; `plan` is asked before every request, so it should be quick
-    to say no. One with a method `prepare(turn)` is called when a turn of a session has ended, to have something written
-    that will soon be due: the guards look at what `turn.ask` sends there, nothing of it is recorded or charged, so ask
-    again by the same request in `replace`. One with a method `explained(window)` is asked by `agent.explain()` what
-    there is to say of it, as plain data; `window` is the context window of the agent's model, if it is known.
+    `plan` returns the range that it would replace now, or None; with `forced`, even if it is not due. Hooks on
+    `Compacting` may change or deny the plan. Then `replace` returns the messages that take its place. If it raises, or
+    if the result is not smaller, nothing changes.
+
+    Return messages that stay as the same objects. The message that opened the turn always stays. One strategy serves
+    all sessions of its agent, many at once. `plan` is called before every request, so it should be fast when nothing is
+    due.
+
+    Two methods are optional. `prepare(turn)` is called when a turn has ended, to prepare work that will soon be due.
+    Guards check what `turn.ask` sends there, but nothing is recorded or charged, so send the same request again in
+    `replace`. `explained(window)` returns plain data for `agent.explain()`; `window` is the context window of the
+    agent's model, if it is known.
     """
 
     @property
@@ -89,7 +93,7 @@ class Compactor(Protocol):
 
 
 def safe_range(messages: Sequence[Message], start: int, end: int) -> tuple[int, int] | None:
-    """The largest range within (start, end) at whose ends no call is parted from its result."""
+    """The largest range within (start, end) whose ends separate no call from its result."""
     whole = _whole(messages)
     end = min(end, len(messages))
     first = next((at for at in range(max(start, 0), end) if whole[at]), None)
@@ -100,7 +104,7 @@ def safe_range(messages: Sequence[Message], start: int, end: int) -> tuple[int, 
 
 
 def parted(old: Sequence[Message], new: Sequence[Message]) -> bool:
-    """Whether some messages that take the place of others have a call without its result, or a result without it."""
+    """Whether messages that replace others would separate a call from its result."""
     called = {part.id for message in old for part in message.parts if type(part) is ToolCallPart}
     answered = {part.call_id for message in old for part in message.parts if type(part) is ToolResultPart}
     waiting: set[str] = set()
@@ -116,7 +120,7 @@ def parted(old: Sequence[Message], new: Sequence[Message]) -> bool:
 
 
 def _whole(messages: Sequence[Message]) -> list[bool]:
-    """Before which messages, and whether at the end, every call has its result."""
+    """For each message, and for the end, whether all calls before it have their results."""
     waiting: set[str] = set()
     found: list[bool] = []
     answered = {part.call_id for message in messages for part in message.parts if type(part) is ToolResultPart}

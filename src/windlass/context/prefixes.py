@@ -1,4 +1,4 @@
-"""How stable the prefix of a session's requests was: what vendors could serve from their caches, and who broke it."""
+"""How stable the prefix of a session's requests was: what vendors could serve from their caches, and what broke it."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class Break(Value, frozen=True):
 
 
 KINDS = {
-    "model": "another model was asked",
+    "model": "the request went to another model",
     "tools": "the list of tools changed",
     "system": "the system text changed",
     "rewrite": "a rewrite changed messages of the history",
-    "wrap": "a wrap changed the request, and the log does not tell how",
+    "wrap": "a wrap changed the request, and the log does not say how",
     "compaction": "a range of the history was replaced",
     "rewind": "the history was cut",
-    "turn": "parts that were injected for a turn went with it",
-    "injection": "an injected part appeared or vanished before the tail",
-    "history": "something else in the history is not as it was",
+    "turn": "parts that were injected for a turn disappeared with it",
+    "injection": "an injected part appeared or disappeared before the tail",
+    "history": "something else in the history changed",
 }
-"""What can break a prefix, in words."""
+"""The kinds of breaks, with a description of each."""
 
 
 class Prefix(Value, frozen=True):
-    """How one call's request relates to that of the call before.
+    """How one call's request relates to the request of the previous call.
 
-    `tokens` is the size of the request and `stable` how many of these stand at its start just as in the call before: as
-    the vendor counts, if it said so, else as we estimate. `cached` is what the vendor says it served from its cache.
-    `hash` is that of the request up to its tail: what goes with the step does not count, so that a stable session's
-    next request begins with what has this hash. `broken` is set if that is not so.
+    `tokens` is the size of the request, and `stable` how many tokens at its start are the same as in the previous call:
+    in the vendor's count if it is known, else estimated. `cached` is what the vendor reports as served from its cache.
+    `hash` covers the request up to its tail, without the parts of this step only: in a stable session, the next request
+    starts with exactly that part. If it does not, `broken` says why.
     """
 
     step: int
@@ -72,12 +72,12 @@ class Prefix(Value, frozen=True):
         return (
             known
             if self.broken is None
-            else f"{known}; broken by {self.broken.by or 'nobody known'}: {self.broken.detail}"
+            else f"{known}; broken by {self.broken.by or 'an unknown cause'}: {self.broken.detail}"
         )
 
 
 class Filling(Struct, frozen=True):
-    """What fills a request: tokens by origin, in the order in which they first stand in it."""
+    """The tokens of a request by origin, in the order of their first appearance."""
 
     tokens: int
     origins: dict[str, int]
@@ -85,7 +85,7 @@ class Filling(Struct, frozen=True):
 
 
 def prefixes(calls: Iterable[Call], count: Callable[[str], int] | None = None) -> tuple[Prefix, ...]:
-    """How stable the prefixes of some calls were, each compared with the one before."""
+    """How stable the prefixes of some calls were, each compared with the previous one."""
     counter, hashed = Counter(count), _Hash()
     found: list[Prefix] = []
     factors: dict[str, float] = {}
@@ -104,7 +104,7 @@ def prefixes(calls: Iterable[Call], count: Callable[[str], int] | None = None) -
 
 
 def filling(request: ModelRequest, vendor: int = 0, count: Callable[[str], int] | None = None) -> Filling:
-    """What fills a request, scaled to what its vendor counted, if that is known and plausible."""
+    """The tokens of a request by origin, scaled to the vendor's count if that is known and plausible."""
     sizes: dict[str, int] = {}
     for origin, size in pieces(request, Counter(count)):
         sizes[origin] = sizes.get(origin, 0) + size
@@ -116,7 +116,7 @@ def filling(request: ModelRequest, vendor: int = 0, count: Callable[[str], int] 
 
 
 def _factor(call: Call, ours: int, factors: dict[str, float]) -> float:
-    """By how much the vendor's count differs from ours: as it said here, or else as it said last."""
+    """The ratio of the vendor's count to ours, from this call or else from the last call that had one."""
     model = call.request.model
     if ours >= LARGE and PLAUSIBLE[0] < (factor := call.usage.input / ours) < PLAUSIBLE[1]:
         factors[model] = factor
@@ -127,11 +127,11 @@ def _size(request: ModelRequest, counter: Counter) -> int:
     return counter.fixed(request.system, request.tools) + sum([counter.message(one) for one in request.messages])
 
 
-# ---------------------------------------------------------------- what is the same
+# ---------------------------------------------------------------- common prefixes
 
 
 def _common(before: ModelRequest, after: ModelRequest, counter: Counter) -> int:
-    """Our count of what two requests have in common from their start: tools, then the system text, then messages."""
+    """Our count of the common start of two requests: tools, then the system text, then messages."""
     if before.model != after.model:
         return 0
     tools = _leading(before.tools, after.tools)
@@ -162,7 +162,7 @@ def _common_parts(old: Sequence[Part], new: Sequence[Part], counter: Counter) ->
 
 
 def _leading(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """How many items two sequences have in common from their start."""
+    """The length of the common start of two sequences."""
     at = 0
     for one, other in zip(old, new, strict=False):
         if one is not other and one != other:
@@ -172,7 +172,7 @@ def _leading(old: Sequence[Any], new: Sequence[Any]) -> int:
 
 
 class _Hash:
-    """The hash of what is meant to stay of a request; of a longer one only what is new is hashed."""
+    """The hash of the lasting part of a growing request. Only new messages are hashed."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=8)
@@ -196,18 +196,22 @@ def _bytes(value: Any) -> bytes:
         return json_with_surrogates(msgspec.to_builtins(value, enc_hook=str)).encode()
 
 
-# ---------------------------------------------------------------- who broke it
+# ---------------------------------------------------------------- breaks
 
 
 def broken_by(before: Call, after: Call) -> Break | None:
-    """What broke the prefix between two calls; None if all that was meant to stay is there still."""
+    """What broke the prefix between two calls; None if the second extends the lasting part of the first."""
     old, new = before.request, after.request
     if old.model != new.model:
-        return Break("model", _changer(before, after, "model"), f"{old.model!r} was asked before, now {new.model!r}")
+        return Break(
+            "model",
+            _changer(before, after, "model"),
+            f"the previous call went to {old.model!r}, this one to {new.model!r}",
+        )
     if old.tools != new.tools:
         return Break("tools", _changer(before, after, "tools"), _tools(old, new))
     if old.system != new.system:
-        return Break("system", _changer(before, after, "system"), "the system text is not that of the call before")
+        return Break("system", _changer(before, after, "system"), "the system text differs from the previous call")
     lasting, now = list(before.lasting), list(after.lasting)
     at = _leading(lasting, now)
     if at < len(lasting):
@@ -219,7 +223,7 @@ def broken_by(before: Call, after: Call) -> Break | None:
 
 
 def _changer(before: Call, after: Call, field: str) -> str:
-    """Who changed a field between two calls: hooks that rewrote it in one of them, or an agent that is another one."""
+    """What changed a field between two calls: hooks that rewrote it in one of them, or a change of the agent."""
     hooks = dict.fromkeys([hook for call in (before, after) for hook, fields in call.rewritten if field in fields])
     return ", ".join(hooks) or ("the agent" if before.pipeline != after.pipeline else "")
 
@@ -228,16 +232,16 @@ def _tools(old: ModelRequest, new: ModelRequest) -> str:
     """How two lists of tools differ."""
     was, now = [spec.name for spec in old.tools], [spec.name for spec in new.tools]
     gone, added = [name for name in was if name not in now], [name for name in now if name not in was]
-    texts = [f"{', '.join(names)} {what}" for names, what in ((gone, "gone"), (added, "new")) if names]
-    return f"tools: {'; '.join(texts) or ('another order' if was != now else 'described in other words')}"
+    texts = [f"{', '.join(names)} {what}" for names, what in ((gone, "removed"), (added, "added")) if names]
+    return f"tools: {'; '.join(texts) or ('order changed' if was != now else 'descriptions changed')}"
 
 
 def _of_messages(before: Call, after: Call, at: int, old: Message, new: Message | None) -> Break:
-    """What changed the history at one of its messages."""
+    """What changed this message of the history."""
     hooks = [hook for call in (before, after) for hook, fields in call.rewritten if "messages" in fields]
     if hooks:
         names = ", ".join(dict.fromkeys(hooks))
-        return Break("rewrite", names, f"message {at} is not the one that was sent before")
+        return Break("rewrite", names, f"message {at} differs from the one that was sent before")
     for change in after.changes:
         if at >= change.start:
             return Break(change.kind, change.by, f"{KINDS[change.kind]}, from message {change.start} on")
@@ -246,13 +250,13 @@ def _of_messages(before: Call, after: Call, at: int, old: Message, new: Message 
     if by := ", ".join(dict.fromkeys([*gone, *added])):
         if before.turn != after.turn:
             return Break("turn", by, f"what it injected for turn {before.turn} is gone from message {at}")
-        what = "vanished from" if gone else "appeared in"
+        what = "disappeared from" if gone else "appeared in"
         return Break("injection", by, f"what it injected {what} message {at}")
     return Break("history", "the agent" if before.pipeline != after.pipeline else "", f"message {at} has changed")
 
 
 def _origins(message: Message, other: Message | None) -> list[str]:
-    """Who put in what one message has and the other has not."""
+    """The origins of the parts that are in the first message and not in the other."""
     known = [] if other is None else _leaves(other)
     return [part.origin for part in _leaves(message) if part.origin is not None and part not in known]
 

@@ -1,4 +1,4 @@
-"""The requests that were sent, from the log alone: what models were shown at each call, and who changed it."""
+"""Rebuilds the requests that were sent from the log alone: what models saw at each call, and what changed it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from windlass.records import (
 )
 from windlass.states import Fold
 
-from .assembly import Prompt, Shown, assemble, joined, lasting
+from .assembly import Prompt, PromptSource, assemble, joined, lasting
 
-NOT_KNOWN = "it is not known what the agent was: the store has no description of it"
+NOT_KNOWN = "the agent is unknown: the store has no description of it"
 
 
 class Change(Struct, frozen=True):
-    """Something that changed what models are shown of the history: a compaction or a rewind, by whom, from where on."""
+    """A compaction or a rewind: what caused it, and the index of the first message it changed."""
 
     kind: str
     by: str
@@ -37,11 +37,11 @@ class Change(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """One call of a model, as the log tells it.
+    """One call of a model, rebuilt from the log.
 
-    `lasting` are the messages without what goes with the step; `rewritten` names the rewrites on `ModelCalling` and the
-    fields they changed, `changes` what happened to the history since the call before. `inexact` says in what the
-    request may differ from what was sent; nothing there means that it is what was sent, but for settings and secrets.
+    `lasting` are the messages without the parts of this step only; `rewritten` names the rewrites on `ModelCalling` and
+    the fields they changed; `changes` are the changes to the history since the previous call. `inexact` says how the
+    request may differ from the one that was sent; if it is empty, they are equal except for settings and secrets.
     """
 
     step: int
@@ -58,45 +58,45 @@ class Call(Struct, frozen=True):
 
     @property
     def usage(self) -> Usage:
-        """What the vendor counted; nothing if there was no reply."""
+        """The vendor's usage; empty without a reply."""
         return Usage(requests=0) if self.reply is None else self.reply.usage
 
 
 class Description(Struct):
-    """What a store keeps of an agent, as far as a replay needs it."""
+    """The part of an agent's stored description that a replay needs."""
 
     hooks: list[dict[str, Any]]
     prompt: Prompt | None = None
 
     @property
     def wraps(self) -> tuple[str, ...]:
-        """Those who may change a request after all hooks have seen it."""
+        """The wraps, which may change a request after all other hooks."""
         return tuple(
             [str(hook["name"]) for hook in self.hooks if (hook["kind"], hook["event"]) == ("wrap", "ModelCall")]
         )
 
 
 def described(data: bytes | None) -> Description:
-    """A description that a store has kept, or one that knows nothing."""
+    """Decode a stored description; an empty one without data."""
     return Description([]) if data is None else msgspec.json.decode(data, type=Description)
 
 
 def pipelines(records: Iterable[Record]) -> set[str]:
-    """The digests of the agents that a log was written by."""
+    """The digests of the agents that wrote a log."""
     return {record.pipeline for record in records if isinstance(record, SessionOpened | Resumed) and record.pipeline}
 
 
 def requests(session: str, records: Iterable[Record], known: Mapping[str, Description]) -> Iterator[Call]:
-    """The calls of a session's models, in order, each with its request.
+    """The model calls of a session in order, each with its request.
 
-    They are those that got a reply, or whose error a wrap has seen. `known` has what the store keeps of the agents, by
-    digest. What hooks keep out of the log, or a prune has dropped, is missing and named.
+    These are the calls that got a reply, or whose error a wrap has seen. `known` has the stored descriptions of agents
+    by digest. Parts that hooks keep out of the log, or that were pruned, are missing; `inexact` names them.
     """
     return _Replay(session, known).calls(records)
 
 
 class _Replay:
-    """Folds a log and gives the request of each call on the way."""
+    """Folds a log and yields the request of each call on the way."""
 
     def __init__(self, session: str, known: Mapping[str, Description]) -> None:
         self.fold = Fold(session)
@@ -135,14 +135,14 @@ class _Replay:
     def _call(self, step: int, round_: int, attempt: int, reply: ModelReply | None, fingerprint: str) -> Call:
         fold = self.fold
         description = self.known.get(fold.pipeline, self.unknown)
-        shown: Shown = description.prompt or Prompt((), "")
+        source: PromptSource = description.prompt or Prompt((), "")
         about = f"{fold.session}/{step}/request" + ("" if round_ == 1 else f".{round_}")
         rewrites = [record for record in self.rewritten if record.about == about]
         inexact = [] if description.prompt is not None else [NOT_KNOWN]
         inexact += [missing for item in (fold.turn.injected if fold.turn else ()) if (missing := _missing(item))]
         if fingerprint:
-            inexact.append(f"a wrap changed the request ({', '.join(description.wraps) or 'nobody knows which'})")
-        request, staying = _rewritten(assemble(fold, shown), lasting(fold), rewrites, inexact)
+            inexact.append(f"a wrap changed the request ({', '.join(description.wraps) or 'an unknown wrap'})")
+        request, staying = _rewrite(assemble(fold, source), lasting(fold), rewrites, inexact)
         changes, self.changes = tuple(self.changes), []
         names = tuple([(record.hook, tuple(record.fields)) for record in rewrites])
         turn = fold.turns
@@ -150,41 +150,41 @@ class _Replay:
 
 
 def _same(before: Messages, after: Messages) -> int:
-    """How many messages are as they were: one that goes behind a compaction brings back what that had replaced."""
+    """How many messages at the start are unchanged. A rewind past a compaction restores what it had replaced."""
     pairs = zip(before, after, strict=False)
     return next((at for at, (old, new) in enumerate(pairs) if old is not new), min(len(before), len(after)))
 
 
 def _missing(item: Injected) -> str:
-    """What is said of injected parts that the log does not have."""
+    """A note on injected parts that are not in the log."""
     if item.parts or item.durable:
         return ""
-    why = "a prune has dropped" if item.record else "are kept out of the log"
+    why = "were pruned" if item.record else "are kept out of the log"
     return f"parts that {item.hook!r} injected {why}"
 
 
 # ---------------------------------------------------------------- rewrites
 
 
-def _rewritten(
+def _rewrite(
     request: ModelRequest, staying: Messages, rewrites: list[Rewritten], inexact: list[str]
 ) -> tuple[ModelRequest, Messages]:
-    """A request as the rewrites left it, and what of its messages is meant to stay."""
+    """Apply rewrites to a request and to its lasting messages."""
     for record in rewrites:
         try:
-            request, staying = _applied(request, staying, record)
+            request, staying = _apply(request, staying, record)
         except (msgspec.ValidationError, KeyError, IndexError, TypeError, ValueError):
-            inexact.append(f"what {record.hook!r} made of the request cannot be read from the log")
+            inexact.append(f"the rewrite by {record.hook!r} cannot be read from the log")
     return request, staying
 
 
-def _applied(request: ModelRequest, staying: Messages, record: Rewritten) -> tuple[ModelRequest, Messages]:
+def _apply(request: ModelRequest, staying: Messages, record: Rewritten) -> tuple[ModelRequest, Messages]:
     fields = dict(record.fields)
     changes: dict[str, Any] = {}
     if "system" in fields and "sections" not in fields:
         changes["sections"] = _sections(request, fields["system"], record.hook)
     if (messages := fields.pop("messages", None)) is not None:
-        changes["messages"], staying = _rearranged(request.messages, staying, messages)
+        changes["messages"], staying = _rearrange(request.messages, staying, messages)
     for name, value in fields.items():
         changes[name] = msgspec.convert(value, _TYPES[name])
     return request.replace(**changes), staying
@@ -201,7 +201,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _sections(request: ModelRequest, system: str, hook: str) -> tuple[TextPart, ...]:
-    """Who put what into a system text that a hook has changed: what it added is its own, else all of it is."""
+    """The sections of a system text that a hook changed: only the added text is the hook's, if it can be told apart."""
     old = request.system
     if old and old in system and joined(request.sections) == old:
         before, _, after = system.partition(old)
@@ -210,15 +210,15 @@ def _sections(request: ModelRequest, system: str, hook: str) -> tuple[TextPart, 
     return (TextPart(system, hook),)
 
 
-def _rearranged(messages: Messages, staying: Messages, given: Mapping[str, Any]) -> tuple[Messages, Messages]:
-    """Messages as a rewrite left them: runs of old ones at their new places, and new ones in between.
+def _rearrange(messages: Messages, staying: Messages, change: Mapping[str, Any]) -> tuple[Messages, Messages]:
+    """Messages after a rewrite: runs of old ones at their new places, and new ones in between.
 
-    What it put behind all that is meant to stay is for this call only.
+    Messages that the rewrite put after all lasting ones are for this call only.
     """
     old, kept_old = list(messages), list(staying)
-    new = iter(msgspec.convert(given["new"], list[Message]))
-    places: list[int | None] = [None] * given["to"]
-    for was, at, length in given["kept"]:
+    new = iter(msgspec.convert(change["new"], list[Message]))
+    places: list[int | None] = [None] * change["to"]
+    for was, at, length in change["kept"]:
         places[at : at + length] = range(was, was + length)
     found = [next(new) if place is None else old[place] for place in places]
     stays = [place is not None and place < len(kept_old) for place in places]
