@@ -48,4 +48,4 @@ async def test_an_adapter_that_does_not_send_back_what_is_signed_or_unknown_is_c
     with pytest.raises(ModelFailed) as failed:
         await check_model(forgetful)
     assert set(failed.value.report.failed) == {"thinking", "unknown", "conversation", "picture"}
-    assert "is not sent back to it" in failed.value.report.failed["unknown"]
+    assert "was not sent back to it" in failed.value.report.failed["unknown"]

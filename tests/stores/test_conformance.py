@@ -95,7 +95,7 @@ async def test_all_that_is_wrong_with_a_store_is_told_by_name():
     assert isinstance(caught.value, StoreFailed)
     failed = caught.value.report.failed
     assert "an append at another length is refused and writes nothing" in failed
-    assert "of many threads that append at once one wins" in failed
+    assert "of many appends from threads one wins" in failed
     assert "open questions are listed until they are answered or the turn ends" in failed
     assert "what is appended is read in its order" not in failed
     assert all(name in str(caught.value) for name in failed)
@@ -115,12 +115,12 @@ async def test_a_race_is_found():
     store = Racing()
     with pytest.raises(StoreFailed) as caught:
         await check_store(lambda: store, durable=False)
-    assert "of many who append at once one wins" in caught.value.report.failed
+    assert "of many appends at once one wins" in caught.value.report.failed
 
 
 async def test_tampering_that_is_not_found_is_a_failure(tmp_path):
-    with pytest.raises(StoreFailed, match="verify found nothing") as caught:
+    with pytest.raises(StoreFailed, match="verify did not detect it") as caught:
         await check_store(
             lambda: SQLiteStore(tmp_path / "logs.db"), tamper=lambda session: None, cut=lambda session: None
         )
-    assert list(caught.value.report.failed) == ["what was tampered with is found", "a log that was cut short is found"]
+    assert list(caught.value.report.failed) == ["tampering is detected", "a truncated log is detected"]

@@ -98,7 +98,7 @@ async def test_scenes_that_are_not_played_are_reported_and_one_must_be():
     report = await check_model(lambda scene: ScriptedModel(*script(scene)) if scene.name == "text" else None)
     assert report.passed == ("text", "text, streamed")
     assert "thinking" in report.skipped
-    with pytest.raises(ModelFailed, match=r"text: this scene is the least.*\nnot played: text, text, streamed"):
+    with pytest.raises(ModelFailed, match=r"text: this scene cannot be skipped.*\nskipped: text, text, streamed"):
         await check_model(lambda scene: None)
 
 
@@ -255,11 +255,11 @@ def _at(place: int) -> Callable[[list[Any]], list[Any]]:
 
 
 BROKEN: list[Any] = [
-    pytest.param(streamed(lambda pieces: pieces[:-1]), "text, streamed", "ends with", id="no reply at the end"),
-    pytest.param(streamed(lambda pieces: [*pieces, "!"]), "text, streamed", "ends with '!'", id="something after it"),
+    pytest.param(streamed(lambda pieces: pieces[:-1]), "text, streamed", "ended with", id="no reply at the end"),
+    pytest.param(streamed(lambda pieces: [*pieces, "!"]), "text, streamed", "ended with '!'", id="something after it"),
     pytest.param(streamed(lambda pieces: pieces[1:]), "text, streamed", "the pieces of part 0 make", id="a lost piece"),
     pytest.param(streamed(lambda pieces: [pieces[0], *pieces]), "text, streamed", "the pieces of part 0", id="twice"),
-    pytest.param(streamed(_at(1)), "text, streamed", "a piece is of part 1", id="a wrong part"),
+    pytest.param(streamed(_at(1)), "text, streamed", "a piece is for part 1", id="a wrong part"),
     pytest.param(
         streamed(lambda pieces: [p.replace(part=0) if isinstance(p, ArgumentsDelta) else p for p in pieces]),
         "several calls, streamed",
@@ -274,12 +274,15 @@ BROKEN: list[Any] = [
         replied(lambda reply: reply.replace(usage=reply.usage.replace(input=0))), "text", "usage.input is 0", id="usage"
     ),
     pytest.param(
-        replied(lambda reply: reply.replace(usage=reply.usage.replace(requests=0))), "text", "0 requests", id="requests"
+        replied(lambda reply: reply.replace(usage=reply.usage.replace(requests=0))),
+        "text",
+        "1 request, not 0",
+        id="requests",
     ),
     pytest.param(
         replied(lambda reply: reply.replace(usage=reply.usage.replace(cached=99))),
         "text",
-        "includes what is cached",
+        "`input` must include cached tokens",
         id="cached beside the input",
     ),
     pytest.param(
@@ -302,7 +305,7 @@ BROKEN: list[Any] = [
             )
         ),
         "text",
-        "does not say its vendor",
+        "a thinking part has no vendor",
         id="thinking of nobody",
     ),
     pytest.param(replied(lambda reply: reply.message), "text", "not a ModelReply", id="a message"),
@@ -328,12 +331,12 @@ BROKEN: list[Any] = [
         "the vendor said",
         id="a lost message",
     ),
-    pytest.param(asked(_mutating), "text", "it has changed the request", id="a changed request"),
-    pytest.param(asked(_growing()), "text", "the same request, sent again", id="a growing request"),
+    pytest.param(asked(_mutating), "text", "it modified the request", id="a changed request"),
+    pytest.param(asked(_growing()), "text", "the same request, sent twice", id="a growing request"),
     pytest.param(
         asked(lambda body, request: body(request.replace(messages=request.messages[:1]))),
         "conversation",
-        "0 times in what is sent",
+        "the request contains 'Let me see.' 0 times",
         id="lost messages",
     ),
     pytest.param(
@@ -383,4 +386,4 @@ async def test_an_adapter_that_believes_a_stream_that_ends_early_is_caught():
     assert set(failed.value.report.failed) == {
         "a broken connection", "a broken connection, streamed", "an early end, streamed"
     }  # fmt: skip
-    assert "ConnectionFailed is to be raised" in str(failed.value)
+    assert "it must raise ConnectionFailed" in str(failed.value)

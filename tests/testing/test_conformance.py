@@ -128,13 +128,14 @@ async def test_the_guard_band_is_refused():
 async def test_a_hook_without_a_name_is_refused():
     failed = await failures(lambda registrar: registrar.gate(ToolCalling)(lambda event: None))
     assert list(failed) == ["named"]
-    assert "on ToolCalling has no name" in failed["named"]
+    assert "its hook on ToolCalling (test_conformance.py:" in failed["named"]
+    assert "has no name" in failed["named"]
 
 
 async def test_a_pipeline_that_differs_each_time_is_refused():
     numbers = iter(range(1000))
     failed = await failures(lambda r: r.gate(ToolCalling, name=f"gate{next(numbers)}")(lambda event: None))
-    assert "two different pipelines" in failed["named"]
+    assert "compile to different pipelines" in failed["named"]
 
 
 async def test_another_answer_must_be_announced():
@@ -175,7 +176,7 @@ async def test_what_another_process_cannot_go_on_with_is_found():
         registrar.rewrite(TurnEnding, name="sign")(lambda event: f"{event.text} ({len(counted)})")
 
     failed = await failures(forgetful, changes_answer=True)
-    assert "by resume" in failed["same everywhere"]
+    assert "with resume" in failed["same everywhere"]
 
 
 async def test_hooks_that_cannot_bear_a_failing_tool_are_found():

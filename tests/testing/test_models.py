@@ -132,7 +132,7 @@ async def test_a_stream_can_break_in_the_middle_of_a_call():
 
 
 def test_a_reply_that_breaks_has_its_own_chunks():
-    with pytest.raises(ValueError, match="its own"):
+    with pytest.raises(ValueError, match="on the reply itself"):
         breaks(says("a"), chunks=["a"])
 
 
@@ -175,13 +175,13 @@ async def test_an_unexpected_call_is_remembered_though_the_agent_lives_on():
     await agent.run("one", session="s")
     await agent.run("two", session="s")
     assert len(model.unexpected) == 1
-    with pytest.raises(AssertionError, match="was asked 2 times, its script has 1 replies"):
+    with pytest.raises(AssertionError, match="was called 2 times, but its script has 1 replies"):
         model.assert_done()
 
 
 @pytest.mark.parametrize("ask", [ScriptedModel.reply, lambda model, request: streamed(model, request)])
 async def test_asked_too_often_it_raises(ask):
-    with pytest.raises(UnexpectedCall, match="asked 1 times"):
+    with pytest.raises(UnexpectedCall, match="called 1 times"):
         await ask(ScriptedModel(), REQUEST)
 
 

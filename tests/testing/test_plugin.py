@@ -60,7 +60,7 @@ def test_its_fixtures_make_a_test(outcomes_of):
 
 @pytest.mark.parametrize(
     ("asked", "why"),
-    [(0, "asked 0 times; 1 replies are left"), (2, "was asked 2 times, its script has 1 replies")],
+    [(0, "called 0 times; 1 replies are left"), (2, "was called 2 times, but its script has 1 replies")],
 )
 def test_a_model_that_is_not_done_fails_the_test_at_its_end(outcomes_of, asked, why):
     outcomes, printed = outcomes_of(
@@ -102,7 +102,7 @@ def test_the_fixtures_are_listed_with_what_they_are_for(pytester):
     ).stdout.str()
     for name in ("scripted_model", "fake_clock", "recording_observer", "hook_trace"):
         assert name in printed
-    assert "A clock on which time passes only when it is advanced" in printed
+    assert "A clock that moves only when it is advanced" in printed
 
 
 TALKING = """
@@ -157,7 +157,7 @@ def test_a_cassette_is_recorded_on_request_and_then_replayed(outcomes_of, pytest
 
 @pytest.mark.parametrize(
     ("say", "times", "why"),
-    [("ho", 1, "is not on the cassette"), ("hi", 2, "nothing is left"), ("hi", 0, "were not asked for")],
+    [("ho", 1, "is not on the cassette"), ("hi", 2, "all its responses are used"), ("hi", 0, "were not used")],
 )
 def test_a_test_that_asks_for_other_things_than_its_cassette_has_fails(outcomes_of, say, times, why):
     outcomes_of(TALKING.format(say="hi", times=1), "--cassettes=record")

@@ -125,7 +125,7 @@ async def test_a_difference_is_shown_line_by_line():
     assert shown[:2] == ["--- mine", "+++ yours"]
     assert any(line.split() == ["-ToolCalling", "strict", "Deny"] for line in shown)
     assert any(line.split() == ["TurnStarting", "advice", "inject"] for line in shown)
-    with pytest.raises(AssertionError, match=r"(?s)did not do the same.*-ToolCalling +strict +Deny"):
+    with pytest.raises(AssertionError, match=r"(?s)did different things.*-ToolCalling +strict +Deny"):
         assert_same(one, other)
 
 
@@ -203,7 +203,9 @@ async def test_a_transcript_that_depends_on_the_way_of_running_is_found():
     def counting() -> Agent:
         return Agent(ScriptedModel(f"I am number {min(next(numbers), 1)}."))
 
-    with pytest.raises(AssertionError, match=r"text by run_sync is 'I am number 1.'; by run it is 'I am number 0.'"):
+    with pytest.raises(
+        AssertionError, match=r"text with run_sync is 'I am number 1.', but with run it is 'I am number 0.'"
+    ):
         await assert_same_everywhere(counting)
 
 
@@ -220,5 +222,5 @@ async def test_a_turn_that_asks_for_ever_is_left_suspended():
 
 async def test_a_store_that_is_shared_is_refused():
     agent = Agent(ScriptedModel("a", "b"))
-    with pytest.raises(ValueError, match="store that was used before"):
+    with pytest.raises(ValueError, match="made an agent with a used store"):
         await run_everywhere(lambda: agent)

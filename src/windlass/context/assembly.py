@@ -124,7 +124,6 @@ class TurnView:
 
     A request is a view of `items`, which only get longer. To change a message that a request has shown, the list is
     copied first.
-
     """
 
     __slots__ = ("items", "length", "source", "step_injections", "turn", "used")

@@ -1,4 +1,4 @@
-"""The public testing kit: what needs no network, no waiting and no luck."""
+"""The public testing kit: models, clocks, observers and checks that need no network, no waiting and no luck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vendor's cache of prompts, simulated: what of a request it would not have to read again."""
+"""A simulated prompt cache of a vendor: how much of a request it would serve from the cache."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from windlass.messages import ModelRequest, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 
 CHARACTERS = 4
-"""How many characters a token has here."""
+"""The number of characters per token."""
 
 
 class PrefixCache:
-    """Remembers the prefixes of all requests it was shown, in blocks of tokens, as vendors do.
+    """Remembers the prefixes of all requests, in blocks of tokens, as vendors do.
 
-    `read(request)` gives how many tokens a request has, and how many at its start were the start of an earlier one.
-    The sums are `tokens` and `hits`; `rate` is the part of all tokens that were hits.
+    `read(request)` returns the number of tokens of a request, and how many at its start were the start of an earlier
+    request. `tokens` and `hits` are the totals; `rate` is the fraction of all tokens that were hits.
     """
 
     def __init__(self, block: int = 128) -> None:
@@ -27,12 +27,12 @@ class PrefixCache:
 
     @property
     def rate(self) -> float:
-        """The part of all tokens so far that were hits."""
+        """The fraction of all tokens so far that were hits."""
         return self.hits / self.tokens if self.tokens else 0.0
 
     def read(self, request: ModelRequest) -> tuple[int, int]:
-        """The tokens of a request, and how many of them were hits. From now on it is known."""
-        text = "\n".join(_rendered(request)).encode("utf-8", "surrogatepass")
+        """Count the tokens of a request and the hits among them, and remember the request."""
+        text = "\n".join(_render(request)).encode("utf-8", "surrogatepass")
         size = self.block * CHARACTERS
         link, hits = b"", 0
         for start in range(0, len(text) - size + 1, size):
@@ -47,8 +47,8 @@ class PrefixCache:
         return tokens, hits
 
 
-def _rendered(request: ModelRequest) -> Iterable[str]:
-    """A request as the texts that a vendor reads, in that order."""
+def _render(request: ModelRequest) -> Iterable[str]:
+    """The texts of a request in the order in which a vendor reads them."""
     yield request.model
     for spec in request.tools:
         yield msgspec.json.encode(spec).decode()

@@ -1,4 +1,4 @@
-"""Recorded HTTP traffic, played back: tests of agents with real models that need no network and no key."""
+"""Recorded HTTP traffic, played back: tests with real models that need no network and no API key."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from .exchanges import Body, Ending, Exchange, Request, Response, Scrubber, read
 
 Mode = Literal["replay", "record", "once"]
 Cuts: TypeAlias = int | Sequence[int] | random.Random
-"""Where a body is cut: after each so many bytes, at given offsets, or at random ones."""
+"""Where a body is cut: every n bytes, at these offsets, or at random ones."""
 
 
 class UnexpectedRequest(AssertionError):
-    """A request was made that the cassette does not have, or has no more.
+    """A request is not on the cassette, or was made too often.
 
-    Find out what changed; record the cassette anew if it is meant.
+    Find out what changed; if the change is intended, record the cassette again.
     """
 
 
 class Cassette:
-    """Plays the responses of a file to the requests they were given to, or records them.
+    """Replays recorded HTTP responses from a file, or records them.
 
-    Give `cassette.client()` to an SDK (`http_client=`, or whatever it calls it) in `with Cassette(…) as cassette:`.
-    A request gets the first response that is left of those to an equal one: equal in method, path, parameters and body,
-    whatever the order of the fields; host and headers do not matter. When the block is over it fails if a request came
-    that is not there, or if a response was not asked for; `assert_done` does so at any time.
+    Pass `cassette.client()` to an SDK (`http_client=` or similar) inside `with Cassette(…) as cassette:`. A request
+    gets the first unused response to an equal request. Requests are equal if their method, path, parameters and body
+    are, in any order of fields; host and headers do not matter. The block fails at its end if a request was not on the
+    cassette, or if a response was not used; `assert_done` checks the same at any time.
 
-    - `mode`: "replay" never touches the network; "record" asks the server and writes the file anew when the block has
-      ended well; "once" records if there is no file, else it replays
-    - `secrets`: names of headers, parameters and JSON fields that are not written, beside those everybody knows
-    - `cuts`: how bodies are cut when they are replayed, where the file does not say
-    - `through`: the transport that reaches the server when it records
+    - `mode`: "replay" never touches the network; "record" asks the server and rewrites the file when the block ends
+      without an error; "once" records if there is no file, else it replays
+    - `secrets`: further names of headers, parameters and JSON fields that are not written; the usual ones never are
+    - `cuts`: where replayed bodies are cut into pieces, unless the file says so
+    - `through`: the transport to the server when recording
 
-    Instead of a file it plays a list of exchanges, made by `Exchange.of`. `requests` are those that were made, without
-    their secrets; `open` tells how many responses somebody is still reading. It serves one event loop.
+    Instead of a file, pass a list of exchanges made by `Exchange.of`. `requests` are the requests that were made,
+    without their secrets; `open` is the number of responses that are still being read. A cassette serves one event
+    loop.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Cassette:
         through: Any = None,
     ) -> None:
         if mode not in ("replay", "record", "once"):
-            raise ValueError(f"mode={mode!r}; it is 'replay', 'record' or 'once'")
+            raise ValueError(f"mode={mode!r} must be 'replay', 'record' or 'once'")
         self.path = Path(tape) if isinstance(tape, str | Path) else None
         if self.path is None and mode != "replay":
             raise ValueError("exchanges in memory can only be replayed; name a file to record to")
@@ -88,11 +89,11 @@ class Cassette:
         return _classes(http or _http())[0](self)
 
     def assert_done(self) -> None:
-        """Fail if a request came that is not on the cassette, or if a response is left."""
+        """Fail if a request was not on the cassette, or if a response was not used."""
         if self.unexpected:
             raise UnexpectedRequest("\n\n".join(self.unexpected))
         left = "\n".join(f"- {exchange.request.method} {exchange.request.url}" for exchange in self._left)
-        assert not left, f"{len(self._left)} of {len(self.exchanges)} responses were not asked for:\n{left}"
+        assert not left, f"{len(self._left)} of {len(self.exchanges)} responses were not used:\n{left}"
 
     def __enter__(self) -> Self:
         return self
@@ -100,7 +101,7 @@ class Cassette:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What an SDK made of an unexpected request is not the news: the request is."""
+        """Report an unexpected request rather than the error that an SDK made of it."""
         if self.unexpected and not isinstance(error, AssertionError):
             raise UnexpectedRequest("\n\n".join(self.unexpected)) from error
         if error is None:
@@ -115,7 +116,7 @@ class Cassette:
     # ---------------------------------------------------------------- for the transport
 
     def play(self, request: Request) -> Response:
-        """The response to a request; it is used up."""
+        """The next unused response to a request."""
         known = self.scrubber.request(request)
         self.requests.append(known)
         for index, exchange in enumerate(self._left):
@@ -125,13 +126,13 @@ class Cassette:
         raise UnexpectedRequest(self.unexpected[-1])
 
     def take(self, request: Request) -> _Take:
-        """A place for an exchange that is being recorded, in the order of the requests."""
+        """Start recording an exchange; exchanges are kept in the order of their requests."""
         self.requests.append(self.scrubber.request(request))
         self._takes.append(_Take(request))
         return self._takes[-1]
 
     def pieces(self, response: Response) -> Iterator[bytes]:
-        """The body of a response in the pieces in which it is sent."""
+        """The body of a response, cut into pieces."""
         content = response.body.content
         start = 0
         for offset in _offsets(len(content), response.cuts or self.cuts):
@@ -153,7 +154,7 @@ class _Take:
         self.http: Any = None
 
     def exchange(self) -> Exchange:
-        """What was recorded so far; a body that came compressed is kept as it reads."""
+        """The exchange as recorded so far; a compressed body is stored decompressed."""
         whole = self.http.Response(self.status, headers=self.headers, content=bytes(self.raw))
         return Exchange(self.request, Response(self.status, self.headers, Body.of(whole.content), (), self.ending))
 
@@ -169,14 +170,14 @@ def _offsets(length: int, cuts: Cuts | None) -> Iterable[int]:
 
 
 def _unexpected(request: Request, left: Sequence[Exchange]) -> str:
-    """That a request is not there, and how it differs from the one that is most like it."""
-    told = f"{request.method} {request.url} is not on the cassette"
+    """The message for a request that is not on the cassette, with a diff to the most similar unused one."""
+    text = f"{request.method} {request.url} is not on the cassette"
     if not left:
-        return f"{told}, on which nothing is left"
+        return f"{text}: all its responses are used"
     made = _lines(request)
     nearest = max((_lines(exchange.request) for exchange in left), key=lambda lines: _likeness(made, lines))
     return "\n".join(
-        [f"{told}; the nearest of {len(left)} left:", *difflib.unified_diff(nearest, made, lineterm="", n=2)]
+        [f"{text}; the most similar of {len(left)} unused:", *difflib.unified_diff(nearest, made, lineterm="", n=2)]
     )
 
 
@@ -186,8 +187,8 @@ def _likeness(made: list[str], lines: list[str]) -> float:
 
 def _lines(request: Request) -> list[str]:
     body = request.body
-    told = json.dumps(body.json, indent=1, sort_keys=True) if isinstance(body.json, dict | list) else str(body.content)
-    return [f"{request.method} {request.url}", *told.splitlines()]
+    text = json.dumps(body.json, indent=1, sort_keys=True) if isinstance(body.json, dict | list) else str(body.content)
+    return [f"{request.method} {request.url}", *text.splitlines()]
 
 
 # ---------------------------------------------------------------- httpx2, or httpx
@@ -204,7 +205,7 @@ def _http() -> Any:
 
 @cache
 def _classes(http: Any) -> tuple[Any, Any]:
-    """The transport and the streams of a module: they must be classes of its own."""
+    """Transport and stream classes for a module, which accepts only subclasses of its own."""
 
     class Replayed(http.AsyncByteStream):  # type: ignore[misc]
         """A recorded body."""
@@ -229,11 +230,11 @@ def _classes(http: Any) -> tuple[Any, Any]:
             self.closed = True
 
     class Recorded(http.AsyncByteStream):  # type: ignore[misc]
-        """A body that is kept while it is handed on."""
+        """A body that is recorded while it is passed on."""
 
         def __init__(self, cassette: Cassette, take: _Take, stream: Any) -> None:
             self.cassette = cassette
-            self.kept = take
+            self.take = take
             self.stream = stream
             self.closed = False
             cassette.open += 1
@@ -241,10 +242,10 @@ def _classes(http: Any) -> tuple[Any, Any]:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
                 async for piece in self.stream:
-                    self.kept.raw += piece
+                    self.take.raw += piece
                     yield piece
             except http.TransportError:
-                self.kept.ending = "breaks"
+                self.take.ending = "breaks"
                 raise
 
         async def aclose(self) -> None:
@@ -253,7 +254,7 @@ def _classes(http: Any) -> tuple[Any, Any]:
             await self.stream.aclose()
 
     class Transport(http.AsyncBaseTransport):  # type: ignore[misc]
-        """Requests go to a cassette, and through it to the server when it records."""
+        """Sends requests to a cassette, and on to the server while it records."""
 
         def __init__(self, cassette: Cassette) -> None:
             self.cassette = cassette
@@ -272,7 +273,7 @@ def _classes(http: Any) -> tuple[Any, Any]:
             response = await self.through.handle_async_request(request)
             take = self.cassette.take(made)
             take.http, take.status, take.headers = http, response.status_code, dict(response.headers)
-            # A response that has been read already would be handed on without its stream.
+            # A new response, because one that has been read already would have no stream.
             stream = Recorded(self.cassette, take, response.stream)
             return http.Response(
                 response.status_code, headers=response.headers, stream=stream, extensions=response.extensions

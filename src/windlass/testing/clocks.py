@@ -1,4 +1,4 @@
-"""A clock on which time passes only when a test says so."""
+"""A clock for tests: time passes only when the test says so."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import heapq
 import itertools
 
 ROUNDS = 50
-"""How many rounds of the event loop tasks get to go on when they are woken."""
+"""How many rounds of the event loop woken tasks get to run."""
 
 
 class FakeClock:
-    """Time for tests: `Agent(clock=FakeClock())`. Nobody ever waits.
+    """A clock for tests: `Agent(clock=FakeClock())`. No test waits in real time.
 
-    Who sleeps on it is woken by `advance`, in the order in which they are due, each at its own moment. With `auto=True`
-    a sleep lets the time pass by itself and is over at once. It serves one thread at a time.
+    `advance` wakes sleeping tasks in the order in which they are due, each at its own moment. With `auto=True` a sleep
+    advances the time itself and returns at once. A clock serves one thread at a time.
     """
 
     def __init__(self, start: float = 1_000.0, *, auto: bool = False) -> None:
@@ -26,7 +26,7 @@ class FakeClock:
         self._numbers = itertools.count()
 
     def now(self) -> float:
-        """Seconds since the epoch: those at the start and those that have passed."""
+        """Seconds since the epoch: the start plus the seconds that have passed."""
         return self.start + self._passed
 
     def monotonic(self) -> float:
@@ -34,7 +34,7 @@ class FakeClock:
         return self._passed
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep until the time has been advanced that far; in auto mode, let it pass. `slept` lists how long."""
+        """Sleep until the time has advanced this far; in auto mode, advance it. `slept` lists all durations."""
         self.slept.append(seconds)
         if self.auto or seconds <= 0:
             self.tick(max(0.0, seconds))
@@ -43,7 +43,7 @@ class FakeClock:
         await self.alarm(seconds)
 
     async def alarm(self, seconds: float) -> None:
-        """Wait until so much time has passed, in auto mode too: it does not pass by waiting for it."""
+        """Wait until this much time has passed. Even in auto mode, waiting does not advance the time."""
         woken = asyncio.get_running_loop().create_future()
         sleeper = (self._passed + seconds, next(self._numbers), woken)
         heapq.heappush(self._sleepers, sleeper)
@@ -51,16 +51,16 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many are asleep."""
+        """The number of sleeping tasks."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
     async def wait_for_sleepers(self, count: int = 1) -> None:
-        """Let others run until so many of them are asleep."""
-        while self.sleepers < count:  # noqa: ASYNC110 -- it must not matter who sleeps, nor on which loop
+        """Let other tasks run until this many of them are asleep."""
+        while self.sleepers < count:  # noqa: ASYNC110 -- sleepers may be on any event loop
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass. Others run first, and again after each moment at which somebody wakes."""
+        """Let time pass. Other tasks run first, and again each time that one of them is woken."""
         until = self._passed + _checked(seconds)
         await _let_others_run()
         while (due := self._next_due()) is not None and due <= until:
@@ -69,7 +69,7 @@ class FakeClock:
         self.tick(max(0.0, until - self._passed))
 
     def tick(self, seconds: float) -> None:
-        """Let time pass while nobody else runs, as in a function that blocks; who is due wakes late."""
+        """Let time pass without running other tasks, as a blocking function does; due tasks wake late."""
         self._passed += _checked(seconds)
         while (due := self._next_due()) is not None and due <= self._passed:
             woken = heapq.heappop(self._sleepers)[2]
@@ -86,7 +86,7 @@ class FakeClock:
 
 def _checked(seconds: float) -> float:
     if seconds < 0:
-        raise ValueError(f"time does not go back: {seconds}")
+        raise ValueError(f"time cannot go back: {seconds}")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""What every capability should keep to, as checks that a third party can run: `await check_capability(make)`."""
+"""Checks for capabilities, which third parties can run on their own: `await check_capability(make)`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
     "instruct", "add", "masked",
 )  # fmt: skip
-"""What a capability may use of the registrar."""
+"""The methods of the registrar that a capability may use."""
 
 
 class CapabilityReport(Struct, frozen=True):
-    """What came of the checks of one capability: those it passed, and why it failed the others."""
+    """The result of `check_capability`: the checks that passed, and why others failed."""
 
     name: str
     passed: tuple[str, ...]
     failed: dict[str, str]
 
     def __str__(self) -> str:
-        checks = len(self.passed) + len(self.failed)
-        lines = [f"capability {self.name!r} fails {len(self.failed)} of the {checks} checks that were made"]
-        lines += [f"- {check}: {why}" for check, why in self.failed.items()]
-        return "\n".join(lines)
+        count = len(self.passed) + len(self.failed)
+        result = f"fails {len(self.failed)} of {count} checks" if self.failed else f"passes all {count} checks"
+        return "\n".join(
+            [f"capability {self.name!r} {result}", *[f"- {check}: {why}" for check, why in self.failed.items()]]
+        )
 
 
 class CapabilityFailed(AssertionError):
-    """A capability does not keep to what every capability should.
+    """A capability fails a check of `check_capability`.
 
-    `report.failed` says for each check that failed why it did.
+    `report.failed` has the reason for each failed check.
     """
 
     def __init__(self, message: str, *, report: CapabilityReport) -> None:
@@ -57,7 +58,7 @@ class CapabilityFailed(AssertionError):
 
 
 class Bench(Struct, frozen=True):
-    """What the checks are made with."""
+    """Builds the agents and turns for the checks."""
 
     make: Callable[[], Capability]
     prepare: Callable[[AnyAgent], object]
@@ -71,7 +72,7 @@ class Bench(Struct, frozen=True):
         verdict: Ask | Deny | None = None,
         reply: Callable[[ModelRequest], Any] | None = None,
     ) -> AnyAgent:
-        """An agent whose model calls two tools, one of which fails, and then answers. A gate has a verdict on one."""
+        """An agent whose model calls two tools, one of which fails, and then answers. A gate decides on the other."""
         agent = Agent(
             FunctionModel(reply or _reply),
             tools=[_echo, _fail],
@@ -88,11 +89,11 @@ class Bench(Struct, frozen=True):
         return agent.with_capability(self.make()) if capable else agent
 
     def names(self) -> set[str]:
-        """What the log calls the hooks, criteria and strategies of the capability."""
+        """The names of the capability's hooks, criteria and strategies in the log."""
         return _names(self.agent()) - _names(self.agent(capable=False))
 
     async def live(self, session: str = "session", *, agent: AnyAgent | None = None, capable: bool = True) -> Lived:
-        """A turn of such an agent."""
+        """Run a turn of such an agent."""
         return await live(
             by_run, agent or self.agent(capable=capable), user("Echo it."), session=session, scope=self.scope
         )
@@ -111,23 +112,23 @@ async def check_capability(
     prepare: Callable[[AnyAgent], object] = lambda agent: None,
     scope: Any = None,
 ) -> CapabilityReport:
-    """Check a capability; raise `CapabilityFailed`, an AssertionError that lists all it fails.
+    """Check a capability. Raises `CapabilityFailed`, an AssertionError that lists all failures.
 
-    `make` makes one, anew each time. `changes_answer` says that it is meant to change what the agent answers. `prepare`
-    gives an agent what the capability needs of it, such as slots or other capabilities; `scope` is that of all turns.
+    `make` returns a new capability each time. Set `changes_answer` if it is meant to change the agent's answers.
+    `prepare` adds to an agent what the capability needs, such as slots or other capabilities. All turns get `scope`.
 
-    - *installs*: through the public registrar, also where the application puts it into the guard band, which it must
-      not ask for itself
-    - *named*: its hooks have names that a reader of the log can tell, and two agents with it are the same pipeline
-    - *harmless*: an ordinary turn ends with the answer it has without it
-    - *separate*: a session knows nothing of those before it or beside it, in the same agent or another
-    - *same everywhere*: the turn is the same in every way of running it, suspended and gone on with by another process
-    - *unshaken*: no hook of its fails, also when tools fail or a model writes broken arguments
-    - *silent*: if nothing in the log is from it, the log is what it is without it
-    - *tidy*: no task and no thread is left behind
+    - *installs*: it uses only the public registrar; the application may put it into the guard band, but the capability
+      itself must not ask for that band
+    - *named*: its hooks have readable names, and two agents with it compile to the same pipeline
+    - *harmless*: an ordinary turn ends with the same answer as without it
+    - *separate*: sessions do not influence each other, one after another or side by side, in one agent or in two
+    - *same everywhere*: the turn is the same in every way of running it, also if another process resumes it
+    - *unshaken*: its hooks never fail, even when tools fail or a model writes broken arguments
+    - *silent*: if the log contains nothing from it, the log is the same as without it
+    - *tidy*: it leaves no task and no thread behind
 
-    The turns have a scripted model, two tools and a fake clock. What a capability is *for* remains to be
-    tested by its own tests.
+    The turns have a scripted model, two tools and a fake clock. Test the purpose of the capability with tests of its
+    own.
     """
     bench = Bench(make, prepare, changes_answer, scope)
     passed: list[str] = []
@@ -166,7 +167,7 @@ def _fail(text: str) -> str:
 
 
 def _reply(request: ModelRequest) -> Scripted:
-    """Call both tools, one of them also with broken arguments, then answer. Asked beside the turn, say yes."""
+    """Call both tools, one of them also with broken arguments, then answer. Answer a side call with "Yes."."""
     if not any(spec.name == "echo" for spec in request.tools):
         return says("Yes.")
     if any(message.role == "tool" for message in request.messages):
@@ -174,14 +175,14 @@ def _reply(request: ModelRequest) -> Scripted:
     return calls([("echo", {"text": "hello"}), ("fail", {"text": "luck"}), ("echo", '{"text"')], _text="Let me see.")
 
 
-def _moody() -> Callable[[ModelRequest], Scriptable]:
-    """A model that fails when it is asked first, and when it is asked last has nothing to say."""
-    asked: list[ModelRequest] = []
+def _flaky() -> Callable[[ModelRequest], Scriptable]:
+    """A model whose first call fails and whose final answer is empty."""
+    requests: list[ModelRequest] = []
 
     def reply(request: ModelRequest) -> Scriptable:
-        asked.append(request)
-        said = _reply(request)
-        return ModelError("busy") if len(asked) == 1 else says("") if "hello." in said.chunks else said
+        requests.append(request)
+        usual = _reply(request)
+        return ModelError("busy") if len(requests) == 1 else says("") if "hello." in usual.chunks else usual
 
     return reply
 
@@ -190,7 +191,7 @@ def _moody() -> Callable[[ModelRequest], Scriptable]:
 
 
 class _Public:
-    """A registrar with nothing but what is public, in front of the real one."""
+    """A registrar that allows only public methods of the real one."""
 
     def __init__(self, registrar: Any) -> None:
         self._registrar = registrar
@@ -200,8 +201,8 @@ class _Public:
         return getattr(self._registrar, name)
 
 
-class _Installing:
-    """A capability that sees only what is public."""
+class _InstalledPublicly:
+    """A capability that is installed through the public methods only."""
 
     def __init__(self, capability: Capability) -> None:
         self.name = _label(capability)
@@ -212,7 +213,7 @@ class _Installing:
 
 
 async def _installs(bench: Bench) -> None:
-    bench.agent(capable=False).with_capability(_Installing(bench.make())).compile()
+    bench.agent(capable=False).with_capability(_InstalledPublicly(bench.make())).compile()
     bench.agent(capable=False).with_capability(bench.make(), band="guard").compile()
 
 
@@ -220,19 +221,19 @@ async def _named(bench: Bench) -> None:
     for hook in bench.agent().registered.hooks:
         if hook.capability is not None:
             named = hook.name and "<lambda>" not in hook.name
-            assert named, f"a hook of it ({hook.source}) on {hook.event.__name__} has no name: add name=…"
+            assert named, f"its hook on {hook.event.__name__} ({hook.source}) has no name: add name=…"
     one, other = bench.agent().compile(), bench.agent().compile()
-    told = "two agents with it are two different pipelines, so that one cannot resume what the other began"
-    assert one.digest == other.digest, told
+    why = "two agents with it compile to different pipelines, so one cannot resume the turns of the other"
+    assert one.digest == other.digest, why
 
 
 async def _harmless(bench: Bench) -> None:
     if not bench.changes_answer:
         with_it, without = await bench.live(), await bench.live(capable=False)
         for what in ("outcome", "text"):
-            told, expected = with_it.story[what], without.story[what]
-            assert told == expected, (
-                f"the {what} is {told}, without it {expected}; say changes_answer=True if it is meant"
+            found, expected = with_it.story[what], without.story[what]
+            assert found == expected, (
+                f"the {what} is {found}, but {expected} without it; pass changes_answer=True if this is intended"
             )
 
 
@@ -253,14 +254,14 @@ async def _same_everywhere(bench: Bench) -> None:
 
 async def _unshaken(bench: Bench) -> None:
     names = bench.names()
-    troubled = bench.agent(verdict=Deny("not today"), reply=_moody())
+    troubled = bench.agent(verdict=Deny("not today"), reply=_flaky())
     log = (*(await bench.live()).log, *(await bench.live(agent=troubled)).log)
     wrong = {why: None for record in log for hook, why in _failures(record, names) if hook in names}
     assert not wrong, "; ".join(wrong)
 
 
 def _failures(record: Record, names: set[str]) -> Iterator[tuple[str | None, str]]:
-    """The hooks that failed according to a record. A failed rewrite of a result is in the result, and only there."""
+    """The hooks that failed according to a record. Only the result itself shows a failed rewrite of a result."""
     match record:
         case HookFailed(hook=hook, error=error):
             yield hook, f"{hook!r} failed: {error.message}"
@@ -275,15 +276,15 @@ def _failures(record: Record, names: set[str]) -> Iterator[tuple[str | None, str
 async def _silent(bench: Bench) -> None:
     with_it, without = (await bench.live()).log, (await bench.live(capable=False)).log
     names = bench.names()
-    if not any(_says(record, names) for record in with_it[1:]):
+    if not any(_mentions(record, names) for record in with_it[1:]):
         kinds = [type(record).__name__ for record in with_it]
         expected = [type(record).__name__ for record in without]
-        assert kinds == expected, f"nothing in the log is from it, but the log is {kinds}, without it {expected}"
+        assert kinds == expected, f"the log contains nothing from it, but is {kinds}; without it, {expected}"
 
 
-def _says(record: Record, names: set[str]) -> bool:
-    told = repr(record)
-    return any(repr(name) in told for name in names)
+def _mentions(record: Record, names: set[str]) -> bool:
+    text = repr(record)
+    return any(repr(name) in text for name in names)
 
 
 async def _tidy(bench: Bench) -> None:
@@ -291,15 +292,15 @@ async def _tidy(bench: Bench) -> None:
     agent = bench.agent()
     async with agent.session("tidy") as session:
         await session.run("Echo it.", scope=bench.scope)
-    for pause in [0.0] * 20 + [0.01] * 100:  # what is about to end has a second for it
+    for pause in [0.0] * 20 + [0.01] * 100:  # tasks and threads that are about to end get a second
         await asyncio.sleep(pause)
-        if not _left(tasks, threads):
+        if not _leftovers(tasks, threads):
             return
-    raise AssertionError(f"it left behind {', '.join(_left(tasks, threads))}")
+    raise AssertionError(f"it left behind {', '.join(_leftovers(tasks, threads))}")
 
 
-def _left(tasks: set[asyncio.Task[Any]], threads: set[threading.Thread]) -> list[str]:
-    """The tasks and threads beside these, but for the runtime's own threads."""
+def _leftovers(tasks: set[asyncio.Task[Any]], threads: set[threading.Thread]) -> list[str]:
+    """The new tasks and threads, except the runtime's own threads."""
     new = [thread.name for thread in set(threading.enumerate()) - threads]
     return [
         *[f"task {task.get_name()!r}" for task in asyncio.all_tasks() - tasks],

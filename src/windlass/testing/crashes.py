@@ -1,4 +1,4 @@
-"""Crash points: a scenario is killed wherever it writes, resumed by another process, and must come out the same."""
+"""Crash points: kills a scenario at every write, resumes it in another process, and compares the results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .worlds import World
 
 
 class Scenario:
-    """What is played: an agent with the world's store, the messages it is sent, and how its questions are answered.
+    """A crash test: an agent with the world's store, the messages to send, and the answers to its questions.
 
-    `answers` is one answer for all, a function of what is asked, or None to leave a turn suspended: then the next
-    message is sent. With `stream` the turns are streamed.
+    `answers` is one answer for all questions, a function of a question, or None to leave a turn suspended; then the
+    next message is sent. With `stream` the turns are streamed.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Scenario:
 Play = Callable[[World], Scenario | Agent[Any, Any]]
 
 ROOM = 1 << 30
-"""So many bytes must be free in memory for the folders of all runs: a container may have very few."""
+"""The free bytes that a folder in memory must have to be used for all runs: containers may have very few."""
 
 
 class CrashPoint(Struct, frozen=True):
-    """One place at which the scenario was killed, and what was wrong afterwards.
+    """One place where the scenario was killed, and the violations found afterwards.
 
-    `reached` is false if the process was through before: what runs side by side does not always write in one order.
+    `reached` is false if the process ended before it got there: concurrent work may write in another order.
     """
 
     where: str
@@ -63,7 +63,7 @@ class CrashPoint(Struct, frozen=True):
 
 
 class CrashReport(Struct, frozen=True):
-    """All places at which a scenario was killed; and what it writes, and comes to, when nobody kills it."""
+    """All places where a scenario was killed, and its writes, outcome and text when it is not killed."""
 
     scenario: str
     outcome: str
@@ -73,16 +73,17 @@ class CrashReport(Struct, frozen=True):
 
     @property
     def violations(self) -> list[str]:
-        """What was wrong, and where."""
+        """All violations, with the places where they happened."""
         return [f"{point.where}: {wrong}" for point in self.points for wrong in point.violations]
 
     def __str__(self) -> str:
-        head = f"{self.scenario}: killed at {len(self.points)} points, {len(self.violations)} violations"
+        violations = f"{len(self.violations)} violations" if self.violations else "no violations"
+        head = f"{self.scenario}: killed at {len(self.points)} points, {violations}"
         return "\n".join([head, *[f"- {violation}" for violation in self.violations]])
 
 
 class Job(Struct, frozen=True):
-    """What the process is told that kills the others."""
+    """The input of the process that kills the others."""
 
     target: str
     path: list[str]
@@ -103,54 +104,53 @@ def crash_points(
     workers: int | None = None,
     timeout: int = 30,
 ) -> CrashReport:
-    """Kill a scenario wherever it matters, resume it in a new process, and fail unless it comes out the same.
+    """Kill a scenario at every write, resume it in a new process, and fail unless the results are the same.
 
-    The scenario is a function of a `World` that builds an agent with the world's store and returns it, or a `Scenario`;
-    it is defined in a file, or named as `module:function` or `file.py:function`. It is played once to its end. Then,
-    for every write to the store, it is played in a process that is killed with SIGKILL right before that write, in
-    another that is killed right after it, and likewise after every effect and every model call. A new process goes on
-    from what the store holds: an open turn is resumed, a message that left no trace is sent again. Afterwards
+    The scenario is a function of a `World` that builds an agent with the world's store and returns the agent or a
+    `Scenario`. Define it at the top of a file, or name it as `module:function` or `file.py:function`. It first runs to
+    its end once. Then, for every write to the store, it runs in a process that is killed with SIGKILL right before that
+    write, and in another that is killed right after it; likewise after every effect and every model call. A new process
+    continues from what the store has: it resumes an open turn, and sends a message again that left no trace. Afterwards
 
-    - outcome and text are those of the run that nobody killed, and so are transcript and slots, but for the results of
-      calls whose outcome is not known and what those calls wrote (with `exact=False` only outcome and text are
-      compared);
-    - no model call whose reply was recorded has been made again;
-    - no effect without a key happened more often, and none is missing without the transcript saying that it may be; of
-      the effects with a key each happened, whether repeated or not;
-    - in every session of the store each call has exactly one result, in order, the hash chain holds, and the log folds
-      to the state the agent gave.
+    - outcome, text, transcript and slots are the same as without a crash, except for the results of calls whose outcome
+      is unknown, and what those calls wrote (with `exact=False` only outcome and text are compared);
+    - no model call whose reply was recorded was made again;
+    - no effect without a key happened more often than without a crash, and none is missing unless the transcript says
+      that it may be; each effect with a key happened, once or more often;
+    - in every session of the store each call has exactly one result, in order, the hash chain is intact, and the log
+      folds to the state that the agent returned.
 
-    Without a `store` every run has an SQLite file of its own; the address of another store is shared by all runs. With
-    `crashes=2` those who resume are killed, too, at each of their writes. `timeout` is in seconds and per process.
+    Without a `store` every run has its own SQLite file; all runs share the store at any other address. With `crashes=2`
+    the resuming processes are killed at each of their writes, too. `timeout` is in seconds per process.
     """
     if not hasattr(os, "fork"):
-        raise ConfigError("crash_points needs a system that can fork; this one cannot")
+        raise ConfigError("crash_points needs a system with os.fork; this one has none")
     if store == "memory:":
         raise ConfigError("crash_points needs a store that outlives a process, not 'memory:'")
-    target = scenario if isinstance(scenario, str) else _named(scenario)
-    with tempfile.TemporaryDirectory(prefix="windlass-crash-", dir=_quick_place()) as folder:
+    target = scenario if isinstance(scenario, str) else _target_of(scenario)
+    with tempfile.TemporaryDirectory(prefix="windlass-crash-", dir=_fast_folder()) as folder:
         path = [place or os.getcwd() for place in sys.path]
         job = Job(target, path, folder, store, crashes, exact, workers or min(os.cpu_count() or 1, 8), timeout)
         command = [sys.executable, "-m", "windlass.testing.crashing"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
         done = subprocess.run(command, input=msgspec.json.encode(job), capture_output=True, env=environment)
     if done.returncode:
-        raise ConfigError(f"the scenario {target} could not be played:\n{done.stderr.decode(errors='replace')}")
+        raise ConfigError(f"the scenario {target} could not be run:\n{done.stderr.decode(errors='replace')}")
     report = msgspec.json.decode(done.stdout, type=CrashReport)
     if report.violations:
         raise AssertionError(str(report))
     return report
 
 
-def _quick_place() -> str | None:
-    """A folder in memory, where there is a large one: who is killed leaves there what he would leave on a disk."""
+def _fast_folder() -> str | None:
+    """A folder in memory, if there is a large one: its files survive a killed process as they would on disk."""
     memory = "/dev/shm"
     usable = os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK)
     return memory if usable and shutil.disk_usage(memory).free >= ROOM else None
 
 
-def _named(scenario: Play) -> str:
-    """The function by its file and name, so that another process finds it."""
+def _target_of(scenario: Play) -> str:
+    """The file and name of a function, by which another process finds it."""
     name = getattr(scenario, "__qualname__", "<locals>")
     file = inspect.getsourcefile(scenario) if inspect.isfunction(scenario) else None
     if "<" in name or file is None or not Path(file).exists():

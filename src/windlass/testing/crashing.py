@@ -1,4 +1,4 @@
-"""The process behind `crash_points`: it has no threads, forks one process per life, and judges what they leave."""
+"""The process behind `crash_points`: it has no threads, forks a process for each run, and checks what they leave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .worlds import CrashingStore, Cut, Journal, Note, World
 
 
 class Life(Struct):
-    """What a process that was not killed leaves: what it found recorded, what it wrote, how it all came out."""
+    """The report of a process that was not killed: the calls it found recorded, its writes and the final state."""
 
     recorded: dict[str, int]
     writes: list[str] = []
@@ -54,30 +54,30 @@ class Life(Struct):
 
 
 async def live(play: Play, world: World, leave: Callable[[str, object], None]) -> None:
-    """Play the scenario from wherever it stands to its end, and leave word of it."""
+    """Run the scenario from where it stands to its end, and write a report."""
     scenario = as_scenario(play(world), world)
     life = Life(recorded_calls(await _logs(world)))
     leave("found", life.recorded)
     state: State | None = None
     for number, message in enumerate(scenario.messages, 1):
         state = await _one_message(scenario, world, number, message, life) or state
-    await _look(world, life, state)
+    await _inspect(world, life, state)
     await world.store.close()
     leave("life", life)
 
 
 def as_scenario(made: object, world: World) -> Scenario:
-    """What the function returned, with the world's store in its agent."""
+    """Check what the scenario function returned, and that its agent uses the world's store."""
     scenario = Scenario(made) if isinstance(made, Agent) else made
     if not isinstance(scenario, Scenario):
-        raise TypeError(f"a scenario returns an Agent or a Scenario, not {type(made).__name__}")
+        raise TypeError(f"a scenario must return an Agent or a Scenario, not {type(made).__name__}")
     if scenario.agent.store is not world.store:
-        raise TypeError("the agent of a scenario needs the world's store: Agent(…, store=world.store)")
+        raise TypeError("the agent of a scenario must use the world's store: Agent(…, store=world.store)")
     return scenario
 
 
 async def _one_message(scenario: Scenario, world: World, number: int, message: str, life: Life) -> State | None:
-    """A turn to its end, whatever is there of it; None if it had ended before."""
+    """Start or resume a turn and run it to its end; None if it had ended before."""
     found = fold(world.session, await world.store.read(world.session))
     if found.turns > number or (found.turns == number and found.over):
         return None
@@ -101,17 +101,17 @@ async def _enter(scenario: Scenario, world: World, message: str | None, answers:
 
 
 async def _logs(world: World) -> dict[str, list[Record]]:
-    """The logs of the session and of those of its sub-agents."""
-    mine = [name for name in await world.store.sessions() if name == world.session or _below(name, world)]
+    """The logs of the session and of its sub-agents' sessions."""
+    mine = [name for name in await world.store.sessions() if name == world.session or _is_child(name, world)]
     return {name: list(await world.store.read(name)) for name in mine}
 
 
-def _below(name: str, world: World) -> bool:
+def _is_child(name: str, world: World) -> bool:
     return name.startswith(f"{world.session}/")
 
 
 def recorded_calls(logs: dict[str, list[Record]]) -> dict[str, int]:
-    """How often the logs have a reply to each model call; "" counts the attempts of which they have the error."""
+    """The number of recorded replies to each model call; "" counts the attempts with a recorded error."""
     counted: Counter[str] = Counter()
     for record in [record for log in logs.values() for record in log]:
         reply = record.reply if isinstance(record, ModelReplied | ModelAttempted | SideReplied) else None
@@ -122,8 +122,8 @@ def recorded_calls(logs: dict[str, list[Record]]) -> dict[str, int]:
     return dict(counted)
 
 
-async def _look(world: World, life: Life, given: State | None) -> None:
-    """How it came out, as the store has it, and whether what must hold always does."""
+async def _inspect(world: World, life: Life, final: State | None) -> None:
+    """Read the final state from the store, and check every log."""
     for name, log in (await _logs(world)).items():
         state = fold(name, log)
         life.violations += [f"session {_plain(name, world)}: {wrong}" for wrong in unpaired(state.messages)]
@@ -136,12 +136,12 @@ async def _look(world: World, life: Life, given: State | None) -> None:
         results = [part for m in state.messages for part in m.parts if isinstance(part, ToolResultPart)]
         life.interrupted += [_plain(part.call_id, world) for part in results if part.status == "interrupted"]
         if name == world.session:
-            _tell(life, state, world)
-            if given is not None and given != state:
-                life.violations.append("the log does not fold to the state that the agent gave")
+            _report(life, state, world)
+            if final is not None and final != state:
+                life.violations.append("the log does not fold to the state that the agent returned")
 
 
-def _tell(life: Life, state: State, world: World) -> None:
+def _report(life: Life, state: State, world: World) -> None:
     outcome = state.outcome
     if isinstance(outcome, Suspended):
         outcome = outcome.replace(active=0.0, at=0.0, waiting_for=())
@@ -161,7 +161,7 @@ Lives: TypeAlias = Generator[tuple[int, Cut | None], int, list[int]]
 
 
 class Run(Struct):
-    """One play of the scenario: the cuts by which its processes are killed, one after the other, but for the last."""
+    """One run of the scenario: a sequence of processes, each killed by a cut, except the last."""
 
     cuts: tuple[Cut, ...]
     folder: Path
@@ -178,12 +178,12 @@ class Run(Struct):
         return statuses
 
     def left(self, number: int, what: str) -> Path:
-        """Where a process leaves word."""
+        """The file in which a process leaves a report."""
         return self.folder / f"{number}.{what}"
 
     @property
     def journal(self) -> Journal:
-        """What its processes noted."""
+        """The notes of its processes."""
         return Journal(self.folder / "journal")
 
     @property
@@ -193,7 +193,7 @@ class Run(Struct):
 
 
 class Killer:
-    """Plays a scenario again and again, some at a time."""
+    """Runs a scenario again and again, several runs at a time."""
 
     def __init__(self, job: Job, play: Play) -> None:
         self.job = job
@@ -201,7 +201,7 @@ class Killer:
         self.prefix = f"c{secrets.token_hex(4)}"
         self.made = 0
         if job.store is not None:
-            open_store(job.store)  # what it needs is imported here, once
+            open_store(job.store)  # imports its modules once, before the forks
 
     def run(self, cuts: tuple[Cut, ...] = (), labels: tuple[str, ...] = ()) -> Run:
         self.made += 1
@@ -213,15 +213,15 @@ class Killer:
         whole = self.run()
         [(_, statuses)] = self._play([whole])
         if statuses[-1]:
-            raise RuntimeError(f"played without a crash it broke:\n{_words(whole, 0, statuses[-1])}")
+            raise RuntimeError(f"it failed without a crash:\n{_output(whole, 0, statuses[-1])}")
         base, journal = _life(whole, 0), whole.journal.notes()
         if base.violations:
-            raise RuntimeError("played without a crash it is wrong:\n" + "\n".join(base.violations))
+            raise RuntimeError("it has violations without a crash:\n" + "\n".join(base.violations))
         points: list[CrashPoint] = []
         runs = [self.run((cut,), (label,)) for cut, label in cuts_of(base)]
         for depth in range(self.job.crashes):
             played = self._play(runs)
-            points += [_judged(run, statuses, base, journal, self.job.exact) for run, statuses in played]
+            points += [_judge(run, statuses, base, journal, self.job.exact) for run, statuses in played]
             if depth + 1 < self.job.crashes:
                 runs = [
                     self.run((*run.cuts, cut), (*run.labels, label))
@@ -232,7 +232,7 @@ class Killer:
         return CrashReport(self.job.target, base.outcome, base.text, tuple(base.writes), tuple(points))
 
     def _play(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
-        """Play all, some side by side; each with how its processes ended."""
+        """Run all, several at a time; returns the exit statuses of each run's processes."""
         waiting, going = deque(runs), dict[int, tuple[Run, Lives]]()
         ended: dict[str, list[int]] = {}
         while waiting or going:
@@ -281,7 +281,7 @@ class Killer:
 
 
 def cuts_of(life: Life) -> list[tuple[Cut, str]]:
-    """Where one can kill a process that lives like this, and what it does there."""
+    """The places where a process with this report can be killed, and what it does there."""
     cuts: list[tuple[Cut, str]] = []
     for number, what in enumerate(life.writes, 1):
         cuts += [(Cut("before write", number), f" ({what})"), (Cut("after write", number), f" ({what})")]
@@ -294,18 +294,18 @@ def _life(run: Run, number: int) -> Life:
     return life
 
 
-def _words(run: Run, number: int, status: int) -> str:
+def _output(run: Run, number: int, status: int) -> str:
     path = run.left(number, "words")
-    said = path.read_text(errors="replace").strip()[-3000:] if path.exists() else ""
-    ended = "took too long" if status == -signal.SIGALRM else f"ended with {status}"
-    return f"process {number + 1} {ended}: {said}"
+    output = path.read_text(errors="replace").strip()[-3000:] if path.exists() else ""
+    ended = "timed out" if status == -signal.SIGALRM else f"ended with status {status}"
+    return f"process {number + 1} {ended}: {output}"
 
 
-def _judged(run: Run, statuses: list[int], base: Life, journal: list[Note], exact: bool) -> CrashPoint:
+def _judge(run: Run, statuses: list[int], base: Life, journal: list[Note], exact: bool) -> CrashPoint:
     last = len(statuses) - 1
     reached = len(statuses) == len(run.cuts) + 1
     if statuses[-1]:
-        return CrashPoint(run.where, (_words(run, last, statuses[-1]),), reached)
+        return CrashPoint(run.where, (_output(run, last, statuses[-1]),), reached)
     life, notes = _life(run, last), run.journal.notes()
     found = [
         msgspec.json.decode(run.left(number, "found").read_bytes(), type=dict[str, int])
@@ -320,24 +320,24 @@ def _judged(run: Run, statuses: list[int], base: Life, journal: list[Note], exac
 
 
 def _differences(base: Life, life: Life, exact: bool) -> list[str]:
-    """What came out otherwise than without a crash."""
+    """The differences to the run without a crash."""
     wrong: list[str] = []
     for what in ("outcome", "text", "slots") if exact and not life.interrupted else ("outcome", "text"):
         one, other = getattr(base, what), getattr(life, what)
         if one != other:
-            wrong.append(f"the {what} is {other}; without a crash it is {one}")
+            wrong.append(f"the {what} is {other}, but {one} without a crash")
     if exact:
         unknown = {*life.interrupted}
         one, other = _masked(base.transcript, unknown), _masked(life.transcript, unknown)
         if one != other:
             at = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), -1)
-            shown = [said[at] if 0 <= at < len(said) else f"{len(said)} messages" for said in (other, one)]
-            wrong.append(f"the transcript differs: {shown[0]}; without a crash it is {shown[1]}")
+            shown = [each[at] if 0 <= at < len(each) else f"{len(each)} messages" for each in (other, one)]
+            wrong.append(f"the transcript differs: {shown[0]}, but {shown[1]} without a crash")
     return wrong
 
 
 def _masked(transcript: list[Any], unknown: set[str]) -> list[Any]:
-    """The transcript without the words of results that are not known."""
+    """The transcript without the content of unknown results."""
     masked: list[Any] = []
     for message in transcript:
         parts = [
@@ -351,21 +351,22 @@ def _masked(transcript: list[Any], unknown: set[str]) -> list[Any]:
 def _repeated_calls(
     journal: list[Note], notes: list[Note], recorded: dict[str, int], process: int, exact: bool
 ) -> list[str]:
-    """Model calls that were made although the log had their replies when the process began."""
+    """Model calls that were made although their replies were recorded when the process started."""
     usual = Counter(note.name for note in journal if note.what == "asked")
     since = Counter(note.name for note in notes if note.what == "asked" and note.process == process)
     wrong = [
-        f"model call {name} was made again: its reply was recorded"
+        f"model call {name} was made again although its reply was recorded"
         for name, count in since.items()
         if count + recorded.get(name, 0) > max(usual[name], 1)
     ]
     if exact and not wrong and since.total() + sum(recorded.values()) > usual.total():
-        wrong.append(f"{since.total()} model calls were made with {sum(recorded.values())} recorded of {usual.total()}")
+        made, known = since.total(), sum(recorded.values())
+        wrong.append(f"{made} model calls were made, but {known} of {usual.total()} were recorded already")
     return wrong
 
 
 def _wrong_effects(journal: list[Note], notes: list[Note], life: Life) -> list[str]:
-    """Effects that happened too often, or are missing without a word."""
+    """Effects that happened too often, or are missing although the transcript does not say so."""
     usual, found = _effects(journal), _effects(notes)
     wrong: list[str] = []
     missing = 0
@@ -373,17 +374,19 @@ def _wrong_effects(journal: list[Note], notes: list[Note], life: Life) -> list[s
         before, after = usual[name, key], found[name, key]
         keyed = "" if key is None else f" with key {key}"
         if (after > before) if key is None else (bool(after) != bool(before)):
-            wrong.append(f"the effect {name}{keyed} happened {after} times; without a crash {before} times")
+            wrong.append(f"the effect {name}{keyed} happened {after} times, but {before} times without a crash")
         if key is None:
             missing += before - after
     undone = sum(note.what == "undone" for note in notes)
-    if max(missing, undone) > (told := len(life.interrupted)):
-        wrong.append(f"{missing} effects are missing, {undone} were undone, {told} results say that they may be")
+    if max(missing, undone) > (noted := len(life.interrupted)):
+        wrong.append(
+            f"{missing} effects are missing and {undone} were undone, but only {noted} results say that they may be"
+        )
     return wrong
 
 
 def _effects(notes: list[Note]) -> Counter[tuple[str, str | None]]:
-    """How often each effect has happened and was not undone."""
+    """How often each effect happened, less how often it was undone."""
     counted: Counter[tuple[str, str | None]] = Counter()
     for note in notes:
         if note.what == "effect":
@@ -393,11 +396,11 @@ def _effects(notes: list[Note]) -> Counter[tuple[str, str | None]]:
     return counted
 
 
-# ---------------------------------------------------------------- where it begins
+# ---------------------------------------------------------------- the entry point
 
 
 def load(target: str) -> Play:
-    """The function that a scenario is named by."""
+    """Import the scenario function that a target names."""
     where, _, name = target.rpartition(":")
     module = _file(Path(where)) if where.endswith(".py") else import_module(where)
     found: Any = module
@@ -407,7 +410,7 @@ def load(target: str) -> Play:
 
 
 def _file(path: Path) -> ModuleType:
-    """The module of a file, under the name it has among the modules that can be imported, if it has one."""
+    """Import a file as a module, under the name by which it can be imported, if it has one."""
     path = path.resolve()
     for place in map(Path, sys.path):
         if path.is_relative_to(place.resolve()):
@@ -417,20 +420,20 @@ def _file(path: Path) -> ModuleType:
                 return import_module(name)
     spec = importlib.util.spec_from_file_location(f"_windlass_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def main() -> None:
-    """Read the job, play it, write the report."""
+    """Read the job, run it, write the report."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     out = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = job.path
     killer = Killer(job, load(job.target))
-    gc.freeze()  # what is there now is shared with all who are forked
+    gc.freeze()  # all forked processes share the objects that exist now
     report = killer.report()
     with os.fdopen(out, "wb") as stream:
         stream.write(msgspec.json.encode(report))

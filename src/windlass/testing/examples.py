@@ -1,4 +1,4 @@
-"""Examples of what a log can hold, made from the types themselves: the same ones every time."""
+"""Examples of records, derived from their types: the same ones every time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN: tuple[Any, ...] = (
     None, True, 0, -(2**63), 2**63 - 1, 0.1, -1e300, "", "text\0🌍", [], {}, [None, [1, {"a": []}]],
     {"": 1, "é": {"deep": [[[{}]]]}},
 )  # fmt: skip
-"""What JSON can hold."""
+"""Values that JSON can represent."""
 
 _LEAVES: dict[Any, Callable[[Random], Any]] = {
     Any: lambda random: random.choice(PLAIN),

@@ -1,4 +1,4 @@
-"""Requests and responses as a cassette keeps them: one JSON object per line, and no secrets."""
+"""Requests and responses in the format of a cassette: one JSON object per line, without secrets."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SECRET_HEADERS = frozenset(
 SECRET_ENDINGS = ("authorization", "-key", "apikey", "-token", "secret", "password", "cookie")
 SECRET_PARAMETERS = frozenset(("key", "api_key", "apikey", "api-key", "access_token", "token", "sig", "signature"))
 SECRET_FIELDS = frozenset(("api_key", "apikey", "access_token", "refresh_token", "id_token", "client_secret"))
-UNKEPT_HEADERS = frozenset(
+IGNORED_HEADERS = frozenset(
     ("content-encoding", "content-length", "transfer-encoding", "connection", "keep-alive", "date")
 )
 LOOKS_SECRET = re.compile(r"\b(?:sk-|gsk_|ghp_|AIza|AKIA)(?=[\w-]*\d)[\w-]{16,}|(?<=\bBearer )[\w.~+/=-]{8,}", re.ASCII)
 
 Ending = Literal["ends", "breaks", "stalls"]
-"""How the body of a response goes out: it ends, the connection breaks, or nothing more comes and nobody hangs up."""
+"""How the body of a response ends: normally, with a broken connection, or never, with the connection still open."""
 
 
 class Body(Struct, frozen=True, omit_defaults=True):
-    """A body, readable where it can be: as JSON, as text or, in base64, as bytes. A request without one fits any."""
+    """A body in its most readable form: as JSON, as text or, in base64, as bytes. An empty one matches any request."""
 
     json: Any | UnsetType = UNSET
     text: str | UnsetType = UNSET
@@ -40,7 +40,7 @@ class Body(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, content: bytes) -> Body:
-        """The body that some bytes are."""
+        """The body for some bytes."""
         if not content:
             return cls()
         try:
@@ -56,7 +56,7 @@ class Body(Struct, frozen=True, omit_defaults=True):
 
     @property
     def content(self) -> bytes:
-        """The bytes; those of JSON need not be the ones that were recorded."""
+        """The bytes; JSON is encoded anew and may differ from the recorded bytes."""
         if self.json is not UNSET:
             return msgspec.json.encode(self.json)
         if not isinstance(self.text, UnsetType):
@@ -65,7 +65,7 @@ class Body(Struct, frozen=True, omit_defaults=True):
 
     @property
     def kind(self) -> str:
-        """The media type that it seems to have."""
+        """The probable media type."""
         if self.json is not UNSET:
             return "application/json"
         if isinstance(self.text, str):
@@ -74,7 +74,7 @@ class Body(Struct, frozen=True, omit_defaults=True):
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
-    """A request. `url` may be a path alone: the host does not matter when it is looked for."""
+    """A request. `url` may be only a path: the host does not matter for a match."""
 
     url: str
     method: str = "POST"
@@ -82,7 +82,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     body: Body = Body()
 
     def fits(self, made: Request) -> bool:
-        """Whether a request that was made is this one: by its method, path, parameters and body, if this has one."""
+        """Whether a request matches this one in method, path, parameters and, if this one has a body, in its body."""
         return (
             self.method.upper() == made.method.upper()
             and _place(self.url) == _place(made.url)
@@ -119,7 +119,7 @@ class Exchange(Struct, frozen=True):
         ending: Ending = "ends",
         method: str = "POST",
     ) -> Exchange:
-        """One written by hand. The answer is a text, bytes, or else JSON; so is what is `sent`, if it matters."""
+        """An exchange written by hand. `answer` is a text, bytes, or else JSON; so is `sent`, if the body matters."""
         return cls(
             Request(url, method, {}, Body() if sent is UNSET else _body(sent)),
             Response(status, dict(headers or {}), _body(answer), tuple(cuts), ending),
@@ -127,7 +127,7 @@ class Exchange(Struct, frozen=True):
 
 
 def sse(*events: Any, end: str = "") -> str:
-    """Server-sent events: of each its data, as JSON or a text, or a pair of its name and its data."""
+    """Server-sent events. Each is its data, as a text or else as JSON, or a pair of its name and its data."""
     lines = [_event(*event) if isinstance(event, tuple) else _event("", event) for event in events]
     return "".join(lines) + end
 
@@ -152,14 +152,14 @@ def _place(url: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def read(path: Path) -> list[Exchange]:
-    """The exchanges of a file; raises ValueError with the number of the line that is none."""
+    """Read the exchanges of a file; raises ValueError with the number of an invalid line."""
     exchanges: list[Exchange] = []
     for number, line in enumerate(path.read_bytes().splitlines() or [b""], 1):
         try:
             if number == 1:
                 head = msgspec.json.decode(line)
                 if head != HEAD:
-                    raise ValueError(f"it should begin with {msgspec.json.encode(HEAD).decode()}")
+                    raise ValueError(f"a cassette must begin with {msgspec.json.encode(HEAD).decode()}")
             elif line.strip():
                 exchanges.append(msgspec.json.decode(line, type=Exchange))
         except ValueError as error:
@@ -168,7 +168,7 @@ def read(path: Path) -> list[Exchange]:
 
 
 def write(path: Path, exchanges: Iterable[Exchange]) -> None:
-    """Write a file, whole or not at all. What is in it must have been scrubbed."""
+    """Write a file, whole or not at all. The exchanges must have been scrubbed."""
     lines = [HEAD, *exchanges]
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".draft")
@@ -180,7 +180,7 @@ def write(path: Path, exchanges: Iterable[Exchange]) -> None:
 
 
 class Scrubber:
-    """Takes out what must not be written: secret headers and parameters, fields of JSON, and what they held elsewhere.
+    """Removes secrets before they are written: headers, parameters and JSON fields, and their values anywhere else.
 
     `names` adds names of headers, parameters and fields.
     """
@@ -208,7 +208,7 @@ class Scrubber:
         )
 
     def _values(self, request: Request) -> list[str]:
-        """What the secrets of a request are, the longest first. A short one is no secret: it is in many words."""
+        """The secret values of a request, the longest first. Short values are ignored: they occur in other words."""
         found = [value for name, value in request.headers.items() if self._is_header(name)]
         found += [value for name, value in parse_qsl(urlsplit(request.url).query) if self._is_parameter(name)]
         found += [word for value in found for word in _words(value)]
@@ -234,7 +234,7 @@ class Scrubber:
         return {
             name: _text(value, known)
             for name, value in headers.items()
-            if not self._is_header(name) and name.lower() not in UNKEPT_HEADERS
+            if not self._is_header(name) and name.lower() not in IGNORED_HEADERS
         }
 
     def _body(self, body: Body, known: Sequence[str]) -> Body:
@@ -263,7 +263,7 @@ class Scrubber:
 
 
 def _words(value: str) -> list[str]:
-    """The words of a secret. One of AWS's signatures has names in it that many answers have; two words are secret."""
+    """The words of a secret. Of an AWS signature only two are secret: answers contain its other words, too."""
     if value.startswith("AWS4-"):
         return re.findall(r"\b(?:Credential|Signature)=([^/,\s]+)", value)
     return re.split(r"[\s;,=]+", value)

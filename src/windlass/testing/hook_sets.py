@@ -1,4 +1,4 @@
-"""Hooks that are planned beforehand: legal anywhere, always doing the same, and readable when a test fails."""
+"""Hooks as data: legal on any agent, deterministic, and readable when a test fails."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from windlass.states import Step
 from windlass.turns import Turn
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (*EVENTS, *FACTS, ModelCall, ToolCall, Step, Turn)}
-"""Whatever a hook can be registered for, by name."""
+"""Everything that a hook can be registered for, by name."""
 
 When = Literal["always", "first", "later"]
 
 
 class PlannedHook(Struct, frozen=True):
-    """One hook of a set: its verb, what it is registered for, and what it does there.
+    """One hook of a set: its verb, the event or call it is registered for, and what it does.
 
-    - `gate` answers `answer`, or raises it
+    - `gate` returns `answer`, or raises it
     - `rewrite` marks the payload with its name
     - `inject` adds its name, as `does` says: `transient`, `durable` or `unrecorded`
-    - `hook` does what `does` names of `rewrite`, `decide` and `inject`
-    - `wrap` calls what is inside: `once`, `twice`, or not at all: `instead` it gives its name
-    - `transform` of a text: `shout` makes it upper case chunk by chunk, `hold` gives it out at its end
-    - `observe` looks on
+    - `hook` does those of `rewrite`, `decide` and `inject` that `does` names
+    - `wrap` calls the inner function `once` or `twice`; with `instead`, it returns its name and does not call it
+    - `transform` changes text: `shout` makes each chunk upper case, `hold` releases the text at its end
+    - `observe` does nothing
 
-    Gates, rewrites, injections and hooks do so always, or only in the first step of a turn, or only later.
+    Gates, rewrites, injections and hooks act always, or only in the first step of a turn, or only later: see `when`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class PlannedHook(Struct, frozen=True):
     options: Mapping[str, Any] = {}
 
     def install(self, registrar: Any, /) -> None:
-        """Register it."""
+        """Register this hook."""
         if self.verb == "transform":
             registrar.transform(name=self.name, **self.options)(_TRANSFORMERS[self.does])
         else:
@@ -68,11 +68,11 @@ class PlannedHook(Struct, frozen=True):
         if self.verb == "gate":
             return self.answer
         if self.verb == "rewrite":
-            return _marked(getattr(event, event.payload), self.name)
+            return _mark(getattr(event, event.payload), self.name)
         if self.verb == "inject":
             return Injected(f"[{self.name}]", durable=self.does == "durable", record=self.does != "unrecorded")
         return Says(
-            rewrite=_marked(getattr(event, event.payload), self.name) if "rewrite" in self.does else None,
+            rewrite=_mark(getattr(event, event.payload), self.name) if "rewrite" in self.does else None,
             decision=self.answer if "decide" in self.does else None,
             inject=f"[{self.name}]" if "inject" in self.does else None,
         )
@@ -98,7 +98,7 @@ class PlannedHook(Struct, frozen=True):
 
 
 class HookSet(Struct, frozen=True):
-    """Some planned hooks. `install(agent)` registers them; where none is in the guard band it is a capability, too."""
+    """Some planned hooks. `install(agent)` registers them. Without hooks in the guard band it is also a capability."""
 
     hooks: tuple[PlannedHook, ...] = ()
 
@@ -108,8 +108,8 @@ class HookSet(Struct, frozen=True):
             hook.install(registrar)
 
 
-def _marked(payload: Any, name: str) -> Any:
-    """A payload that says who changed it, in a way that is legal for its kind; None if there is none."""
+def _mark(payload: Any, name: str) -> Any:
+    """Add a name to a payload in a way that is legal for its kind; None for other kinds."""
     mark = f" [{name}]"
     match payload:
         case str():
@@ -121,8 +121,8 @@ def _marked(payload: Any, name: str) -> Any:
         case ModelReply(message=message):
             return payload.replace(message=message.replace(parts=(*message.parts, TextPart(mark))))
         case ToolCall():
-            given = payload.arguments
-            return payload.replace(arguments={k: v + mark if isinstance(v, str) else v for k, v in given.items()})
+            arguments = {k: v + mark if isinstance(v, str) else v for k, v in payload.arguments.items()}
+            return payload.replace(arguments=arguments)
         case ToolResult():
             return payload.replace(content=(*payload.content, TextPart(mark)))
         case _:
@@ -130,7 +130,7 @@ def _marked(payload: Any, name: str) -> Any:
 
 
 class Shout:
-    """A transformer that changes every chunk by itself."""
+    """A transformer that changes each chunk separately."""
 
     def feed(self, text: str, /) -> Iterable[str]:
         return [text.upper()]
@@ -140,7 +140,7 @@ class Shout:
 
 
 class Hold:
-    """A transformer that gives out what it was given only at the end, in chunks of its own."""
+    """A transformer that holds all text back until the end, and releases it in chunks of its own."""
 
     def __init__(self) -> None:
         self.held = ""

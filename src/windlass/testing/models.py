@@ -1,4 +1,4 @@
-"""Models that need no network: one that follows a script, one that asks a function."""
+"""Models that need no network: one follows a script, one calls a function."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from windlass.messages import (
 from windlass.protocols import Clock
 
 ARGUMENT_PIECES = 3
-"""Into how many pieces, at most, the arguments of a call are cut when they are streamed."""
+"""The maximum number of pieces in which the arguments of a call are streamed."""
 
 
 class UnexpectedCall(ModelError):
-    """A scripted model was asked once more than its script provides.
+    """A scripted model was called more often than its script has replies.
 
-    Add a reply to the script, or find out why the turn goes on.
+    Add a reply to the script, or find out why the turn continues.
     """
 
 
 class Scripted(msgspec.Struct, frozen=True):
-    """One reply of a script, made by `says`, `calls` or `breaks`: how it is streamed, and when.
+    """One reply of a script, made by `says`, `calls` or `breaks`, and how it is streamed.
 
-    `delay` is waited before the first piece, `chunk_delay` between two. With an `error` there is no reply: it is raised
-    after the first `pieces` of what would have been said, or after all of them.
+    `delay` is the wait before the first piece, `chunk_delay` the wait between two. With an `error` there is no reply:
+    the error is raised after the first `pieces`, or after all of them.
     """
 
     reply: ModelReply
@@ -55,7 +55,7 @@ class Scripted(msgspec.Struct, frozen=True):
 
 
 Scriptable: TypeAlias = Scripted | ModelReply | Message | str | Exception
-"""What a script may hold."""
+"""Everything that a script may contain."""
 
 
 def says(
@@ -69,10 +69,10 @@ def says(
     usage: Usage | None = None,
     finish: Any = "stop",
 ) -> Scripted:
-    """A reply with text; `chunks` says how it is streamed, and gives the text if there is no other."""
+    """A reply with text. `chunks` is the text as it is streamed, and can replace `text`."""
     joined = "".join(chunks or ())
     if text and chunks and text != joined:
-        raise ValueError(f"the chunks make {joined!r}, which is not the text {text!r}")
+        raise ValueError(f"the chunks make {joined!r}, but the text is {text!r}")
     text = text or joined
     parts: list[Part] = [ThinkingPart(thinking, signature)] if thinking is not None else []
     parts += [TextPart(text)] if text else []
@@ -90,14 +90,14 @@ def calls(
     _chunk_delay: float = 0.0,
     **arguments: Any,
 ) -> Scripted:
-    """A reply that calls a tool, or several: `calls("add", a=1)` or `calls([("add", {"a": 1}), ("get", {})])`.
+    """A reply that calls one tool or several: `calls("add", a=1)` or `calls([("add", {"a": 1}), ("get", {})])`.
 
-    Arguments given as a text are sent as they are: that is how a model writes broken JSON.
+    Arguments in a string are used as they are, so that a model can write broken JSON.
     """
     wanted = [(tool, arguments)] if isinstance(tool, str) else list(tool)
     parts: list[Part] = [TextPart(_text)] if _text else []
-    for position, (name, given) in enumerate(wanted):
-        json = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    for position, (name, value) in enumerate(wanted):
+        json = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         parts.append(ToolCallPart(name, json, vendor_id=f"call_{position + 1}"))
     reply = ModelReply(Message("assistant", tuple(parts)), _usage or _spent(_text), "tool_calls")
     return Scripted(reply, (), _delay, _chunk_delay)
@@ -112,14 +112,14 @@ def breaks(
     delay: float = 0.0,
     chunk_delay: float = 0.0,
 ) -> Scripted:
-    """A reply that breaks off: streamed, it says what comes `after` and then raises; else it only raises.
+    """A reply that breaks off. Streamed, it yields `after` and then raises; otherwise it only raises.
 
-    `after` may be a whole reply made by `says` or `calls`, of which the first `pieces` come before the end.
+    `after` may be a whole reply made by `says` or `calls`; then its first `pieces` are streamed before the error.
     """
     if isinstance(after, str):
         after = says(after, chunks=chunks, delay=delay, chunk_delay=chunk_delay)
     elif chunks is not None or delay or chunk_delay:
-        raise ValueError("the chunks and delays of a reply are its own: says(…, chunks=…, delay=…)")
+        raise ValueError("set chunks and delays on the reply itself: says(…, chunks=…, delay=…)")
     return replace(after, error=error or ModelError("the reply broke off", retryable=True), pieces=pieces)
 
 
@@ -128,13 +128,13 @@ def _spent(text: str) -> Usage:
 
 
 class ScriptedModel:
-    """A model that gives the replies of its script, one after the other, whole or streamed.
+    """A model that returns the replies of its script in order, whole or streamed.
 
-    A reply is made by `says`, `calls` or `breaks`; a plain text, a message and a `ModelReply` do too, an exception is
-    raised. It keeps the `requests` it got, and counts in `streamed` how many of them were to be streamed. Asked too
-    often it raises `UnexpectedCall`. `assert_done` fails if replies are left or if it was asked too often, whatever the
-    agent made of the error; `with ScriptedModel(…) as model:` does so at the end of the block. Delays are slept on
-    `clock`, if there is one.
+    Make replies with `says`, `calls` or `breaks`. A plain text, a message or a `ModelReply` is a reply, too; an
+    exception is raised. `requests` has the requests it received, and `streamed` counts the streamed ones. A call beyond
+    the script raises `UnexpectedCall`. `assert_done` fails if replies are left or if the model was called too often,
+    even if the agent handled the error; `with ScriptedModel(…) as model:` checks this at the end of the block. Delays
+    use `clock`, if there is one.
     """
 
     def __init__(self, *replies: Scriptable, name: str = "scripted", clock: Clock | None = None) -> None:
@@ -150,9 +150,9 @@ class ScriptedModel:
         return await _whole(self._next(request), self.clock)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """The next reply of the script, piece by piece, and last as a whole."""
+        """The next reply of the script: its pieces, then the whole reply."""
         self.streamed += 1
-        async with aclosing(_streamed(self._next(request), self.clock)) as pieces:
+        async with aclosing(_stream(self._next(request), self.clock)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -161,17 +161,16 @@ class ScriptedModel:
         self.requests.append(request)
         if position >= len(self.script):
             self.unexpected.append(request)
-            raise UnexpectedCall(
-                f"model {self.name!r} was asked {len(self.requests)} times, its script has {len(self.script)} replies"
-            )
+            times, replies = len(self.requests), len(self.script)
+            raise UnexpectedCall(f"model {self.name!r} was called {times} times, but its script has {replies} replies")
         return self.script[position]
 
     def assert_done(self) -> None:
-        """Fail unless the whole script was used, and nothing more was asked for."""
-        asked = f"model {self.name!r} was asked {len(self.requests)} times"
+        """Fail unless the whole script was used, and the model was not called more often."""
+        calls = f"model {self.name!r} was called {len(self.requests)} times"
         left = len(self.script) - (len(self.requests) - len(self.unexpected))
-        assert not self.unexpected, f"{asked}, its script has {len(self.script)} replies"
-        assert not left, f"{asked}; {left} replies are left"
+        assert not self.unexpected, f"{calls}, but its script has {len(self.script)} replies"
+        assert not left, f"{calls}; {left} replies are left"
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +185,8 @@ class ScriptedModel:
 class FunctionModel:
     """A model whose replies come from a function of the request, plain or async.
 
-    It returns whatever a script may hold. An async generator function yields the pieces of a reply and last the reply.
+    The function returns anything that a script may contain. An async generator function yields the pieces of a reply,
+    then the reply.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class FunctionModel:
         self.clock = clock
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """What the function says."""
+        """The reply of the function."""
         answer: Any = self.fn(request)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -214,17 +214,17 @@ class FunctionModel:
         return reply
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """What the function says, piece by piece, and last as a whole."""
+        """The reply of the function: its pieces, then the whole reply."""
         answer: Any = self.fn(request)
         if inspect.isawaitable(answer):
             answer = await answer
-        pieces = self._checked(answer) if isinstance(answer, AsyncIterator) else _streamed(answer, self.clock)
+        pieces = self._checked(answer) if isinstance(answer, AsyncIterator) else _stream(answer, self.clock)
         async with aclosing(pieces):
             async for piece in pieces:
                 yield piece
 
     async def _checked(self, pieces: AsyncIterator[Any]) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """What a generator yields: pieces, then one reply."""
+        """Check that a generator yields pieces, then one reply."""
         reply: ModelReply | None = None
         try:
             async for piece in pieces:
@@ -237,52 +237,52 @@ class FunctionModel:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
         if reply is None:
-            raise BadReply(f"the function of model {self.name!r} yielded no reply; the last thing must be one")
+            raise BadReply(f"the function of model {self.name!r} yielded no reply; the last item must be a reply")
 
 
-# ---------------------------------------------------------------- how a scripted reply is given
+# ---------------------------------------------------------------- playing a scripted reply
 
 
-async def _whole(said: Scriptable, clock: Clock | None) -> ModelReply:
-    if isinstance(said, Exception):
-        raise said
-    if not isinstance(said, Scripted):
-        return as_reply(said)
-    if wait := said.delay + said.chunk_delay * max(0, len(list(_pieces(said))) - 1 if said.chunk_delay else 0):
+async def _whole(item: Scriptable, clock: Clock | None) -> ModelReply:
+    if isinstance(item, Exception):
+        raise item
+    if not isinstance(item, Scripted):
+        return as_reply(item)
+    if wait := item.delay + item.chunk_delay * max(0, len(list(_pieces(item))) - 1 if item.chunk_delay else 0):
         await _sleep(wait, clock)
-    if said.error is not None:
-        raise said.error
-    return said.reply
+    if item.error is not None:
+        raise item.error
+    return item.reply
 
 
-async def _streamed(said: Scriptable, clock: Clock | None) -> AsyncGenerator[AnyDelta | ModelReply, None]:
-    if isinstance(said, Exception):
-        raise said
-    if not isinstance(said, Scripted):
-        said = Scripted(as_reply(said))
-    if said.delay:
-        await _sleep(said.delay, clock)
-    for number, piece in enumerate(_pieces(said)):
-        if number and said.chunk_delay:
-            await _sleep(said.chunk_delay, clock)
+async def _stream(item: Scriptable, clock: Clock | None) -> AsyncGenerator[AnyDelta | ModelReply, None]:
+    if isinstance(item, Exception):
+        raise item
+    if not isinstance(item, Scripted):
+        item = Scripted(as_reply(item))
+    if item.delay:
+        await _sleep(item.delay, clock)
+    for number, piece in enumerate(_pieces(item)):
+        if number and item.chunk_delay:
+            await _sleep(item.chunk_delay, clock)
         yield piece
-    if said.error is not None:
-        raise said.error
-    yield said.reply
+    if item.error is not None:
+        raise item.error
+    yield item.reply
 
 
 async def _sleep(seconds: float, clock: Clock | None) -> None:
     await (asyncio.sleep(seconds) if clock is None else clock.sleep(seconds))
 
 
-def _pieces(said: Scripted) -> Iterator[AnyDelta]:
-    """The pieces of a reply: the chunks are those of its first text."""
-    return islice(_all_pieces(said), said.pieces)
+def _pieces(item: Scripted) -> Iterator[AnyDelta]:
+    """The pieces of a reply; `chunks` apply to its first text."""
+    return islice(_all_pieces(item), item.pieces)
 
 
-def _all_pieces(said: Scripted) -> Iterator[AnyDelta]:
-    chunks = said.chunks
-    for place, part in enumerate(said.reply.message.parts):
+def _all_pieces(item: Scripted) -> Iterator[AnyDelta]:
+    chunks = item.chunks
+    for place, part in enumerate(item.reply.message.parts):
         if isinstance(part, ThinkingPart):
             yield ThinkingDelta(part.text, place)
         elif isinstance(part, TextPart):

@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told."""
+"""An observer that records the facts it receives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FactT = TypeVar("FactT", bound=Fact)
 
 
 class RecordingObserver:
-    """A capability that keeps the facts of all turns, or those of some kinds: `agent.with_capability(observer)`.
+    """A capability that records the facts of all turns, or facts of some kinds: `agent.with_capability(observer)`.
 
-    It is waited for, so that it has everything when a turn is over. `inherit=True` lets it look at sub-agents, too.
+    Turns wait for it, so it has all facts when a turn is over. With `inherit=True` it observes sub-agents, too.
     """
 
     name = "recording"
@@ -26,17 +26,17 @@ class RecordingObserver:
         self.seen: list[tuple[str, Fact]] = []
 
     def install(self, registrar: Any, /) -> None:
-        """Look at every fact it is for."""
+        """Observe every kind of fact it is for."""
         for kind in self.kinds:
             registrar.observe(kind, name=self.name, wait=True, inherit=self.inherit)(self)
 
     def __call__(self, fact: Fact, turn: Turn[Any] | None = None) -> None:
-        """Keep a fact, and of which session it is."""
+        """Record a fact and its session."""
         self.seen.append(("" if turn is None else turn.session_id, fact))
 
     @property
     def facts(self) -> list[Fact]:
-        """All facts, in the order in which they were told."""
+        """All facts, in the order in which they came."""
         return [fact for _, fact in self.seen]
 
     def of(self, kind: type[FactT], where: Callable[[FactT], bool] | None = None) -> list[FactT]:

@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures from the testing kit, found by themselves where Windlass is installed.
+"""The pytest plugin: fixtures from the testing kit, available wherever Windlass is installed.
 
-`-p no:windlass` leaves them out. A fixture of your own with the same name comes first.
+`-p no:windlass` disables it. A fixture of your own with the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--cassettes`."""
-    modes = "replay never touches the network, once records what is missing, record records everything anew"
+    modes = "replay: never use the network; once: record missing cassettes; record: record all cassettes again"
     group = parser.getgroup("windlass")
     group.addoption("--cassettes", choices=("replay", "once", "record"), default="replay", help=modes)
 
@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     """The recorded traffic of this test: `AsyncOpenAI(http_client=cassette.client())`.
 
-    It is in `cassettes/<file>/<test>.jsonl` beside the file of the test, without secrets. `pytest --cassettes=once`
-    records what is missing, `--cassettes=record` everything anew. The test fails if it makes a request that is not
-    there, or leaves a response.
+    It is stored without secrets in `cassettes/<file>/<test>.jsonl` beside the test file. `pytest --cassettes=once`
+    records missing cassettes, `--cassettes=record` records all of them again. The test fails if it makes a request that
+    is not on the cassette, or does not use a response.
     """
     from .cassettes import Cassette
 
@@ -47,7 +47,7 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
 def scripted_model() -> Iterator[Callable[..., ScriptedModel]]:
     """Makes scripted models: `scripted_model(calls("add", a=1), says("done"))`.
 
-    When the test is over, each must have used its whole script, and none may have been asked for more.
+    After the test, each must have used its whole script, and none may have been called more often.
     """
     from .models import ScriptedModel
 
@@ -64,7 +64,7 @@ def scripted_model() -> Iterator[Callable[..., ScriptedModel]]:
 
 @pytest.fixture
 def fake_clock() -> FakeClock:
-    """A clock on which time passes only when it is advanced: `Agent(clock=fake_clock)`."""
+    """A clock that moves only when it is advanced: `Agent(clock=fake_clock)`."""
     from .clocks import FakeClock
 
     return FakeClock()
@@ -72,7 +72,7 @@ def fake_clock() -> FakeClock:
 
 @pytest.fixture
 def recording_observer() -> RecordingObserver:
-    """An observer that keeps every fact: `agent.with_capability(recording_observer)`."""
+    """An observer that records every fact: `agent.with_capability(recording_observer)`."""
     from .observers import RecordingObserver
 
     return RecordingObserver()

@@ -1,4 +1,4 @@
-"""Whether the prefix of a session's requests holds, so that vendors can serve it from their caches."""
+"""Checks that the prefix of a session's requests is stable, so that vendors can serve it from their caches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 async def assert_prefix_stable(
     agent: Agent[Any, Any], session: str, *, allow: Collection[str] = ()
 ) -> tuple[Prefix, ...]:
-    """Fail if something broke the prefix of a session's requests, and name it, the step and the reason.
+    """Fail if anything broke the prefix of a session's requests; the error names the cause, the step and the reason.
 
-    `allow` has what is meant to break it: kinds (`"compaction"`, `"rewind"`, `"turn"` for parts that go with their
-    turn, …) and names of hooks or strategies. Parts of a step, and the feedback to a rejected reply, stand at the tail
+    `allow` has the intended breaks: kinds (`"compaction"`, `"rewind"`, `"turn"` for parts that disappear with their
+    turn, …) and names of hooks or strategies. Parts of a step, and the feedback on a rejected reply, are at the tail
     and break nothing.
     """
     allowed = {allow} if isinstance(allow, str) else set(allow)
     found = await agent.prefixes(session)
     broken = [one for one in found if one.broken is not None and not _allowed(one, allowed)]
     if broken:
-        lines = "\n".join(f"  {_said(prefix)}" for prefix in broken)
+        lines = "\n".join(f"  {_describe(prefix)}" for prefix in broken)
         raise AssertionError(f"the prefix of session {session!r} was broken:\n{lines}")
     return found
 
@@ -34,8 +34,8 @@ def _allowed(prefix: Prefix, allowed: set[str]) -> bool:
     return prefix.broken.kind in allowed or set(prefix.broken.by.split(", ")) <= allowed
 
 
-def _said(prefix: Prefix) -> str:
+def _describe(prefix: Prefix) -> str:
     assert prefix.broken is not None
-    by = repr(prefix.broken.by) if prefix.broken.by else "nobody known"
-    stayed = f"{prefix.stable:,} of {prefix.tokens:,} tokens stayed"
-    return f"step {prefix.step}: {by} ({prefix.broken.kind}): {prefix.broken.detail}; {stayed}"
+    by = repr(prefix.broken.by) if prefix.broken.by else "an unknown cause"
+    stable = f"{prefix.stable:,} of {prefix.tokens:,} tokens are stable"
+    return f"step {prefix.step}: {by} ({prefix.broken.kind}): {prefix.broken.detail}; {stable}"

@@ -1,4 +1,4 @@
-"""The scenes that `check_model` plays: what is asked, and what a vendor's wire has to say to it."""
+"""The scenes of `check_model`: a request, and what the vendor's wire must answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from windlass.messages import (
 )
 
 SceneEnding = Literal["ends", "breaks", "breaks off", "fails", "stalls"]
-"""How the answer ends: well, with a lost connection, too early, with an error in the stream, or not at all."""
+"""How the answer ends: normally, with a lost connection, too early, with an error in the stream, or never."""
 
 TEXT = "Hello, world."
 SIGNATURE = "c2lnbmVk"
@@ -50,11 +50,11 @@ SPENT = Usage(input=11, output=5)
 
 
 class Scene(Struct, frozen=True):
-    """One scene: what a model is asked, and what its vendor must say to that.
+    """One scene: a request, and what the vendor must answer.
 
-    `replies` are what has to come out, one for each time it is asked; the wire must say the same in the vendor's words
-    (with the error `message` where `error` says which one has to come out). Streamed texts and arguments should come in
-    several pieces. `streamed` tells in which way it will be asked.
+    `replies` are the expected replies, one for each request; the wire must say the same in the vendor's format. If
+    `error` is set, the wire must fail with `message`, and the model must raise that error. Streamed texts and arguments
+    should come in several pieces. `streamed` says whether the request will be streamed.
     """
 
     name: str
@@ -71,21 +71,21 @@ class Scene(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         return f"{self.name}, streamed" if self.streamed else self.name
 
     def ways(self) -> list[Scene]:
-        """The scene whole and streamed, as far as it can be either."""
+        """The scene whole and streamed, unless it is for one of them only."""
         return [replace(self, streamed=way == "streamed") for way in ("whole", "streamed") if self.only in (None, way)]
 
 
 def said(*parts: Part, finish: str = "stop", usage: Usage = SPENT) -> ModelReply:
-    """What a model says."""
+    """A model's reply."""
     return ModelReply(Message("assistant", parts), usage, finish)
 
 
 def asking(text: str = "Say hello.", **fields: Any) -> ModelRequest:
-    """A request with one message. What is in it cannot be changed."""
+    """An immutable request with one message."""
     return ModelRequest("You are a parrot.", Messages([user(text)]), (WEATHER,), **fields)
 
 
@@ -97,12 +97,12 @@ WEATHER = ToolSpec(
 
 
 def weather(city: str, number: int = 1) -> ToolCallPart:
-    """A call of the tool."""
+    """A call of the weather tool."""
     return ToolCallPart("weather", f'{{"city": "{city}"}}', vendor_id=f"call_{number}")
 
 
 def _conversation() -> ModelRequest:
-    """One with calls and results, and with things that other vendors said."""
+    """A request with calls and results, and with parts of other vendors."""
     calls = (
         ToolCallPart("weather", '{"city": "Paris"}', id="s/1/0", vendor_id="foreign|id/1"),
         ToolCallPart("weather", '{"city": "Rome"}', id="s/1/1"),

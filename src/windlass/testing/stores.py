@@ -1,4 +1,4 @@
-"""What every store must keep to, as checks that a third party can run: `await check_store(make)`."""
+"""Checks for stores, which third parties can run on their own: `await check_store(make)`."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ LONE = "lone \ud800 surrogate, \0 and \udfff"
 
 
 class StoreReport(Struct, frozen=True):
-    """What came of the checks of one store: those it passed, why it failed others, and what could not be checked."""
+    """The result of `check_store`: the checks that passed, why others failed, and which were skipped."""
 
     passed: tuple[str, ...]
     failed: dict[str, str]
     skipped: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"the store fails {len(self.failed)} of {len(self.passed) + len(self.failed)} checks"]
-        lines += [f"- {check}: {why}" for check, why in self.failed.items()]
-        return "\n".join(lines)
+        count = len(self.passed) + len(self.failed)
+        result = f"fails {len(self.failed)} of {count} checks" if self.failed else f"passes all {count} checks"
+        return "\n".join([f"the store {result}", *[f"- {check}: {why}" for check, why in self.failed.items()]])
 
 
 class StoreFailed(AssertionError):
-    """A store does not keep to what every store must.
+    """A store fails a check of `check_store`.
 
-    `report.failed` says for each check that failed why it did.
+    `report.failed` has the reason for each failed check.
     """
 
     def __init__(self, message: str, *, report: StoreReport) -> None:
@@ -74,28 +74,30 @@ async def check_store(
     tamper: Callable[[str], object] | None = None,
     cut: Callable[[str], object] | None = None,
 ) -> StoreReport:
-    """Check a store; raise `StoreFailed`, an AssertionError that lists all it fails.
+    """Check a store. Raises `StoreFailed`, an AssertionError that lists all failures.
 
-    `make`, plain or async, opens the same storage each time it is called: one of the checks' own, for they prune and
-    erase. Of a store that is not `durable` it returns the same object, which is closed only at the end. `tamper`, plain
-    or async, changes something in the middle of the log of a session behind the store's back, and `cut` takes its last
-    batch away; without them, it is not checked whether that is found.
+    `make`, plain or async, opens the same storage each time it is called. Use a storage for the checks alone, because
+    they prune and erase. For a store that is not `durable`, `make` returns the same object, which is closed only at the
+    end. `tamper`, plain or async, changes the middle of a session's log behind the store's back, and `cut` removes its
+    last batch; without them, the checks that the store detects this are skipped.
 
-    - *the log*: batches are kept whole and in order, whatever they hold; windows of it can be read
-    - *versions*: of those who append at the same length one wins, be it tasks, threads or several stores
-    - *the inbox*: a key is taken once; what the log says was taken is gone; an append tells whether there is something
-    - *sessions*: they can be found, their open questions listed, what is transient pruned, and all of it erased
-    - *the chain*: it can be followed, also after pruning
-    - *opening*: it can be closed and opened again, used by several stores at once, from any thread and any loop
+    - *the log*: batches are stored whole and in order, whatever they contain; any part of a log can be read
+    - *versions*: of several appends at the same length one wins, whether by tasks, threads or several stores
+    - *the inbox*: a key is accepted once; entries that the log says were taken are gone; an append returns whether
+      entries wait
+    - *sessions*: they can be found and erased, their open questions listed, and their transient parts pruned
+    - *the chain*: it can be verified, also after pruning
+    - *opening*: the storage can be closed and reopened, and used by several stores at once, from any thread and any
+      event loop
     """
     bench = StoreBench(make, durable, tamper, cut)
     passed, failed, skipped = list[str](), dict[str, str](), list[str]()
-    for name, (made, needs) in CHECKS.items():
+    for name, (run, needs) in CHECKS.items():
         if needs is not None and not getattr(bench, needs):
             skipped.append(name)
             continue
         try:
-            await made(bench)
+            await run(bench)
         except Exception as error:
             failed[name] = str(error) if type(error) is AssertionError else f"{type(error).__name__}: {error}"
         else:
@@ -110,7 +112,7 @@ async def check_store(
 
 
 class StoreBench:
-    """What the checks are made with: the same storage, opened as often as they like, and ids that nobody has used."""
+    """Opens the storage for the checks, as often as they need, and makes unused ids."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class StoreBench:
         return store
 
     async def close(self, *, for_good: bool = False) -> None:
-        """Close what a check has opened; what does not outlive its closing is kept for the next check."""
+        """Close the stores that a check has opened; a store that is not durable stays open for the next check."""
         if self.durable or for_good:
             for store in self.opened:
                 await store.close()
@@ -144,15 +146,15 @@ class StoreBench:
 
 
 CHECKS: dict[str, tuple[Check, str | None]] = {}
-"""The checks by their names, each with what the bench must have for it."""
+"""The checks by name, each with the attribute of the bench that it needs."""
 
 
 def check(needs: str | None = None) -> Callable[[Check], Check]:
-    """Add a check; its name says what must hold."""
+    """Add a check; the name of its function says what must hold."""
 
-    def add(made: Check) -> Check:
-        CHECKS[made.__name__.strip("_").replace("_", " ")] = made, needs
-        return made
+    def add(run: Check) -> Check:
+        CHECKS[run.__name__.strip("_").replace("_", " ")] = run, needs
+        return run
 
     return add
 
@@ -169,21 +171,21 @@ def _short(value: Any) -> str:
 
 
 async def refused(append: Awaitable[Any], session: str, what: str) -> None:
-    """Fail unless it raises SessionConflict, and names the session."""
+    """Fail unless it raises SessionConflict with the session's name."""
     try:
         await append
     except SessionConflict as error:
-        same(error.session, session, f"the session that the refusal of {what} names")
+        same(error.session, session, f"the session that the error of {what} names")
     else:
         raise AssertionError(f"{what} was not refused with SessionConflict")
 
 
 async def reads(store: Store, session: str, wanted: Sequence[Record], start: int = 0) -> None:
-    same(list(await store.read(session, start)), list(wanted), f"what is read from {start} on")
+    same(list(await store.read(session, start)), list(wanted), f"the records from {start} on")
 
 
 async def in_threads(works: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Each in a thread with a loop of its own, all at once; what they returned or raised."""
+    """Run each in its own thread and event loop, all at once; returns their results or exceptions."""
     together = [asyncio.to_thread(asyncio.run, work()) for work in works]
     return list(await asyncio.gather(*together, return_exceptions=True))
 
@@ -192,7 +194,7 @@ async def in_threads(works: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 
 
 @check()
-async def _what_is_appended_is_read_in_its_order(bench: StoreBench) -> None:
+async def _records_are_read_in_the_order_in_which_they_were_appended(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     log: list[Record] = [OPENED]
     await store.append(session, log, 0)
@@ -204,7 +206,7 @@ async def _what_is_appended_is_read_in_its_order(bench: StoreBench) -> None:
 
 
 @check()
-async def _reading_starts_where_it_is_told(bench: StoreBench) -> None:
+async def _a_log_can_be_read_from_any_position(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     log: list[Record] = [SlotSet(slot=str(number), value=number) for number in range(7)]
     for start, end in ((0, 3), (3, 4), (4, 7)):
@@ -214,7 +216,7 @@ async def _reading_starts_where_it_is_told(bench: StoreBench) -> None:
 
 
 @check()
-async def _a_session_that_nobody_wrote_is_empty(bench: StoreBench) -> None:
+async def _an_unknown_session_is_empty(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await reads(store, session, [])
     same(list(await store.batches(session)), [], "its batches")
@@ -272,7 +274,7 @@ async def _odd_texts_come_back(bench: StoreBench) -> None:
     await store.append(session, log, 0)
     await reads(store, session, log)
     same(list(await store.approvals(session)), [(session, asked)], "an open question")
-    same([info.session for info in await store.find(search=session)], [session], "what is found")
+    same([info.session for info in await store.find(search=session)], [session], "the sessions found")
 
 
 @check()
@@ -297,7 +299,7 @@ async def _sessions_are_apart_whatever_their_ids(bench: StoreBench) -> None:
 
 
 @check()
-async def _what_was_written_or_read_can_be_changed_without_changing_the_log(bench: StoreBench) -> None:
+async def _changing_a_list_that_was_written_or_read_does_not_change_the_log(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     batch: list[Record] = [OPENED]
     await store.append(session, batch, 0)
@@ -312,7 +314,7 @@ async def _what_was_written_or_read_can_be_changed_without_changing_the_log(benc
 
 
 @check()
-async def _of_many_who_append_at_once_one_wins(bench: StoreBench) -> None:
+async def _of_many_appends_at_once_one_wins(bench: StoreBench) -> None:
     stores, session = [await bench.open() for _ in range(3)], bench.id()
     for length in range(4):
         appends = [
@@ -326,7 +328,7 @@ async def _of_many_who_append_at_once_one_wins(bench: StoreBench) -> None:
 
 
 @check()
-async def _of_many_threads_that_append_at_once_one_wins(bench: StoreBench) -> None:
+async def _of_many_appends_from_threads_one_wins(bench: StoreBench) -> None:
     stores, session = [await bench.open() for _ in range(2)], bench.id()
 
     def appending(length: int, number: int) -> Callable[[], Coroutine[Any, Any, Any]]:
@@ -345,18 +347,18 @@ async def _append(store: Store, session: str, batch: Sequence[Record], expected:
 
 def _one_won(results: Sequence[Any]) -> None:
     others = [result for result in results if not isinstance(result, bool)]
-    same(len(results) - len(others), 1, "how many appended at the same length")
+    same(len(results) - len(others), 1, "how many appends at the same length succeeded")
     wrong = [repr(other) for other in others if not isinstance(other, SessionConflict)]
     same(wrong, [], "what the others got instead of SessionConflict")
 
 
 @check()
-async def _who_wrote_last_does_not_matter_but_the_length_does(bench: StoreBench) -> None:
+async def _any_store_may_append_at_the_right_length(bench: StoreBench) -> None:
     first, second, session = await bench.open(), await bench.open(), bench.id()
     await first.append(session, [OPENED], 0)
     await first.append(session, [ADDED], 1)
     await second.append(session, [Resumed(at=1.0)], 2)
-    await refused(first.append(session, [ADDED], 2), session, "an append of one who was overtaken")
+    await refused(first.append(session, [ADDED], 2), session, "an append by a store that was overtaken")
     await second.append(session, [ADDED], 3)
     await reads(first, session, [OPENED, ADDED, Resumed(at=1.0), ADDED])
     await first.append(session, [ADDED], 4)
@@ -380,7 +382,7 @@ async def _write_threes(store: Store, session: str) -> None:
 
 
 @check()
-async def _whoever_is_cancelled_in_an_append_finds_out_by_reading(bench: StoreBench) -> None:
+async def _after_a_cancelled_append_the_log_has_all_of_it_or_nothing(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     length = 0
     for pauses in (0, 1, 2, 3, 5, 8, 13, 21):
@@ -400,7 +402,7 @@ async def _whoever_is_cancelled_in_an_append_finds_out_by_reading(bench: StoreBe
 async def _a_batch_that_cannot_be_encoded_leaves_nothing_behind(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await store.append(session, [OPENED], 0)
-    batches: list[list[Record]] = [[ADDED], [ADDED, SlotSet(slot="bad", value=_Unspeakable())], [ADDED, ADDED]]
+    batches: list[list[Record]] = [[ADDED], [ADDED, SlotSet(slot="bad", value=_Unencodable())], [ADDED, ADDED]]
     names = [session, bench.id(), bench.id()]
     appends = [
         store.append(name, batch, 1 if name is session else 0) for name, batch in zip(names, batches, strict=True)
@@ -413,7 +415,7 @@ async def _a_batch_that_cannot_be_encoded_leaves_nothing_behind(bench: StoreBenc
     await store.append(names[1], [OPENED], 0)
 
 
-class _Unspeakable:
+class _Unencodable:
     def __str__(self) -> str:
         raise ValueError("it cannot be encoded")
 
@@ -424,7 +426,7 @@ class _Unspeakable:
 
 
 @check()
-async def _an_inbox_takes_a_key_once_and_keeps_the_order(bench: StoreBench) -> None:
+async def _an_inbox_accepts_a_key_once_and_keeps_the_order(bench: StoreBench) -> None:
     store, session, other = await bench.open(), bench.id(), bench.id()
     same(await store.put(session, "k2", "steer", "two"), True, "what the first put returns")
     same(await store.put(session, "k1", "cancel", "one"), True, "what the second put returns")
@@ -437,7 +439,7 @@ async def _an_inbox_takes_a_key_once_and_keeps_the_order(bench: StoreBench) -> N
 
 
 @check()
-async def _of_many_who_put_the_same_key_one_wins(bench: StoreBench) -> None:
+async def _of_many_puts_of_the_same_key_one_wins(bench: StoreBench) -> None:
     stores, session = [await bench.open() for _ in range(2)], bench.id()
     puts = [stores[number % 2].put(session, "key", "steer", number) for number in range(10)]
     same(sorted(await asyncio.gather(*puts)), [False] * 9 + [True], "what they return")
@@ -445,25 +447,29 @@ async def _of_many_who_put_the_same_key_one_wins(bench: StoreBench) -> None:
 
 
 @check()
-async def _an_append_tells_whether_the_inbox_has_something(bench: StoreBench) -> None:
+async def _an_append_returns_whether_the_inbox_has_entries(bench: StoreBench) -> None:
     store, session, other = await bench.open(), bench.id(), bench.id()
-    same(await store.append(session, [OPENED], 0), False, "what it returns while there is nothing")
+    same(await store.append(session, [OPENED], 0), False, "what it returns while the inbox is empty")
     await store.put(session, "k1", "steer", "one")
     await store.put(session, "k2", "steer", "two")
-    same(await store.append(session, [ADDED], 1), True, "what it returns when there is something")
-    same(await store.append(session, [], 2), True, "what an empty one returns when there is something")
+    same(await store.append(session, [ADDED], 1), True, "what it returns when the inbox has entries")
+    same(await store.append(session, [], 2), True, "what an empty append returns when the inbox has entries")
     same(await store.append(other, [OPENED], 0), False, "what it returns for another session")
-    same(await store.append(session, [InboxTaken(key="k1", entry="steer")], 2), True, "what it returns for the rest")
+    same(
+        await store.append(session, [InboxTaken(key="k1", entry="steer")], 2),
+        True,
+        "what it returns when an entry is left",
+    )
     same([key for key, _, _ in await store.take(session, ())], ["k2"], "what is left")
     taken = [ADDED, InboxTaken(key="k2", entry="steer")]
-    same(await store.append(session, taken, 3), False, "what it returns when all has been taken")
+    same(await store.append(session, taken, 3), False, "what it returns when all entries were taken")
     same(list(await store.take(session, ())), [], "what is left in the end")
     same(await store.put(session, "k1", "steer", "one"), False, "what a put of a key that was taken returns")
     same(await store.append(session, [ADDED], 5), False, "what it returns afterwards")
 
 
 @check()
-async def _an_entry_that_came_before_its_session_is_there(bench: StoreBench) -> None:
+async def _an_entry_may_come_before_its_session(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await store.put(session, "early", "steer", "hello")
     same(await store.append(session, [OPENED], 0), True, "what the first append returns")
@@ -471,7 +477,7 @@ async def _an_entry_that_came_before_its_session_is_there(bench: StoreBench) -> 
 
 
 @check()
-async def _the_inbox_keeps_whatever_json_can_hold(bench: StoreBench) -> None:
+async def _the_inbox_stores_any_json_value(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     values = [*PLAIN, LONE, {"text": LONE}, "x" * 1_000_000]
     for number, value in enumerate(values):
@@ -491,15 +497,15 @@ async def _every_reader_of_every_session_has_its_own_cursor(bench: StoreBench) -
     found = [await store.cursor(session, "audit"), await store.cursor(session, "other")]
     same(found, [5, 1], "the cursors of the session")
     same(await store.cursor(other, "audit"), 7, "the cursor of the other session")
-    same(await store.cursor(other, "other"), 0, "a cursor that nobody set")
+    same(await store.cursor(other, "other"), 0, "a cursor that was never set")
 
 
 @check()
 async def _a_cursor_is_moved_only_from_where_it_is_expected(bench: StoreBench) -> None:
     store, other, session = await bench.open(), await bench.open(), bench.id()
-    same(await store.advance(session, "audit", 3, 1), False, "an advance from 1 of a cursor that nobody set")
+    same(await store.advance(session, "audit", 3, 1), False, "an advance from 1 of a cursor that was never set")
     same(await store.cursor(session, "audit"), 0, "the cursor after that")
-    same(await store.advance(session, "audit", 3, 0), True, "an advance from 0 of a cursor that nobody set")
+    same(await store.advance(session, "audit", 3, 0), True, "an advance from 0 of a cursor that was never set")
     same(await other.advance(session, "audit", 4, 0), False, "an advance from 0 of a cursor that is at 3")
     same(await other.advance(session, "audit", 5, 3), True, "an advance from where the cursor is")
     same(await store.advance(session, "audit", 6, 3), False, "an advance from where the cursor was before")
@@ -509,7 +515,7 @@ async def _a_cursor_is_moved_only_from_where_it_is_expected(bench: StoreBench) -
 
 
 @check()
-async def _a_store_names_the_sessions_that_a_reader_has_not_read_to_the_end(bench: StoreBench) -> None:
+async def _a_store_lists_the_sessions_that_a_reader_has_not_read_to_the_end(bench: StoreBench) -> None:
     store = await bench.open()
     reader, sessions = bench.id("reader"), [bench.id() for _ in range(4)]
     for session in sessions:
@@ -518,20 +524,20 @@ async def _a_store_names_the_sessions_that_a_reader_has_not_read_to_the_end(benc
     async def found() -> list[str]:
         return [info.session for info in await store.behind(reader) if info.session in sessions]
 
-    same(await found(), sessions, "the sessions of which it has read nothing")
+    same(await found(), sessions, "the sessions that it has not read at all")
     await store.advance(sessions[0], reader, 1)
     await store.erase(sessions[1])
     same(await found(), sessions[2:], "the sessions without the one it has read and the one that was erased")
     await store.append(sessions[0], [ENDED], 1)
-    same(await found(), [sessions[0], *sessions[2:]], "the sessions with the one that went on")
+    same(await found(), [sessions[0], *sessions[2:]], "the sessions with the one that got another record")
     (info,) = [info for info in await store.behind(reader) if info.session == sessions[0]]
-    same((info.status, info.records), ("ended", 2), "what it says of that one")
+    same((info.status, info.records), ("ended", 2), "the status and length of that one")
 
 
 @check()
 async def _a_pipeline_is_kept_under_its_hash(bench: StoreBench) -> None:
     store, other, digest = await bench.open(), await bench.open(), bench.id("digest")
-    same(await store.pipeline(digest), None, "one that nobody put")
+    same(await store.pipeline(digest), None, "a pipeline that was never put")
     await store.put_pipeline(digest, b'{"hooks":[]}\0\xff')
     await other.put_pipeline(digest, b'{"hooks":[]}\0\xff')
     same(await other.pipeline(digest), b'{"hooks":[]}\0\xff', "the pipeline")
@@ -550,12 +556,12 @@ def _started(text: str, at: float) -> list[Record]:
 
 async def _found(store: Store, session: str) -> SessionInfo:
     found = [info for info in await store.find(search=session) if info.session == session]
-    same(len(found), 1, f"how often find has session {session!r}")
+    same(len(found), 1, f"how often find lists session {session!r}")
     return found[0]
 
 
 @check()
-async def _find_says_what_becomes_of_a_session(bench: StoreBench) -> None:
+async def _find_reports_the_status_of_a_session(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     batches: list[tuple[str, list[Record]]] = [
         ("running", _started("the title", 1000.0)),
@@ -593,7 +599,7 @@ async def _sessions_are_found_by_id_title_agent_and_status(bench: StoreBench) ->
     same(await found(f"{stem}%"), [], "what is found by a text with a wildcard at its end")
     same(set(names) <= set(await found("CHECKER")), True, "whether they are found by their agent")
     same(await found(stem, status="open"), [names[0]], "what is found by status")
-    same(await found(stem, status="ended"), [], "what is found by a status that none has")
+    same(await found(stem, status="ended"), [], "what is found by a status that no session has")
     same(await found(stem, limit=2), [names[4], names[3]], "what is found with a limit")
     same(await found(stem, limit=0), [], "what is found with a limit of 0")
 
@@ -608,19 +614,23 @@ async def _open_questions_are_listed_until_they_are_answered_or_the_turn_ends(be
     same(list(await store.approvals(session)), [(session, ask) for ask in asks], "the questions, as they were asked")
     everywhere = await store.approvals()
     same([item for item in everywhere if item[0] in (session, other)].count((other, _asked("c2", "Other?"))), 1,
-         "how often the question of another session is among all")  # fmt: skip
+         "how often the question of another session is listed")  # fmt: skip
     await store.append(session, [Answered(id="c10", answer=Approve(), digest="d")], 7)
     same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after an answer")
     passing = [_asked("c7"), Answered(id="c7", answer=Approve(), digest="d")]
     await store.append(session, passing, 8)
-    same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after one in passing")
+    same(
+        [ask.id for _, ask in await store.approvals(session)],
+        ["c2", "c1"],
+        "the questions after one was asked and answered in the same batch",
+    )
     await store.append(session, [TurnEnded(outcome=Completed(), at=3.0)], 10)
     same(list(await store.approvals(session)), [], "the questions after the turn")
     same([ask.id for _, ask in await store.approvals(other)], ["c2"], "the questions of the other session")
 
 
 def _turn(at: float, *, ended: bool = True) -> list[Record]:
-    """A turn with something transient and something durable in it."""
+    """A turn with a transient and a durable injection."""
     log: list[Record] = [
         *_started("t", at),
         Injected(parts=(TextPart("transient"),), hook="recall"),
@@ -630,7 +640,7 @@ def _turn(at: float, *, ended: bool = True) -> list[Record]:
 
 
 @check()
-async def _pruning_drops_what_is_transient_and_never_touches_open_turns(bench: StoreBench) -> None:
+async def _pruning_drops_transient_parts_and_never_touches_open_turns(bench: StoreBench) -> None:
     store = await bench.open()
     old, running, suspended, recent = bench.id("old"), bench.id("running"), bench.id("suspended"), bench.id("recent")
     logs = {
@@ -720,30 +730,30 @@ async def _a_link_depends_on_all_before_it(bench: StoreBench) -> None:
         await store.append(session, [first], 0)
         await store.append(session, [ADDED], 1)
         heads.append((await store.verify(session)).head)
-    same(heads[0] == heads[1], False, "whether other beginnings lead to the same head")
+    same(heads[0] == heads[1], False, "whether different first batches lead to the same head")
 
 
 @check("tamper")
-async def _what_was_tampered_with_is_found(bench: StoreBench) -> None:
+async def _tampering_is_detected(bench: StoreBench) -> None:
     assert bench.tamper is not None
-    await _is_found(bench, bench.tamper)
+    await _is_detected(bench, bench.tamper)
 
 
 @check("cut")
-async def _a_log_that_was_cut_short_is_found(bench: StoreBench) -> None:
+async def _a_truncated_log_is_detected(bench: StoreBench) -> None:
     assert bench.cut is not None
-    store, session = await _is_found(bench, bench.cut)
+    store, session = await _is_detected(bench, bench.cut)
     left = await store.read(session)
     same(len(left), 2, "how many records are left")
     try:
         await (await bench.open()).append(session, [ADDED], len(left))
     except (StoreError, SessionConflict):
         return
-    raise AssertionError("it was gone on with as if nothing were missing")
+    raise AssertionError("the store appended to it as if nothing were missing")
 
 
-async def _is_found(bench: StoreBench, damage: Callable[[str], object]) -> tuple[Store, str]:
-    """Fail unless `verify` sees what was done to a session, and nothing wrong with another."""
+async def _is_detected(bench: StoreBench, damage: Callable[[str], object]) -> tuple[Store, str]:
+    """Fail unless `verify` detects the damage to a session, and accepts another session."""
     store, session, other = await bench.open(), bench.id(), bench.id()
     for name in (session, other):
         for length in range(3):
@@ -758,14 +768,14 @@ async def _is_found(bench: StoreBench, damage: Callable[[str], object]) -> tuple
     except StoreError as error:
         same(session in str(error), True, "whether the error names the session")
         return store, session
-    raise AssertionError("verify found nothing")
+    raise AssertionError("verify did not detect it")
 
 
 # ---------------------------------------------------------------- opening, threads, loops
 
 
 @check("durable")
-async def _what_was_acknowledged_is_there_after_closing(bench: StoreBench) -> None:
+async def _acknowledged_records_survive_closing(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await store.append(session, [*_started("t", 10.0), _asked("c1")], 0)
     await store.put(session, "k1", "steer", {"a": 1})
@@ -784,7 +794,7 @@ async def _what_was_acknowledged_is_there_after_closing(bench: StoreBench) -> No
 
 
 @check()
-async def _another_store_sees_what_was_acknowledged(bench: StoreBench) -> None:
+async def _another_store_sees_acknowledged_records(bench: StoreBench) -> None:
     first, second, session = await bench.open(), await bench.open(), bench.id()
     for length in range(10):
         await (first if length % 2 else second).append(session, [ADDED], length)
@@ -827,14 +837,14 @@ async def _fifty_sessions_can_be_written_from_several_threads(bench: StoreBench)
     def writing(start: int) -> Callable[[], Coroutine[Any, Any, Any]]:
         return lambda: write(names[start::5], stores[start % 2])
 
-    same(await in_threads([writing(start) for start in range(5)]), [None] * 5, "what became of five threads")
+    same(await in_threads([writing(start) for start in range(5)]), [None] * 5, "the results of five threads")
     for name in names:
         await reads(stores[0], name, [SlotSet(slot=name, value=length) for length in range(5)])
         await stores[1].verify(name)
 
 
 @check()
-async def _it_can_be_used_from_one_loop_after_the_other(bench: StoreBench) -> None:
+async def _it_can_be_used_from_several_event_loops(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     for length in range(3):
         (result,) = await in_threads([lambda length=length: _append(store, session, [ADDED], length)])  # type: ignore[misc]

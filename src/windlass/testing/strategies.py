@@ -53,21 +53,21 @@ texts: st.SearchStrategy[str] = st.text(max_size=12)
 integers: st.SearchStrategy[int] = st.integers(-(2**63), 2**63 - 1)
 floats: st.SearchStrategy[float] = st.floats(allow_nan=False, allow_infinity=False)
 keys: st.SearchStrategy[str] = st.text("abcxyz_", min_size=1, max_size=4)
-"""Keys of free data. None of them is a word of ours, so that a test may tell free data from structure."""
+"""Keys of free data. None of them is a field name of Windlass, so that tests can tell free data from structure."""
 
 plain_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | integers | floats | texts,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2),
     max_leaves=4,
 )
-"""What JSON can hold."""
+"""Values that JSON can represent."""
 
 
 # ---------------------------------------------------------------- anything of a type
 
 
 def asks(*, lasting: bool = False) -> st.SearchStrategy[Ask]:
-    """Questions. A `lasting` one can be answered by anybody, at any time and anywhere, if only by a rejection."""
+    """Questions. A `lasting` question never expires, has no approvers and can always be rejected."""
     allow = st.lists(st.sampled_from(ANSWER_KINDS), min_size=1, unique=True).map(tuple)
     return st.builds(
         _ask,
@@ -79,11 +79,11 @@ def asks(*, lasting: bool = False) -> st.SearchStrategy[Ask]:
     )
 
 
-def _ask(**given: Any) -> Ask:
+def _ask(**fields: Any) -> Ask:
     """A question whose default is an answer it allows."""
-    if "approve" not in given["allow"]:
-        given["default"] = "reject"
-    return Ask(**given)
+    if "approve" not in fields["allow"]:
+        fields["default"] = "reject"
+    return Ask(**fields)
 
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -110,7 +110,7 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """The values of a type of ours, derived from the type: a field or a kind that is new is covered at once."""
+    """Values of any type of Windlass, derived from the type, so that new fields and kinds are included."""
     return _derived(annotation)
 
 
@@ -143,7 +143,7 @@ def parts() -> st.SearchStrategy[Part]:
 
 
 def messages() -> st.SearchStrategy[Message]:
-    """Messages of any role with any parts: what a log can hold, not what makes sense in a conversation."""
+    """Messages of any role with any parts: valid in a log, but not always sensible in a conversation."""
     return values_of(Message)
 
 
@@ -163,7 +163,7 @@ def resolutions() -> st.SearchStrategy[AnyResolution]:
 
 
 def outcomes() -> st.SearchStrategy[Completed | Stopped | Failed | Cancelled]:
-    """How turns end."""
+    """Outcomes of turns, of every kind."""
     return values_of(Completed | Stopped | Failed | Cancelled)
 
 
@@ -171,21 +171,21 @@ def outcomes() -> st.SearchStrategy[Completed | Stopped | Failed | Cancelled]:
 
 
 def arguments_for(tool: Tool[..., Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Arguments for a tool that fit its schema, as far as that names plain types."""
+    """Arguments for a tool that match its schema, as far as the schema uses plain types."""
     schema = tool.spec.schema
-    given: Mapping[str, Any] = schema.get("properties", {})
+    properties: Mapping[str, Any] = schema.get("properties", {})
     required = set(schema.get("required", ()))
     return st.fixed_dictionaries(
-        {name: _fitting(of) for name, of in given.items() if name in required},
-        optional={name: _fitting(of) for name, of in given.items() if name not in required},
+        {name: _values_for(of) for name, of in properties.items() if name in required},
+        optional={name: _values_for(of) for name, of in properties.items() if name not in required},
     )
 
 
-def _fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+def _values_for(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     if "enum" in schema:
         return st.sampled_from(list(schema["enum"]))
     if "anyOf" in schema:
-        return st.one_of([_fitting(member) for member in schema["anyOf"]])
+        return st.one_of([_values_for(member) for member in schema["anyOf"]])
     kinds: dict[str, st.SearchStrategy[Any]] = {
         "string": texts,
         "integer": st.integers(schema.get("minimum", -1000), schema.get("maximum", 1000)),
@@ -194,14 +194,14 @@ def _fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         "null": st.none(),
     }
     if schema.get("type") == "array":
-        return st.lists(_fitting(schema.get("items", {})), max_size=3)
+        return st.lists(_values_for(schema.get("items", {})), max_size=3)
     return kinds.get(str(schema.get("type")), plain_values)
 
 
 def scripted(tools: Iterable[Any] = (), *, wrong: bool = True) -> st.SearchStrategy[Scripted]:
     """Replies for a `ScriptedModel`: text in chunks, with and without thinking, and calls of the tools.
 
-    `wrong` ones call tools that are not there, or with arguments that do not fit or are no JSON.
+    With `wrong`, some call unknown tools, or use arguments that do not match or are not JSON.
     """
     made = list(toolset(tools).values())
     spoken = st.builds(
@@ -225,7 +225,7 @@ def scripted(tools: Iterable[Any] = (), *, wrong: bool = True) -> st.SearchStrat
 
 
 def replies(tools: Iterable[Any] = (), *, wrong: bool = False) -> st.SearchStrategy[ModelReply]:
-    """Replies as a model may give them: text, thinking, and calls of the tools."""
+    """Replies of a model: text, thinking, and calls of the tools."""
     return scripted(tools, wrong=wrong).map(lambda said: said.reply)
 
 
@@ -251,7 +251,7 @@ def scripts(
 
 
 def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStrategy[Any]:
-    """What a gate on an event may answer: one of the decisions it takes, or None. See `asks` for `lasting`."""
+    """Answers of a gate on an event: one of the decisions that the event accepts, or None. See `asks` for `lasting`."""
     few = st.sampled_from(["", "a", "b", "c"])
     made: dict[Any, st.SearchStrategy[Any]] = {
         Deny: st.builds(Deny, few),
@@ -276,9 +276,9 @@ def hook_sets(
     max_size: int = 5,
     failing: bool = True,
 ) -> st.SearchStrategy[HookSet]:
-    """Sets of hooks that may be installed on any agent: `hook_set.install(agent)`. They always do the same.
+    """Sets of deterministic hooks for any agent: `hook_set.install(agent)`.
 
-    All verbs, on any of the events (None: all there are), in any of the bands, of any priority, some only for some of
+    They use all verbs, any of the events (None: all events), any of the bands and any priority; some match only some of
     the tools. With `failing`, some gates and rewrites raise. Without the guard band a set is a capability.
     """
     events = EVENTS if events is None else events
@@ -321,7 +321,7 @@ def _combined(event: type[AnyEvent]) -> st.SearchStrategy[PlannedHook]:
 
 
 def _placed(hook: PlannedHook, bands: Sequence[str], tools: Sequence[str]) -> st.SearchStrategy[PlannedHook]:
-    """The same hook, put somewhere."""
+    """The same hook in any of the bands, with any options."""
     options: dict[str, st.SearchStrategy[Any]] = {}
     if hook.verb == "observe":
         options = {"wait": st.booleans()}
@@ -339,5 +339,5 @@ def _placed(hook: PlannedHook, bands: Sequence[str], tools: Sequence[str]) -> st
 
 @st.composite
 def _sets(draw: st.DrawFn, planned: st.SearchStrategy[list[PlannedHook]]) -> HookSet:
-    """Hooks with names of their own. It is drawn, not mapped, so that a failing test shows the set itself."""
+    """Hooks with unique names. Drawn rather than mapped, so that a failing test shows the set itself."""
     return HookSet(tuple(replace(hook, name=f"{hook.verb}{at}") for at, hook in enumerate(draw(planned), 1)))

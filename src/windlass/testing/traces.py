@@ -1,4 +1,4 @@
-"""What the hooks did: a trace of events, hooks and answers that can be compared between two ways of running."""
+"""A trace of events, hooks and answers, to compare what hooks did in two ways of running a turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HookTrace:
         return [row for row in self.rows if row[0] == event]
 
     def diff(self, other: HookTrace, mine: str = "this", others: str = "the other") -> str:
-        """What differs, line by line: `-` is only in this one, `+` only in the other. Nothing if they are the same."""
+        """The differences, line by line: `-` is only in this one, `+` only in the other. Empty if they are equal."""
         lines = difflib.unified_diff(repr(self).splitlines(), repr(other).splitlines(), mine, others, lineterm="")
         return "\n".join(lines)
 
@@ -45,9 +45,9 @@ class HookTrace:
 
 
 def assert_same(one: HookTrace, other: HookTrace, *, names: tuple[str, str] = ("one", "other")) -> None:
-    """Fail unless two traces are the same, and show what differs."""
+    """Fail unless two traces are equal, and show the differences."""
     if one != other:
-        raise AssertionError(f"the hooks did not do the same:\n{one.diff(other, *names)}")
+        raise AssertionError(f"the hooks did different things:\n{one.diff(other, *names)}")
 
 
 def _rows(record: Record) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Every way of running one and the same turn, to see that hooks, transcript and outcome do not depend on it."""
+"""Runs the same turn in every possible way, to check that hooks, transcript and outcome do not depend on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 20
 
 
 class Lived(Struct, frozen=True):
-    """A turn as it was lived through in one way: its session, its log, and how often it was resumed."""
+    """A turn that was run in one way: its session, its log, and how often it was resumed."""
 
     session: str
     log: Sequence[Record]
@@ -34,33 +34,33 @@ class Lived(Struct, frozen=True):
 
     @property
     def trace(self) -> HookTrace:
-        """What the hooks did."""
+        """The trace of the hooks."""
         return HookTrace(self.log)
 
     @property
     def state(self) -> State:
-        """What the log folds to."""
+        """The state that the log folds to."""
         return fold(self.session, self.log)
 
     @property
     def story(self) -> dict[str, str]:
-        """How it ended and what was said, with nothing in it that may differ between two ways of running."""
+        """The outcome, text, messages, questions and slots, without details that may differ between ways of running."""
         state = self.state
         outcome = state.outcome
         if isinstance(outcome, Suspended):
             outcome = outcome.replace(active=0.0, at=0.0, waiting_for=())
-        told = {
+        story = {
             "outcome": outcome,
             "text": state.text,
             "messages": list(state.messages),
             "waiting for": [(asked.id, asked.question) for asked in state.waiting],
             "slots": dict(state.slots),
         }
-        return {name: repr(value).replace(self.session, SESSION) for name, value in told.items()}
+        return {name: repr(value).replace(self.session, SESSION) for name, value in story.items()}
 
 
 def agreeable(asked: Asked) -> AnyResolution:
-    """Yes to every question, as far as it allows that; from somebody who may say so."""
+    """Approve a question if it allows that, else answer as positively as possible, as one of its approvers."""
     by = asked.approvers[0] if asked.approvers else None
     if "approve" in asked.allow:
         return Approve(by)
@@ -72,28 +72,28 @@ def agreeable(asked: Asked) -> AnyResolution:
 async def run_everywhere(
     factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable, scope: Any = None
 ) -> dict[str, Lived]:
-    """One turn, lived through in every way there is: by `run`, `run_sync`, `iterate`, `stream`, by another process that
-    goes on with it after every suspension (`resume`), and as a sub-agent.
+    """Run one turn in every possible way: with `run`, `run_sync`, `iterate` and `stream`, with another agent that
+    resumes it after every suspension (`resume`), and as a sub-agent.
 
-    The factory makes the same agent each time, with a model and a store of its own. `answers` says what is answered to
-    the questions of a turn: one answer for all, a function of what is asked, or None to leave it suspended, as is one
-    that still asks after `PATIENCE` answers. A turn that is never suspended has no `resume`; ways that agents do not
-    have are left out. Every turn gets the same `scope`.
+    The factory makes the same agent each time, with its own model and store. `answers` is one answer for all questions,
+    a function of a question, or None to leave the turn suspended. A turn that still asks after `PATIENCE` answers is
+    left suspended, too. A turn that is never suspended has no `resume`; ways that agents do not have are left out.
+    Every turn gets the same `scope`.
     """
-    given = as_message(message)
+    first = as_message(message)
     known = {name: enter for name, enter in _WAYS.items() if hasattr(Agent, name)}
-    lived = {name: await live(enter, factory(), given, answers, scope=scope) for name, enter in known.items()}
+    lived = {name: await live(enter, factory(), first, answers, scope=scope) for name, enter in known.items()}
     if lived["run"].resumed:
-        lived["resume"] = await live(by_run, factory(), given, answers, heir=factory, scope=scope)
+        lived["resume"] = await live(by_run, factory(), first, answers, successor=factory, scope=scope)
     if hasattr(Agent, "as_tool"):
-        lived["as_tool"] = await _delegate(factory(), given, answers, scope)
+        lived["as_tool"] = await _delegate(factory(), first, answers, scope)
     return lived
 
 
 async def traces(
     factory: Factory, message: str | Message = "go", *, answers: Answers = agreeable, scope: Any = None
 ) -> dict[str, HookTrace]:
-    """What the hooks do in one turn, by the way of running it; see `run_everywhere`."""
+    """The traces of the hooks in one turn, by way of running it; see `run_everywhere`."""
     lived = await run_everywhere(factory, message, answers=answers, scope=scope)
     return {name: way.trace for name, way in lived.items()}
 
@@ -112,36 +112,36 @@ def assert_alike(one: Lived, other: Lived, *, names: tuple[str, str]) -> None:
     """Fail unless hooks, transcript, outcome and slots of two turns are the same."""
     assert_same(one.trace, other.trace, names=names)
     theirs = other.story
-    for what, told in one.story.items():
-        assert theirs[what] == told, f"{what} by {names[1]} is {theirs[what]}; by {names[0]} it is {told}"
+    for what, mine in one.story.items():
+        assert theirs[what] == mine, f"{what} with {names[1]} is {theirs[what]}, but with {names[0]} it is {mine}"
 
 
 # ---------------------------------------------------------------- the ways
 
-Given: TypeAlias = Mapping[str, AnyResolution] | None
-Enter: TypeAlias = Callable[[AnyAgent, str, Message | None, Given, Any], Awaitable[None]]
+AnswersById: TypeAlias = Mapping[str, AnyResolution] | None
+Enter: TypeAlias = Callable[[AnyAgent, str, Message | None, AnswersById, Any], Awaitable[None]]
 
 
-async def by_run(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+async def by_run(agent: AnyAgent, session: str, message: Message | None, answers: AnswersById, scope: Any) -> None:
     if message is None:
         await agent.resume(session, answers=answers, scope=scope)
     else:
         await agent.run(message, session=session, scope=scope)
 
 
-async def _run_sync(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+async def _run_sync(agent: AnyAgent, session: str, message: Message | None, answers: AnswersById, scope: Any) -> None:
     if message is None:
         agent.resume_sync(session, answers=answers, scope=scope)
     else:
         agent.run_sync(message, session=session, scope=scope)
 
 
-async def _iterate(agent: AnyAgent, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+async def _iterate(agent: AnyAgent, session: str, message: Message | None, answers: AnswersById, scope: Any) -> None:
     async for _ in agent.iterate(message, session=session, answers=answers, scope=scope):
         pass
 
 
-async def _stream(agent: Any, session: str, message: Message | None, answers: Given, scope: Any) -> None:
+async def _stream(agent: Any, session: str, message: Message | None, answers: AnswersById, scope: Any) -> None:
     async with agent.stream(message, session=session, answers=answers, scope=scope) as stream:
         async for _ in stream:
             pass
@@ -162,17 +162,17 @@ async def live(
     answers: Answers = agreeable,
     *,
     session: str = SESSION,
-    heir: Factory | None = None,
+    successor: Factory | None = None,
     scope: Any = None,
 ) -> Lived:
-    """A turn to its end. With an heir, another agent goes on after every suspension."""
+    """Run a turn to its end. With a `successor`, another agent resumes it after every suspension."""
     if session in await agent.store.sessions():
-        raise ValueError("the factory gave an agent a store that was used before; each needs a model and a store anew")
+        raise ValueError("the factory made an agent with a used store; each agent needs a new model and a new store")
     await enter(agent, session, message, None, scope)
     log = await agent.store.read(session)
     resumed = 0
     while answers is not None and resumed < PATIENCE and (waiting := fold(session, log).waiting):
-        agent = agent if heir is None else await _inherit(agent, heir(), session)
+        agent = agent if successor is None else await _hand_over(agent, successor(), session)
         await enter(agent, session, None, {asked.id: answer_to(asked, answers) for asked in waiting}, scope)
         log = await agent.store.read(session)
         resumed += 1
@@ -180,22 +180,22 @@ async def live(
 
 
 def answer_to(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolution]) -> AnyResolution:
-    """What is answered to a question."""
+    """The answer to a question."""
     return answers if isinstance(answers, AnyResolution) else answers(asked)
 
 
-async def _inherit(agent: AnyAgent, heir: AnyAgent, session: str) -> AnyAgent:
-    """Another agent with the same logs, as they come from a disk, and a model that goes on with its script."""
-    below = [name for name in await agent.store.sessions() if name.startswith(f"{session}/")]
-    for name in (session, *below):
+async def _hand_over(agent: AnyAgent, successor: AnyAgent, session: str) -> AnyAgent:
+    """Give another agent the same logs, encoded and decoded as by a disk, and the model with the rest of its script."""
+    children = [name for name in await agent.store.sessions() if name.startswith(f"{session}/")]
+    for name in (session, *children):
         log = [decode(encode(record)) for record in await agent.store.read(name)]
-        await heir.store.append(name, log, 0)
-    heir.model = agent.model
-    return heir
+        await successor.store.append(name, log, 0)
+    successor.model = agent.model
+    return successor
 
 
 async def _delegate(child: Any, message: Message, answers: Answers, scope: Any) -> Lived:
-    """The same turn as that of a sub-agent."""
+    """Run the same turn as a sub-agent."""
     made = child.as_tool()
     task = next(iter(made.spec.schema["properties"]))
     parent = Agent(ScriptedModel(calls([(made.name, {task: message.text})]), says("done")), tools=[made], name="parent")
@@ -204,4 +204,4 @@ async def _delegate(child: Any, message: Message, answers: Answers, scope: Any) 
         for session in await store.sessions():
             if session != SESSION:
                 return Lived(session, await store.read(session))
-    raise AssertionError("the sub-agent has left no session")
+    raise AssertionError("the sub-agent left no session")

@@ -1,4 +1,4 @@
-"""The world around an agent in a crash test: effects and model calls in a file that outlives the processes."""
+"""The world of an agent in a crash test: records effects and model calls in a file that outlives the processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .models import FunctionModel, Scriptable, UnexpectedCall
 
 
 class Cut(Struct, frozen=True):
-    """Where a process is killed: before or after its n-th write to the store, or after its n-th note in the journal."""
+    """Where to kill a process: before or after its n-th write to the store, or after its n-th note in the journal."""
 
     moment: Literal["before write", "after write", "after note"]
     number: int
@@ -31,8 +31,7 @@ What: TypeAlias = Literal["effect", "undone", "asked", "replied", "raised"]
 
 
 class Note(Struct, frozen=True):
-    """One line of the journal: an effect or its undoing, or a model that was asked, has replied or raised; and in which
-    process."""
+    """One line of the journal: an effect or its undoing, or a model call, its reply or its error; and the process."""
 
     what: What
     name: str
@@ -45,7 +44,7 @@ Row: TypeAlias = Scriptable | tuple[Scriptable, ...]
 
 
 class Journal:
-    """Where the processes of one run note what happened; each has its own number, and maybe a cut to die by."""
+    """The file in which the processes of one run note what happened. Each has a number, and perhaps a cut."""
 
     def __init__(self, path: Path, process: int = 0, cut: Cut | None = None) -> None:
         self.path = path
@@ -54,7 +53,7 @@ class Journal:
         self.written = 0
 
     def note(self, what: What, name: str, key: str | None = None) -> None:
-        """Write a line: in the file once this returns, whoever is killed then."""
+        """Write a line. Once this returns, the line survives the death of the process."""
         line = msgspec.json.encode(Note(what, name, key, self.process)) + b"\n"
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -65,7 +64,7 @@ class Journal:
         self.strike("after note", self.written)
 
     def strike(self, moment: str, number: int) -> None:
-        """Kill this process if its time has come."""
+        """Kill this process if this is its cut."""
         if self.cut is not None and (self.cut.moment, self.cut.number) == (moment, number):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -76,16 +75,15 @@ class Journal:
         return [_notes.decode(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
 
     def count(self, name: str, key: str | None, *what: str) -> int:
-        """How often something was noted."""
+        """The number of notes of these kinds with this name and key."""
         return sum(note.what in what and (note.name, note.key) == (name, key) for note in self.notes())
 
 
 class World:
-    """What a scenario builds its agent with; it is the same in every process of a run.
+    """The world in which a scenario builds its agent; it is the same in every process of a run.
 
-    `store` is the store to give to the agent and `session` the session it will be run in. What tools do is told to
-    `effect`; models come from `model` or go through `watch`. Both write a line to a file before they return, so that
-    nothing that happened is forgotten, whoever is killed.
+    Give `store` to the agent; it will run in `session`. Call `effect` in tools, and make models with `model` or wrap
+    them with `watch`. Both write a line to a file before they return, so that nothing is lost when a process is killed.
     """
 
     def __init__(self, journal: Journal, store: Store, session: str) -> None:
@@ -94,38 +92,38 @@ class World:
         self.session = session
 
     def effect(self, name: str, key: str | None = None) -> int:
-        """Something happens in the world; how often that has been so by now.
+        """Record that something happens in the world; returns how often it has happened by now.
 
-        Without a `key` it must not happen more often than without a crash. With one, an idempotency key, it may be
-        repeated, and counts once.
+        Without a `key`, it must not happen more often than without a crash. With an idempotency key, it may be repeated
+        and counts once.
         """
         self._journal.note("effect", name, self._plain(key))
         return self.count(name, key)
 
     def undo(self, name: str, key: str | None = None) -> None:
-        """An effect is undone, if it has happened: what the compensation of a tool does."""
+        """Record that an effect is undone, if it has happened; for the compensation of a tool."""
         self._journal.note("undone", name, self._plain(key))
 
     def count(self, name: str, key: str | None = None) -> int:
-        """How often an effect has happened, in all processes, undone or not."""
+        """The number of times an effect has happened in all processes, undone or not."""
         return self._journal.count(name, self._plain(key), "effect")
 
     def _plain(self, key: str | None) -> str | None:
-        """The key as it is in every run: keys that the runtime makes begin with the session."""
+        """The key without the name of the session, which differs between runs."""
         return None if key is None else key.replace(self.session, "session")
 
     def model(self, *script: Row, name: str = "scripted") -> Model:
-        """A model that follows a script by the conversation it is shown, not by what it remembers.
+        """A model that follows a script by the conversation in its request, not by its memory.
 
-        The n-th row is the reply to a conversation in which the model has spoken n times before. A row that is a tuple
-        gives its items one after the other to whoever asks again — after an error, or because the reply was rejected —
-        and the last of them from then on.
+        The n-th row is the reply to a conversation in which the model has spoken n times before. If a row is a tuple,
+        repeated calls — after an error, or because the reply was rejected — get its items in order, and then the last
+        item again.
         """
 
         def reply(request: ModelRequest) -> Scriptable:
             place = _place(request)
             if place >= len(script):
-                raise UnexpectedCall(f"model {name!r} has spoken {place} times, its script has {len(script)} rows")
+                raise UnexpectedCall(f"model {name!r} has spoken {place} times, but its script has {len(script)} rows")
             row = script[place]
             if not isinstance(row, tuple):
                 return row
@@ -134,13 +132,13 @@ class World:
         return self.watch(FunctionModel(reply, name=name))
 
     def watch(self, model: Model) -> Model:
-        """The same model, with its calls in the journal and its replies recognised in the log."""
-        watched = _Hearable if hasattr(model, "stream") else _Watched
-        return watched(model, self._journal)
+        """The same model, with its calls noted in the journal and its replies marked for the log."""
+        kind = _WatchedStreaming if hasattr(model, "stream") else _Watched
+        return kind(model, self._journal)
 
 
 def _place(request: ModelRequest) -> int:
-    """How often the model has spoken in the conversation; a reply that was rejected does not count."""
+    """How often the model has spoken in the conversation, without rejected replies."""
     messages = list(request.messages)
     if messages and messages[-1].origin == "regenerate":
         messages = messages[:-1]
@@ -150,13 +148,13 @@ def _place(request: ModelRequest) -> int:
 
 
 def _identity(request: ModelRequest) -> str:
-    """What a call is known by: a repeated one has the same, whatever came of the tools in between."""
+    """The identity of a call: a repeated call has the same, whatever the tools returned in between."""
     first = next((message.text for message in request.messages if message.role == "user"), "")
     return f"{request.model}:{digest(request.system, first)[:8]}:{_place(request)}"
 
 
 class _Watched:
-    """A model whose calls are noted. A reply carries the identity of its call, so that the log can tell of it."""
+    """A model whose calls are noted. Each reply carries the identity of its call into the log."""
 
     def __init__(self, model: Model, journal: Journal) -> None:
         self.model = model
@@ -164,33 +162,33 @@ class _Watched:
         self.name = model.name
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        identity = self._asked(request)
+        identity = self._note_call(request)
         try:
-            return self._replied(identity, await self.model.reply(request))
+            return self._note_reply(identity, await self.model.reply(request))
         except Exception:
             self.journal.note("raised", identity)
             raise
 
-    def _asked(self, request: ModelRequest) -> str:
+    def _note_call(self, request: ModelRequest) -> str:
         identity = _identity(request)
         self.journal.note("asked", identity)
         return identity
 
-    def _replied(self, identity: str, said: Any) -> ModelReply:
-        reply = as_reply(said)
+    def _note_reply(self, identity: str, value: Any) -> ModelReply:
+        reply = as_reply(value)
         self.journal.note("replied", identity)
         return reply.replace(response_id=identity)
 
 
-class _Hearable(_Watched):
-    """The same for a model that can be heard while it speaks."""
+class _WatchedStreaming(_Watched):
+    """The same for a model that can stream."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        identity = self._asked(request)
+        identity = self._note_call(request)
         pieces: AsyncGenerator[Any, None] = self.model.stream(request)  # type: ignore[attr-defined]
         try:
             async for piece in pieces:
-                yield piece if isinstance(piece, str | AnyDelta) else self._replied(identity, piece)
+                yield piece if isinstance(piece, str | AnyDelta) else self._note_reply(identity, piece)
         except Exception:
             self.journal.note("raised", identity)
             raise
@@ -199,7 +197,7 @@ class _Hearable(_Watched):
 
 
 class CrashingStore:
-    """A store that numbers what is written to it and lets somebody strike before and after each write."""
+    """A store that numbers its writes and calls `strike` before and after each of them."""
 
     def __init__(self, store: Store, strike: Callable[[str, int], None]) -> None:
         self._store = store
