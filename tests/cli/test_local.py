@@ -36,19 +36,19 @@ def test_install_prints_where_the_weights_are(runner, monkeypatch):
 
 def test_install_says_why_it_could_not(runner, monkeypatch):
     def fails(name: str) -> Path:
-        raise weights.InstallFailed("the weights of smollm2 could not be fetched: no network")
+        raise weights.InstallFailed("the weights of smollm2 could not be downloaded: no network")
 
     monkeypatch.setattr("windlass.cli.local.install", fails)
     result = runner.invoke(main, ["local", "install"])
     assert result.exit_code == 1
-    assert result.stderr.endswith("Error: the weights of smollm2 could not be fetched: no network\n")
+    assert result.stderr.endswith("Error: the weights of smollm2 could not be downloaded: no network\n")
     assert issubclass(weights.InstallFailed, WindlassError)
 
 
 def test_install_knows_only_what_it_knows(runner):
     result = runner.invoke(main, ["local", "install", "giant"])
     assert result.exit_code == 1
-    assert "known are smollm2" in result.stderr
+    assert "use local:smollm2" in result.stderr
 
 
 def test_the_demo_says_how_to_get_a_model_that_is_missing(runner):

@@ -80,12 +80,12 @@ def test_the_address_of_a_vendor_needs_its_key(vendor: str) -> None:
 def test_settings_that_nobody_knows_are_refused_when_the_agent_is_made(vendor: str) -> None:
     model = open_model(f"{vendor}:m", api_key="k")
     for wrong, told in (
-        ({"temprature": 1}, "unknown settings temprature: known are temperature.*did you mean 'temperature'?"),
-        ({"extra": 5}, "extra is a mapping"),
-        ({"headers": "x"}, "headers is a mapping"),
-        ({"tool_choice": 5}, "tool_choice=5: it is 'auto', 'required'"),
+        ({"temprature": 1}, "unknown settings temprature: the settings are temperature.*did you mean 'temperature'?"),
+        ({"extra": 5}, "extra must be a mapping"),
+        ({"headers": "x"}, "headers must be a mapping"),
+        ({"tool_choice": 5}, "tool_choice=5 must be 'auto', 'required'"),
         ({"tool_choice": []}, r"tool_choice=\[\]"),
-        ("hot", "settings (is|must be) a mapping"),
+        ("hot", "settings must be a mapping"),
     ):
         for refused in (
             lambda wrong=wrong: Agent(model, settings=wrong),
@@ -105,7 +105,7 @@ def test_a_model_that_cannot_say_is_not_asked_what_it_knows() -> None:
 def test_options_that_nobody_knows_are_refused(vendor: str) -> None:
     with pytest.raises(ConfigError, match=r"has no option 'api_kee'; did you mean 'api_key'\?"):
         open_model(f"{vendor}:m", api_kee="k")
-    with pytest.raises(ConfigError, match=r"settings go into settings=\{'temperature': …}"):
+    with pytest.raises(ConfigError, match=r"it is a setting: use settings=\{'temperature': …}"):
         open_model(f"{vendor}:m", api_key="k", temperature=1)
 
 
@@ -134,7 +134,7 @@ async def test_a_choice_of_several_tools_is_one_of_them(vendor, opened, model, n
     tools, choice = told_of(sent.body.json)
     assert tools - {"unknown"} == {"a", "b"}
     assert choice.strip('"') in ("required", "ANY") or choice in ('{"type": "any"}', '{"any": {}}')
-    with pytest.raises(ConfigError, match="has no tool of this request; those are a, b, c"):
+    with pytest.raises(ConfigError, match="names no tool of this request; its tools are a, b, c"):
         await asked(asking_model, request.replace(settings={"tool_choice": ["x"]}), streaming=streamed)
 
 

@@ -108,6 +108,6 @@ async def test_something_else_where_a_text_or_an_id_belongs_is_a_bad_reply_that_
         if streaming:
             answer = vendor.stream(*[tuple(event) if isinstance(event, list) else event for event in answer])
         server = Server(answer.encode() if isinstance(answer, str) else answer)
-        with pytest.raises(BadReply, match=r"'\w+' is no text") as caught:
+        with pytest.raises(BadReply, match=r"'\w+' must be a string") as caught:
             await asked(vendor.model(server.http), streaming=streaming)
         assert caught.value.retryable

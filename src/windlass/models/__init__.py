@@ -1,4 +1,4 @@
-"""Models of vendors, by name: `"anthropic:claude-…"`. A vendor's SDK is imported when its first model is made."""
+"""Opens models by name: `"anthropic:claude-…"`. A vendor's SDK is imported when its first model is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.protocols import Model
 from .priced import PricedModel
 from .settings import COMMON, did_you_mean
 
-# vendor: (module, class, extra that installs what it needs)
+# vendor: (module, class, the extra that installs its dependencies)
 VENDORS: dict[str, tuple[str, str, str]] = {
     "openai": ("windlass.models.openai", "OpenAIChat", "openai"),
     "openai-chat": ("windlass.models.openai.vendors", "openai_chat", "openai"),
@@ -32,15 +32,15 @@ VENDORS: dict[str, tuple[str, str, str]] = {
 
 
 def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> Model:
-    """The model behind `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …).
+    """Open the model `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …).
 
-    `price` states what it costs: a `Price`, or `(input, output)` in USD per million tokens. Without one the price lists
-    of genai-prices are used, if they know the model at that address.
+    `price` is its price: a `Price`, or `(input, output)` in USD per million tokens. Without one, the price lists of
+    genai-prices are used, if they have the model at that address.
     """
     vendor, _, model = name.partition(":")
     if not model or vendor not in VENDORS:
-        known = ", ".join(f"{vendor}:…" for vendor in VENDORS) or "none yet"
-        raise ConfigError(f"model={name!r} is no model: a name is vendor:model; vendors: {known}")
+        known = ", ".join(f"{vendor}:…" for vendor in VENDORS)
+        raise ConfigError(f"model={name!r} is not a model: use {_suggestion(name)}; vendors: {known}")
     module, made, extra = VENDORS[vendor]
     command = f"pip install 'windlass[{extra}]'" + (" && windlass local install" if vendor == "local" else "")
     try:
@@ -54,22 +54,29 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
     return opened if price is None else PricedModel(opened, price)
 
 
+def _suggestion(name: str) -> str:
+    """A valid name in place of one without a vendor."""
+    vendors = {"gpt": "openai", "o": "openai", "claude": "anthropic", "gemini": "google"}
+    vendor = vendors.get(name.partition("-")[0].rstrip("0123456789."))
+    return f"'{vendor}:{name}'" if vendor and ":" not in name else "'vendor:model', such as 'openai:gpt-5'"
+
+
 def _check_options(name: str, adapter: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse options that the adapter does not have."""
     known = [*list(signature(adapter).parameters)[1:], "price"]
     for option in options:
         if option not in known:
             meant = did_you_mean(option, known)
-            setting = f"; settings go into settings={{{option!r}: …}}" if option in COMMON else ""
+            setting = f"; it is a setting: use settings={{{option!r}: …}}" if option in COMMON else ""
             text = f"model={name!r} has no option {option!r}{meant}{setting}"
             raise ConfigError(f"{text}; the options are {', '.join(known)}")
 
 
 def _missing(error: ImportError) -> str:
-    """What is missing: a module, or something in one that is too old, or of which only other parts are there."""
+    """What an import lacks: a module, or a name in an installed one."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name!r}, which is not installed"
-    return f"more than is installed ({error})"
+    return f"a package that is missing or out of date ({error})"
 
 
 __all__ = ["VENDORS", "Price", "PricedModel", "open_model"]

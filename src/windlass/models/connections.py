@@ -1,4 +1,4 @@
-"""The wire to a vendor, through its SDK: one request at a time, never repeated, with a limit to our patience."""
+"""Connections to a vendor through its SDK: requests are never retried, and every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.errors import BadReply, ConnectionFailed, ModelError, ModelTimeout
 from windlass.messages import ModelReply
 from windlass.prices import costed
 
-from .errors import request_id, translating, understood
+from .errors import reading_reply, request_id, translating
 from .parts import readable
 
 Client = TypeVar("Client")
@@ -21,9 +21,9 @@ _END = object()
 
 
 class Clients(Generic[Client]):
-    """A client of our own for each event loop; those of loops that are closed are let go.
+    """A client for each event loop. Clients of closed loops are dropped.
 
-    What such a client has below it must not close itself when it is collected: that would be in some other loop.
+    A client's own connections must not close themselves when they are garbage collected: another loop might run then.
     """
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
@@ -47,14 +47,14 @@ class Clients(Generic[Client]):
             await self._close(client)
 
     def __del__(self) -> None:
-        """What nobody has closed is closed when nobody can use it any more, in the loop that it belongs to."""
+        """Close the remaining clients, each in its own loop."""
         for loop, client in self._own.items():
             if loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._close(client), loop)
 
 
-class Hearing(Protocol):
-    """Takes the events of a stream and makes deltas and a whole of them."""
+class StreamReader(Protocol):
+    """Turns the events of a stream into deltas and a whole reply."""
 
     @property
     def complete(self) -> bool: ...
@@ -64,135 +64,135 @@ class Hearing(Protocol):
 
 
 class Sdk(NamedTuple):
-    """How an SDK of the make of OpenAI's and Anthropic's differs from the other.
+    """The differences between the SDKs of OpenAI and Anthropic, and others like them.
 
-    `events` is its class of streams, which may say when the server is `done`; `translated` makes our error of one of
-    the SDK's; `told` is the error that the JSON of an answer says instead of a reply.
+    `events` is its stream class, which may know when the server is `done`; `translate` turns an error of the SDK into
+    ours; `error_in` returns the error that the JSON of an answer reports instead of a reply.
     """
 
     events: type[Any]
-    translated: Callable[[Exception], ModelError | None]
-    told: Callable[[Any, httpx2.Response], ModelError | None]
+    translate: Callable[[Exception], ModelError | None]
+    error_in: Callable[[Any, httpx2.Response], ModelError | None]
 
 
 class Connection:
-    """A client of the SDK that never retries: the one passed in, or one of our own for each event loop.
+    """A client of the SDK that never retries: the one passed in, or our own for each event loop.
 
-    The timeout is for the whole of an answer, and for each event of a stream.
+    The timeout applies to a whole answer, and to each event of a stream.
     """
 
-    def __init__(self, sdk: Sdk, given: Any, make: Callable[[], Any]) -> None:
+    def __init__(self, sdk: Sdk, client: Any, make: Callable[[], Any]) -> None:
         self._sdk = sdk
-        self._given = None if given is None else given.with_options(max_retries=0)
+        self._client = None if client is None else client.with_options(max_retries=0)
         self._own: Clients[Any] = Clients(make, lambda client: client.close())
 
     def client(self) -> Any:
         """The client for the running event loop."""
-        return self._own.current() if self._given is None else self._given
+        return self._own.current() if self._client is None else self._client
 
     async def post(self, path: str, body: dict[str, Any], **options: Any) -> Any:
-        """Post a body, and return what the JSON of the answer says."""
-        return await self._asked("post", path, options, body=body)
+        """Post a body, and return the decoded JSON of the answer."""
+        return await self._request("post", path, options, body=body)
 
     async def get(self, path: str, **options: Any) -> Any:
-        """Get what the JSON of an answer says."""
-        return await self._asked("get", path, options)
+        """Get the decoded JSON of an answer."""
+        return await self._request("get", path, options)
 
-    async def _asked(self, method: str, path: str, options: dict[str, Any], **body: Any) -> Any:
+    async def _request(self, method: str, path: str, options: dict[str, Any], **body: Any) -> Any:
         client = self.client()
-        options = _said(options)
-        with translating(self._sdk.translated):
-            async with asyncio.timeout(_patience(client, options)):
-                response = await _sent(getattr(client, method), path, cast_to=httpx2.Response, options=options, **body)
+        options = _without_none(options)
+        with translating(self._sdk.translate):
+            async with asyncio.timeout(_timeout(client, options)):
+                response = await _send(getattr(client, method), path, cast_to=httpx2.Response, options=options, **body)
         return self._read(response)
 
-    async def hear(
-        self, path: str, body: dict[str, Any], hearing: Hearing, model: str, **options: Any
+    async def stream(
+        self, path: str, body: dict[str, Any], reader: StreamReader, model: str, **options: Any
     ) -> AsyncGenerator[AnyDelta | ModelReply, None]:
-        """Post a body, and yield what is made of the events of the answer as they come, last of all the whole."""
+        """Post a body, and yield the deltas of the answer as they come, then the whole reply."""
         client = self.client()
-        options = _said(options)
-        patience = _patience(client, options)
-        with translating(self._sdk.translated):
-            async with asyncio.timeout(patience):
+        options = _without_none(options)
+        timeout = _timeout(client, options)
+        with translating(self._sdk.translate):
+            async with asyncio.timeout(timeout):
                 how = {"cast_to": object, "options": options, "stream": True, "stream_cls": self._sdk.events}
-                events = await _sent(client.post, path, body=body, **how)
+                events = await _send(client.post, path, body=body, **how)
         async with events:
             try:
                 await self._refuse_other_than_events(events.response)
-                while (event := await self._next(events, patience, hearing)) is not _END:
-                    with understood():
-                        deltas = list(hearing.feed(event))
+                while (event := await self._next(events, timeout, reader)) is not _END:
+                    with reading_reply():
+                        deltas = list(reader.feed(event))
                     for delta in deltas:
                         yield delta
                 if getattr(events, "done", False):
-                    hearing.end()
-                with understood():
-                    reply = self.costed(hearing.reply(), model)
+                    reader.end()
+                with reading_reply():
+                    reply = self.with_cost(reader.reply(), model)
             except ModelError as error:
                 error.request_id = error.request_id or request_id(events.response.headers)
                 raise
         yield reply
 
-    def costed(self, reply: ModelReply, model: str) -> ModelReply:
-        """A reply with its cost where that is known: the same model may have another price elsewhere."""
+    def with_cost(self, reply: ModelReply, model: str) -> ModelReply:
+        """A reply with its cost, if the price of the model at this address is known."""
         return costed(reply, str(self.client().base_url), model)
 
     async def close(self) -> None:
         """Close our own client of the running event loop."""
         await self._own.close()
 
-    async def _next(self, events: Any, patience: float | None, hearing: Hearing) -> object:
-        """The next event, or the end, which a break is too if nothing is missing."""
+    async def _next(self, events: Any, timeout: float | None, reader: StreamReader) -> object:
+        """The next event, or the end. If the reply is complete, a broken connection is the end, too."""
         try:
-            with translating(self._sdk.translated):
-                async with asyncio.timeout(patience):
+            with translating(self._sdk.translate):
+                async with asyncio.timeout(timeout):
                     return await anext(events, _END)
         except (ConnectionFailed, ModelTimeout):
-            if hearing.complete:
+            if reader.complete:
                 return _END
             raise
 
     async def _refuse_other_than_events(self, response: httpx2.Response) -> None:
-        """A server that answers with a whole instead of a stream has something else to say, or does not stream."""
+        """Raise if a server answers with plain JSON: it reports an error, or it cannot stream."""
         if "application/json" in (response.headers.get("content-type") or ""):
-            with translating(self._sdk.translated):
+            with translating(self._sdk.translate):
                 await response.aread()
             self._read(response)
-            raise BadReply("a stream was asked for, and the answer is one piece of JSON")
+            raise BadReply("the server was asked for a stream, but answered with plain JSON")
 
     def _read(self, response: httpx2.Response) -> Any:
-        """What the JSON of an answer says, unless that is nothing but an error."""
+        """The decoded JSON of an answer; raises if it only reports an error."""
         try:
             body = response.json()
         except (RecursionError, ValueError) as error:
-            text = f"the answer is no JSON: {response.text[:200]!r}"
+            text = f"the answer is not JSON: {response.text[:200]!r}"
             raise BadReply(text, retryable=True, request_id=request_id(response.headers)) from error
-        if (told := self._sdk.told(body, response)) is not None:
-            raise told
+        if (reported := self._sdk.error_in(body, response)) is not None:
+            raise reported
         return body
 
 
-async def _sent(send: Callable[..., Any], path: str, **request: Any) -> Any:
-    """What comes of a request. Halves of characters, which models and tools may write, keep an SDK from sending it and
-    vendors from reading it: then it is sent without them."""
+async def _send(send: Callable[..., Any], path: str, **request: Any) -> Any:
+    """Send a request. If it contains lone surrogates, which models and tools may write, SDKs cannot encode it: then it
+    is sent without them."""
     try:
         return await send(path, **request)
     except UnicodeEncodeError as error:
-        if error.encoding == "ascii" or "body" not in request:  # it is in a header
+        if error.encoding == "ascii" or "body" not in request:  # the text is in a header
             raise
         return await send(path, **{**request, "body": readable(request["body"])})
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
+def _without_none(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _patience(client: Any, options: dict[str, Any]) -> float | None:
-    """How many seconds we wait. The client itself only counts from byte to byte, which may be for ever."""
+def _timeout(client: Any, options: dict[str, Any]) -> float | None:
+    """The timeout of a whole answer in seconds. The client itself only limits the time between two bytes."""
     timeout = options.get("timeout", client.timeout)
     seconds: float | None = timeout.read if isinstance(timeout, httpx2.Timeout) else timeout
     return seconds
 
 
-__all__ = ["Clients", "Connection", "Hearing", "Sdk"]
+__all__ = ["Clients", "Connection", "Sdk", "StreamReader"]

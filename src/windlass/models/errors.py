@@ -1,4 +1,4 @@
-"""What the errors of all vendors have in common: what a status means, how long to wait, and whose fault it is."""
+"""Errors of all vendors: the meaning of a status, how long to wait, and which errors are ours."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ _REQUEST_IDS = (
 
 
 @contextmanager
-def translating(translated: Callable[[Exception], errors.ModelError | None]) -> Generator[None]:
-    """Raise what goes wrong with an SDK, or with the connection below it, as an error of ours, if it is one."""
+def translating(translate: Callable[[Exception], errors.ModelError | None]) -> Generator[None]:
+    """Turn errors of an SDK, or of the connection below it, into errors of ours; others propagate."""
     try:
         yield
     except Exception as error:
-        ours = translated(error)
+        ours = translate(error)
         if ours is None:
             raise
         raise ours from error
 
 
 @contextmanager
-def understood() -> Generator[None]:
-    """Raise what our own reading stumbles over as a bad reply: the server said something that is not the protocol."""
+def reading_reply() -> Generator[None]:
+    """Turn errors in reading a reply into `BadReply`: the server does not follow the protocol."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise errors.BadReply(f"the answer is not as it should be: {error!r}", retryable=True) from error
+        raise errors.BadReply(f"the answer does not follow the protocol: {error!r}", retryable=True) from error
 
 
 def of_connection(error: Exception) -> errors.ModelError | None:
-    """Our error for one of the connection. They are known by name, for an SDK may use any of several libraries."""
+    """Our error for an error of the connection. Errors are matched by name: SDKs use several HTTP libraries."""
     if _in_a_header(error):
-        text = "the request cannot be sent: a header, most likely the key, has a character that none can have"
+        text = "the request cannot be sent: a header, most likely the key, has a character that is not allowed"
         return errors.AuthFailed(text)
     if isinstance(error, RecursionError):
         return errors.BadReply("the answer is nested too deeply", retryable=True)
@@ -74,7 +74,7 @@ def of_connection(error: Exception) -> errors.ModelError | None:
 
 
 def _in_a_header(error: Exception) -> bool:
-    """Whether a header could not be sent. What is said of that has the whole of it, and often that is a secret."""
+    """Whether a header could not be sent. The original message quotes the header, which may be a secret."""
     below = error.__cause__ or error
     if isinstance(below, UnicodeEncodeError):
         return below.encoding == "ascii"
@@ -82,33 +82,33 @@ def _in_a_header(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What lies below an error of an SDK says more than that."""
+    """The message of the underlying error, which says more than the SDK's."""
     return str(error.__cause__ or "") or str(error) or type(error).__name__
 
 
 def of_status(status: int) -> Kind:
-    """The kind of error that a status stands for; one that is none stands for an error inside an answer."""
+    """The kind of error for a status; any status below 400 means an error inside an answer."""
     return _BY_STATUS.get(status) or (errors.BadRequest if 400 <= status < 500 else errors.ServerError)
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
-    """By what the vendor finds a request again."""
+    """The vendor's id of a request."""
     return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds to wait, from any of the forms in which servers say so."""
+    """The seconds to wait, in any of the forms that servers use."""
     if (milliseconds := seconds(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    said = headers.get("retry-after")
-    if (number := seconds(said)) is not None:
+    text = headers.get("retry-after")
+    if (number := seconds(text)) is not None:
         return number
-    moment, now = _moment(said), _moment(headers.get("date"))
+    moment, now = _moment(text), _moment(headers.get("date"))
     return None if moment is None else max(0.0, moment - (time.time() if now is None else now))
 
 
 def seconds(text: str | None) -> float | None:
-    """A time that is said as a number."""
+    """A number of seconds; None if the text is not a number."""
     try:
         number = float(text or "")
     except ValueError:
@@ -128,8 +128,8 @@ __all__ = [
     "of_connection",
     "of_status",
     "request_id",
+    "reading_reply",
     "retry_after",
     "seconds",
     "translating",
-    "understood",
 ]

@@ -1,4 +1,4 @@
-"""What the wires of several vendors have in common: texts that must be texts, arguments, and images by their bytes."""
+"""Helpers for the wires of several vendors: texts, names and arguments of calls, and images."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import unquote_to_bytes
 
 from windlass.messages import ImagePart
 
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def text_in(data: Mapping[str, Any], field: str) -> str:
-    """A text that a vendor says; one that it leaves out, or says is null, is empty."""
+    """The text in a field of the vendor's data; empty if it is missing or null."""
     value = data.get(field)
     if value is None:
         return ""
@@ -24,17 +24,17 @@ def text_in(data: Mapping[str, Any], field: str) -> str:
 
 
 def refuse_text(field: str, value: object) -> str:
-    """A server that says something else where a text belongs does not keep to the protocol."""
-    raise TypeError(f"{field!r} is no text: {value!r:.100}")
+    """Raise because a field does not contain a text: the server does not follow the protocol."""
+    raise TypeError(f"{field!r} must be a string, not {value!r:.100}")
 
 
-def called_name(name: str, longest: int) -> str:
-    """The name in a call, be it one that no tool can have: some vendors would refuse all that comes after it."""
-    return _NO_NAME.sub("_", name)[:longest] or "_"
+def valid_name(name: str, longest: int) -> str:
+    """The name in a call, made valid: some vendors would reject the whole conversation otherwise."""
+    return _INVALID.sub("_", name)[:longest] or "_"
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. What is none is wrapped in one, as Anthropic advises."""
+    """The arguments of a call as an object. Invalid JSON is wrapped in an object, as Anthropic advises."""
     try:
         value = json.loads(text or "{}", parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
@@ -43,20 +43,20 @@ def arguments(text: str) -> dict[str, Any]:
 
 
 def object_text(text: str) -> str:
-    """The arguments of a call as JSON of an object: as they were written, if that is what they are."""
-    told = arguments(text)
-    return json.dumps(told, ensure_ascii=False) if told == {"INVALID_JSON": text} else text or "{}"
+    """The arguments of a call as the JSON of an object, unchanged if they are one."""
+    decoded = arguments(text)
+    return json.dumps(decoded, ensure_ascii=False) if decoded == {"INVALID_JSON": text} else text or "{}"
 
 
 def _finite(number: str) -> float:
-    """A number that JSON can say; Python reads some more."""
+    """A number that is valid JSON; Python accepts more."""
     if isfinite(value := float(number)):
         return value
-    raise ValueError(f"{number} is no number of JSON's")
+    raise ValueError(f"{number} is not a valid JSON number")
 
 
 def readable(value: Any) -> Any:
-    """A plain value in whose texts no half of a character is left: two that belong together are joined."""
+    """A plain value without lone surrogates in its texts; pairs of them are joined."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
@@ -64,8 +64,8 @@ def readable(value: Any) -> Any:
     return [readable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def inlined(part: ImagePart) -> tuple[str, str] | None:
-    """The media type and the bytes, in base64, of an image; None of one that has an address elsewhere."""
+def inline_data(part: ImagePart) -> tuple[str, str] | None:
+    """The media type of an image and its bytes in base64; None if it is at an address elsewhere."""
     if part.data is not None:
         return part.media_type, b64encode(part.data).decode()
     url = part.url or ""
@@ -77,4 +77,4 @@ def inlined(part: ImagePart) -> tuple[str, str] | None:
     return kind.partition(";")[0] or part.media_type, data
 
 
-__all__ = ["arguments", "called_name", "inlined", "object_text", "readable", "refuse_text", "text_in"]
+__all__ = ["arguments", "inline_data", "object_text", "readable", "refuse_text", "text_in", "valid_name"]

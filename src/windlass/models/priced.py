@@ -14,7 +14,7 @@ from windlass.protocols import Model
 class PricedModel:
     """Any model, with a price that you state: a `Price`, or `(input, output)` in USD per million tokens.
 
-    The stated price replaces any other cost of its replies. In all else this is the model that it was made of.
+    The stated price replaces any other cost of its replies. Otherwise it behaves as the original model.
     """
 
     def __init__(self, model: Model, price: AnyPrice) -> None:
@@ -34,19 +34,19 @@ class PricedModel:
         return getattr(self._model, name)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        return self._priced(as_reply(await self._model.reply(request)))
+        """Send a request, and wait for the whole reply."""
+        return self._with_cost(as_reply(await self._model.reply(request)))
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         pieces: Any = self._model.stream(request)  # type: ignore[attr-defined]
         try:
             async for piece in pieces:
-                yield self._priced(as_reply(piece)) if isinstance(piece, ModelReply | Message) else piece
+                yield self._with_cost(as_reply(piece)) if isinstance(piece, ModelReply | Message) else piece
         finally:
             if (close := getattr(pieces, "aclose", None)) is not None:
                 await close()
 
-    def _priced(self, reply: ModelReply) -> ModelReply:
+    def _with_cost(self, reply: ModelReply) -> ModelReply:
         return reply.replace(usage=reply.usage.replace(cost=self.price.cost(reply.usage)))
 
 

@@ -1,4 +1,4 @@
-"""What a caller may set, under one name for all vendors."""
+"""The settings of a request, under the same names for all vendors."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ Settings: TypeAlias = Mapping[str, Any]
 Wire: TypeAlias = dict[str, Any]
 
 
-def merging(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
-    """What merges settings for a vendor that knows some more than all do."""
+def make_merge(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
+    """A function that merges settings, for a vendor with `more` settings than the common ones."""
     known = (*COMMON, *more, "extra")
 
     def merged(own: Settings, asked: Settings) -> dict[str, Any]:
-        """The settings of a model and those of a request, which win; `extra` is merged key by key."""
+        """Merge the settings of a model and of a request, which win; `extra` is merged key by key."""
         settings = {**_mapping("settings", own), **_mapping("settings", asked)}
         if unknown := [name for name in settings if name not in known]:
-            text = f"unknown settings {', '.join(map(str, unknown))}: known are {', '.join(known)}"
+            text = f"unknown settings {', '.join(map(str, unknown))}: the settings are {', '.join(known)}"
             hints = [did_you_mean(name, known) for name in unknown]
-            raise ConfigError(f"{text}{''.join(hints)}; what only the vendor knows goes under 'extra'")
+            raise ConfigError(f"{text}{''.join(hints)}; put the vendor's own settings under 'extra'")
         _check_choice(settings.get("tool_choice"))
-        extra, headers = _merged_extra(own, asked)
+        extra, headers = _merge_extra(own, asked)
         settings |= {"extra": extra, "headers": headers or None}
         return {name: value for name, value in settings.items() if value is not None}
 
     return merged
 
 
-def _merged_extra(*given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What only the vendor knows, and the headers of the request. `extra` says headers as SDKs do (`extra_headers`),
-    and what is for the body (`extra_body`) is for it anyway."""
+def _merge_extra(*all_settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The vendor's own settings, and the headers of the request. As with SDKs, `extra` may have `extra_headers`, and
+    `extra_body`, whose fields go into the body like all others of `extra`."""
     extra: dict[str, Any] = {}
     headers: dict[str, Any] = {}
-    for settings in given:
-        told = dict(_mapping("extra", settings.get("extra") or {}))
+    for settings in all_settings:
+        own = dict(_mapping("extra", settings.get("extra") or {}))
         headers |= _mapping("headers", settings.get("headers") or {})
-        headers |= _mapping("extra_headers", told.pop("extra_headers", None) or {})
-        extra |= {**_mapping("extra_body", told.pop("extra_body", None) or {}), **told}
+        headers |= _mapping("extra_headers", own.pop("extra_headers", None) or {})
+        extra |= {**_mapping("extra_body", own.pop("extra_body", None) or {}), **own}
     return extra, headers
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """What to say of a name that is not known, if one that is known is close to it."""
+    """A hint for an unknown name, if a known one is similar."""
     from difflib import get_close_matches
 
     close = get_close_matches(str(name), known, 1)
@@ -63,47 +63,47 @@ def _check_choice(choice: Any) -> None:
     if choice is None or isinstance(choice, str | Mapping):
         return
     if not names or not all(isinstance(name, str) for name in names):
-        text = "it is 'auto', 'required', 'none', the name of a tool, a list of names or the vendor's own mapping"
-        raise ConfigError(f"tool_choice={choice!r}: {text}")
+        text = "'auto', 'required', 'none', the name of a tool, a list of names or the vendor's own mapping"
+        raise ConfigError(f"tool_choice={choice!r} must be {text}")
 
 
-def narrowed(request: ModelRequest, settings: dict[str, Any]) -> tuple[ModelRequest, dict[str, Any]]:
-    """The same for a vendor that takes no list as `tool_choice`: the model must call one of the tools on the list, so
-    it is told of no others."""
+def narrow_tools(request: ModelRequest, settings: dict[str, Any]) -> tuple[ModelRequest, dict[str, Any]]:
+    """Replace a list as `tool_choice`, for a vendor that does not accept lists: the request then has only the tools on
+    the list, and the model must call one."""
     choice = settings.get("tool_choice")
     if choice is None or isinstance(choice, str | Mapping):
         return request, settings
-    return request.replace(tools=chosen(request.tools, choice)), {**settings, "tool_choice": "required"}
+    return request.replace(tools=choose_tools(request.tools, choice)), {**settings, "tool_choice": "required"}
 
 
-def chosen(tools: tuple[ToolSpec, ...], names: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools with these names; names of which none is a tool are refused."""
+def choose_tools(tools: tuple[ToolSpec, ...], names: Collection[str]) -> tuple[ToolSpec, ...]:
+    """The tools with these names; raises if there is none."""
     found = tuple(tool for tool in tools if tool.name in names)
     if tools and not found:
         known = ", ".join(tool.name for tool in tools)
-        raise ConfigError(f"tool_choice={list(names)!r} has no tool of this request; those are {known}")
+        raise ConfigError(f"tool_choice={list(names)!r} names no tool of this request; its tools are {known}")
     return found
 
 
-def _mapping(name: str, given: Any) -> Settings:
-    if isinstance(given, Mapping):
-        return given
-    raise ConfigError(f"{name} is a mapping of names to values, not {given!r:.100}")
+def _mapping(name: str, value: Any) -> Settings:
+    if isinstance(value, Mapping):
+        return value
+    raise ConfigError(f"{name} must be a mapping of names to values, not {value!r:.100}")
 
 
-def asking_for(output: Settings, system: str) -> str:
-    """The system text for a model that takes no schema for its answer: it is asked for it in words."""
+def system_with_schema(output: Settings, system: str) -> str:
+    """The system text with the schema of the answer, for a model that takes the schema in no other way."""
     schema = json.dumps(thawed(output), ensure_ascii=False)
     return f"{system}\n\nYour final answer is JSON that fits this schema, and nothing else:\n{schema}".lstrip()
 
 
-def joined(ours: Wire, said: Settings) -> Wire:
-    """What we say and what the user says: mappings are joined, tools come behind ours, all else replaces."""
+def merge_extra(ours: Wire, extra: Settings) -> Wire:
+    """Our body with the user's extra fields: mappings are merged, tools are appended, other values replace ours."""
     both = dict(ours)
-    for key, value in said.items():
+    for key, value in extra.items():
         present = ours.get(key)
         if isinstance(present, dict) and isinstance(value, Mapping):
-            both[key] = joined(present, value)
+            both[key] = merge_extra(present, value)
         elif key == "tools" and present:
             both[key] = [*present, *value]
         else:
@@ -111,4 +111,13 @@ def joined(ours: Wire, said: Settings) -> Wire:
     return both
 
 
-__all__ = ["COMMON", "Settings", "asking_for", "chosen", "did_you_mean", "joined", "merging", "narrowed"]
+__all__ = [
+    "COMMON",
+    "Settings",
+    "choose_tools",
+    "did_you_mean",
+    "make_merge",
+    "merge_extra",
+    "narrow_tools",
+    "system_with_schema",
+]

@@ -274,7 +274,7 @@ async def test_what_a_request_sets_wins_and_extras_are_merged() -> None:
 
 
 async def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown settings temprature: known are temperature"):
+    with pytest.raises(ConfigError, match="unknown settings temprature: the settings are temperature"):
         Server().model(temprature=1)
     with pytest.raises(ConfigError, match="unknown settings temprature"):
         await Server().model().reply(asking(settings={"temprature": 1}))

@@ -182,7 +182,8 @@ def test_a_client_of_another_make_is_refused() -> None:
     theirs = session().create_client("bedrock-runtime")
     with httpx2.Client() as synchronous:
         for wrong, kind in ((theirs, "botocore's BedrockRuntime"), (synchronous, "httpx2's Client")):
-            with pytest.raises(ConfigError, match=rf"{kind}; pass an httpx2.AsyncClient, and as session=…"):
+            hint = "for credentials and region, pass a botocore or boto3 session as session=…"
+            with pytest.raises(ConfigError, match=rf"{kind}; pass an httpx2.AsyncClient; {hint}"):
                 open_model("bedrock:m", client=wrong)
     theirs.close()
 

@@ -112,7 +112,7 @@ async def test_a_request_that_is_too_long_may_be_told_inside_a_stream() -> None:
 
 
 async def test_a_whole_answer_to_who_wants_a_stream_is_a_bad_reply() -> None:
-    with pytest.raises(BadReply, match="one piece of JSON"):
+    with pytest.raises(BadReply, match="answered with plain JSON"):
         await heard(Server(answer("Hi")).model(), asking())
 
 

@@ -307,23 +307,23 @@ def headers(head: bytes) -> bytes:
 
 
 WRONG = [
-    (answer({"text": 7}), "'text' is no text: 7"),
-    (answer({"toolUse": {"toolUseId": 7, "name": "add", "input": {}}}), "'toolUseId' is no text: 7"),
-    (answer({"toolUse": {"toolUseId": "t", "name": ["add"], "input": {}}}), "'name' is no text"),
-    (answer(thought("a", 1)), "'signature' is no text"),  # type: ignore[arg-type]
-    (answer(None), "is not as it should be"),
+    (answer({"text": 7}), "'text' must be a string, not 7"),
+    (answer({"toolUse": {"toolUseId": 7, "name": "add", "input": {}}}), "'toolUseId' must be a string, not 7"),
+    (answer({"toolUse": {"toolUseId": "t", "name": ["add"], "input": {}}}), "'name' must be a string"),
+    (answer(thought("a", 1)), "'signature' must be a string"),  # type: ignore[arg-type]
+    (answer(None), "does not follow the protocol"),
     ({"hello": 1}, "expected a message"),
     (["hello"], "expected a message"),
-    (streamed(block(0, None, {"text": 7})), "'text' is no text: 7"),
-    (streamed(call(0, 7, "add", "{}")), "'toolUseId' is no text: 7"),  # type: ignore[arg-type]
-    (streamed(call(0, "t", "add", {"a": 1})), "'input' is no text"),  # type: ignore[arg-type]
+    (streamed(block(0, None, {"text": 7})), "'text' must be a string, not 7"),
+    (streamed(call(0, 7, "add", "{}")), "'toolUseId' must be a string, not 7"),  # type: ignore[arg-type]
+    (streamed(call(0, "t", "add", {"a": 1})), "'input' must be a string"),  # type: ignore[arg-type]
     (frames(("contentBlockDelta", {"delta": {"text": "a"}})), "contentBlockIndex"),
-    (frames(("contentBlockDelta", b"{")), "no JSON"),
-    (frames(("contentBlockDelta", b"[]")), "is not as it should be"),
+    (frames(("contentBlockDelta", b"{")), "not JSON"),
+    (frames(("contentBlockDelta", b"[]")), "does not follow the protocol"),
     (frames(("contentBlockDelta", b"[" * 100_000)), "nested too deeply"),
     (frame("messageStop", {}).replace(b":event-type", b":wrong-type"), "the stream is damaged"),
-    (headers(b"\x01a\x63"), "headers that nobody knows"),
-    (headers(b"\x01a\x04\x00"), "headers that nobody knows"),
+    (headers(b"\x01a\x63"), "unknown headers"),
+    (headers(b"\x01a\x04\x00"), "unknown headers"),
 ]
 
 

@@ -361,7 +361,9 @@ async def test_newer_claudes_are_told_an_effort() -> None:
 
 
 async def test_a_model_of_which_nobody_knows_how_it_reasons_is_not_told_in_words() -> None:
-    with pytest.raises(ConfigError, match=r"reasoning='high': nobody knows how 'meta\.llama3.*as a mapping"):
+    with pytest.raises(
+        ConfigError, match=r"reasoning='high': this adapter cannot set the reasoning of 'meta\.llama3.*as a mapping"
+    ):
         await sent(asking(), LLAMA, reasoning="high")
 
 

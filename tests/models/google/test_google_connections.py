@@ -64,7 +64,7 @@ def test_a_client_without_what_is_used_is_refused_by_version(monkeypatch: pytest
     client = Server().client
     monkeypatch.setattr(client, "_api_client", object())
     with pytest.raises(
-        ConfigError, match=rf"google-genai {genai.__version__} has no _build_request.*'google-genai>=3,<4'"
+        ConfigError, match=rf"google-genai {genai.__version__} no longer has _build_request.*'google-genai>=3,<4'"
     ):
         GoogleGemini("gemini-2.5-flash", client=client)
 

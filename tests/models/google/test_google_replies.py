@@ -238,7 +238,7 @@ async def test_where_an_answer_was_found_is_kept_and_marked_as_not_mediated() ->
 async def test_a_whole_answer_need_not_say_why_it_ended() -> None:
     reply = await Server(answer({"text": "Hi"}, finish=None)).model().reply(asking())
     assert (reply.text, reply.finish, reply.raw_finish) == ("Hi", "stop", None)
-    with pytest.raises(BadReply, match="answered nothing"):
+    with pytest.raises(BadReply, match="answer is empty"):
         await Server({"candidates": [], "usageMetadata": None}).model().reply(asking())
 
 
@@ -276,7 +276,7 @@ STRANGE: list[Any] = [
 async def test_an_answer_that_is_not_the_protocol_is_a_bad_reply(strange: Any) -> None:
     server = Server(strange, events(strange, answer()))
     for asked in (server.model().reply(asking()), heard(server.model(), asking())):
-        with pytest.raises(BadReply, match="not as it should be") as caught:
+        with pytest.raises(BadReply, match="does not follow the protocol") as caught:
             await asked
         assert caught.value.retryable
 

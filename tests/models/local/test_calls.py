@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from windlass.messages import ToolSpec
-from windlass.models.local.calls import CallReader, bounded, call_schema, described, spoken
-from windlass.models.local.encode import or_said
+from windlass.models.local.calls import CallReader, bounded, call_as_text, call_schema, describe_tools
+from windlass.models.local.encode import or_text
 
 ADD = ToolSpec("add", "Add two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 ADD_ALL = ToolSpec("add_all", "Add many.", {"type": "object", "properties": {"all": {"type": "array"}}})
@@ -54,12 +54,12 @@ def test_words_are_handed_on_at_once():
 
 
 def test_what_is_spoken_is_found():
-    assert read(spoken("add", '{"a": 1}'), 3) == ("", "add", '{"a": 1}')
-    assert json.loads(spoken("add", "")) == {"name": "add", "arguments": {}}
+    assert read(call_as_text("add", '{"a": 1}'), 3) == ("", "add", '{"a": 1}')
+    assert json.loads(call_as_text("add", "")) == {"name": "add", "arguments": {}}
 
 
 def test_the_tools_are_described_like_functions():
-    assert "- add(a): Add two numbers.\n- add_all(all): Add many.\n" in described([ADD, ADD_ALL])
+    assert "- add(a): Add two numbers.\n- add_all(all): Add many.\n" in describe_tools([ADD, ADD_ALL])
 
 
 def test_definitions_of_tools_do_not_get_into_each_others_way():
@@ -95,5 +95,5 @@ def test_what_a_schema_leaves_open_is_bounded(schema: Any, expected: Any):
 
 
 def test_a_grammar_lets_the_model_speak_in_both_languages_of_the_engine():
-    assert or_said("%llguidance {}\nstart: %json {}").splitlines()[1:3] == ["start: call | said", "call: %json {}"]
-    assert or_said('root ::= "{" x\nx ::= "}"').splitlines()[0] == 'root ::= "{" x | said'
+    assert or_text("%llguidance {}\nstart: %json {}").splitlines()[1:3] == ["start: call | said", "call: %json {}"]
+    assert or_text('root ::= "{" x\nx ::= "}"').splitlines()[0] == 'root ::= "{" x | said'

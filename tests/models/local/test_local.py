@@ -193,7 +193,7 @@ async def test_what_it_does_not_take_is_refused(model):
     ):
         with pytest.raises(BadRequest):
             await model.reply(request)
-    with pytest.raises(BadRequest, match="'shout', but the tools are add"):
+    with pytest.raises(BadRequest, match="'shout' is not a tool; the tools are add"):
         await model.reply(asking(tools=(ADD,), settings={"tool_choice": "shout"}))
     with pytest.raises(ConfigError, match="unknown settings loudness"):
         await model.reply(asking(settings={"loudness": 11}))
@@ -220,7 +220,11 @@ async def test_weights_that_are_none_are_told_of_when_they_are_loaded(tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "told"),
-    [("giant", "known are smollm2, and local:/path"), ("/no/such.gguf", "No such file"), (__file__, "is no GGUF file")],
+    [
+        ("giant", "use local:smollm2, or a file: local:/path"),
+        ("/no/such.gguf", "No such file"),
+        (__file__, "is not a GGUF file"),
+    ],
 )
 def test_a_model_that_is_not_there_is_refused_at_once(model, told):
     with pytest.raises(ConfigError, match=told):

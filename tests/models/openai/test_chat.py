@@ -105,9 +105,9 @@ async def test_a_compatible_server_gets_the_old_name_of_the_limit() -> None:
 
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
     for wrong in ({"extra": "flex"}, "hot"):
-        with pytest.raises(ConfigError, match="is a mapping of names to values, not '"):
+        with pytest.raises(ConfigError, match="must be a mapping of names to values, not '"):
             OpenAIChat("gpt-5", settings=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"unknown settings temprature: known are temperature"):
+    with pytest.raises(ConfigError, match=r"unknown settings temprature: the settings are temperature"):
         OpenAIChat("gpt-x", settings={"temprature": 1})
 
 
@@ -474,7 +474,7 @@ def test_a_client_that_cannot_wait_is_refused(adapter: Any) -> None:
     with OpenAI(api_key="k") as plain, pytest.raises(ConfigError, match="not asynchronous: pass an AsyncOpenAI"):
         adapter("gpt-x", client=plain)
     azure = AzureOpenAI(api_key="k", api_version="1", azure_endpoint="https://me.openai.azure.com")
-    with azure, pytest.raises(ConfigError, match="AzureOpenAI; this one is not asynchronous: pass an AsyncAzureOpenAI"):
+    with azure, pytest.raises(ConfigError, match="AzureOpenAI; it is not asynchronous: pass an AsyncAzureOpenAI"):
         adapter("gpt-x", client=azure)
 
 

@@ -111,7 +111,7 @@ async def test_json_instead_of_a_stream_is_what_it_says(adapter: Any) -> None:
     with pytest.raises(RateLimited, match="m") as caught:
         await heard(adapter("gpt-x", client=Server(flat).client), asking())
     assert caught.value.request_id == "req_1"
-    with pytest.raises(BadReply, match="one piece of JSON"):
+    with pytest.raises(BadReply, match="answered with plain JSON"):
         await heard(adapter("gpt-x", client=Server({"id": "x"}).client), asking())
 
 
@@ -181,7 +181,7 @@ async def test_a_response_without_an_answer_is_an_error(body: Any, kind: type[Mo
 
 async def test_an_answer_that_is_no_json_is_a_bad_reply() -> None:
     server = Server(httpx2.Response(200, content=b'{"id": ', headers={"content-type": "application/json"}))
-    with pytest.raises(BadReply, match="no JSON"):
+    with pytest.raises(BadReply, match="not JSON"):
         await OpenAIChat("gpt-x", client=server.client).reply(asking())
 
 

@@ -1,4 +1,4 @@
-"""Claude by Anthropic's Messages API, and every server that speaks it."""
+"""Claude through Anthropic's Messages API, and any server that implements it."""
 
 from .client import AnthropicMessages
 

@@ -1,4 +1,4 @@
-"""The model: asks Anthropic through its SDK."""
+"""The model: calls Anthropic through its SDK."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from windlass.deltas import AnyDelta
 from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
-from windlass.models.errors import understood
+from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
-from windlass.models.settings import narrowed
+from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
 from .connection import connection
@@ -23,11 +23,11 @@ from .streaming import Assembly
 
 PATH = "/v1/messages"
 LONGEST_UNSTREAMED = 21_333
-"""With more `max_tokens` a reply may take longer than connections live; it is then streamed, whoever asks."""
+"""With more `max_tokens` a reply may take longer than a connection lasts, so it is always streamed."""
 
 
 def _options(settings: Mapping[str, Any], body: Wire) -> Wire:
-    """What the SDK is told beside the body."""
+    """The options of the request besides its body."""
     headers = dict(settings.get("headers") or {})
     if betas := body.pop("betas", None):
         headers["anthropic-beta"] = betas if isinstance(betas, str) else ",".join(betas)
@@ -35,12 +35,12 @@ def _options(settings: Mapping[str, Any], body: Wire) -> Wire:
 
 
 class AnthropicMessages:
-    """A model of Anthropic's Messages API, and of every server that speaks it.
+    """A model of Anthropic's Messages API, or of any server that implements it.
 
-    `client` may be any asynchronous client of the SDK (Bedrock, Vertex …); its own retries are switched off, and it
-    stays the caller's to close. Settings beyond those of all models: `cache` (True, False or a time to live such as
-    "1h"), and in `extra` whatever the vendor takes: `tools` there are those that it knows itself (one with the name of
-    a tool of ours describes that one), `betas` become a header. It knows no `seed`.
+    `client` may be any asynchronous client of the SDK (Bedrock, Vertex …); its retries are switched off, and the caller
+    must close it. Further settings: `cache` (True, False or a time to live such as "1h"), and in `extra` any fields of
+    the vendor. `tools` in `extra` are the vendor's own tools (one with the name of our tool replaces its description),
+    and `betas` become a header. `seed` is not supported.
     """
 
     def __init__(
@@ -66,38 +66,38 @@ class AnthropicMessages:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
+        """The size of the context window in tokens, if it is known."""
         return context_window(VENDOR, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        asked, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and wait for the whole reply."""
+        asked, settings = narrow_tools(request, merged(self._settings, request.settings))
         body = self._requests.body(asked, settings)
         if body["max_tokens"] > LONGEST_UNSTREAMED:
-            return await self._heard(request)
+            return await self._streamed_reply(request)
         answer = await self._connection.post(PATH, body, **_options(settings, body))
-        with understood():
-            return self._connection.costed(decode_reply(answer), self._model)
+        with reading_reply():
+            return self._connection.with_cost(decode_reply(answer), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         body = self._requests.body(request, settings, streaming=True)
-        heard = self._connection.hear(PATH, body, Assembly(), self._model, **_options(settings, body))
-        async with aclosing(heard) as pieces:
+        stream = self._connection.stream(PATH, body, Assembly(), self._model, **_options(settings, body))
+        async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
+        """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
 
-    async def _heard(self, request: ModelRequest) -> ModelReply:
+    async def _streamed_reply(self, request: ModelRequest) -> ModelReply:
         async with aclosing(self.stream(request)) as stream:
             async for piece in stream:
                 if isinstance(piece, ModelReply):
                     return piece
-        raise BadReply("the stream gave no reply")
+        raise BadReply("the stream ended without a reply")
 
 
 __all__ = ["AnthropicMessages", "LONGEST_UNSTREAMED"]

@@ -1,4 +1,4 @@
-"""Anthropic's SDK: which client is asked, with which key, and how its errors are read."""
+"""Anthropic's SDK: its client, its key and its errors."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from anthropic import AnthropicError, AsyncAnthropic, AsyncStream, DefaultAsyncH
 from windlass.errors import ConfigError, ModelError
 from windlass.models.connections import Connection, Sdk
 
-from .errors import told_error, translated
+from .errors import error_from, translate_error
 
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
 def connection(name: str, client: Any, base_url: str | None, api_key: str | None) -> Connection:
-    """The connection of a model: by the client that was passed in, or to the server at an address."""
+    """The connection of a model: through the client that was passed in, or to a server address."""
     base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
     if client is not None:
         _check(client)
     elif base_url is None and api_key is None and not any(map(os.environ.get, KEYS)):
         _check_credentials(name)
 
-    def made() -> AsyncAnthropic:
+    def make() -> AsyncAnthropic:
         key = _key(api_key, base_url)
         return AsyncAnthropic(base_url=base_url, api_key=key, max_retries=0, http_client=DefaultAsyncHttpxClient())
 
-    return Connection(Sdk(AsyncStream[object], translated, _told), client, made)
+    return Connection(Sdk(AsyncStream[object], translate_error, _error_in), client, make)
 
 
 def _check(client: Any) -> None:
@@ -42,7 +42,7 @@ def _check(client: Any) -> None:
 
 
 def _check_credentials(name: str) -> None:
-    """Refuse a model for which the SDK finds no credentials; it also looks for profiles and federated identities."""
+    """Raise if the SDK finds no credentials; it also looks for profiles and federated identities."""
     remedy = "set ANTHROPIC_API_KEY, or pass api_key=… or client=…"
     try:
         found = AsyncAnthropic(http_client=httpx2.AsyncClient())
@@ -52,15 +52,16 @@ def _check_credentials(name: str) -> None:
         raise ConfigError(f"model={name!r} has no key: {remedy}")
 
 
-def _key(given: str | None, base_url: str | None) -> str | None:
-    """The SDK finds what is not given; a server of one's own may want none, and the SDK wants one."""
-    found = given or any(map(os.environ.get, KEYS))
-    return given if found or base_url is None else "none"
+def _key(api_key: str | None, base_url: str | None) -> str | None:
+    """The key for the SDK, which finds keys in the environment by itself. A private server may need no key, but the SDK
+    requires one."""
+    found = api_key or any(map(os.environ.get, KEYS))
+    return api_key if found or base_url is None else "none"
 
 
-def _told(body: Any, response: httpx2.Response) -> ModelError | None:
+def _error_in(body: Any, response: httpx2.Response) -> ModelError | None:
     if isinstance(body, Mapping) and body.get("type") == "error":
-        return told_error(body, response.status_code, response.headers)
+        return error_from(body, response.status_code, response.headers)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's replies as ours."""
+"""Decodes Anthropic's replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from windlass.errors import BadReply
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from windlass.models.parts import text_in
-from windlass.models.usage import counted, tier
+from windlass.models.usage import positive_counts, tier
 
 from .encode import CONTAINER, FIELDS, VENDOR
 
@@ -27,11 +27,11 @@ FINISHES = {
 }
 DETAILS = ("cache_write_1h_tokens", "web_searches", "other_iterations", "priority_requests", "fast_requests")
 FALLBACK = "fallback"
-"""The type of the block that says that another model goes on where the one before it has declined."""
+"""The type of the block after which another model continues, because the previous one declined."""
 
 
 def decode_reply(answer: Any) -> ModelReply:
-    """The reply that an answer of the vendor's is."""
+    """Decode a whole answer."""
     if not isinstance(answer, Mapping) or answer.get("type", "message") != "message" or "content" not in answer:
         raise BadReply(f"expected a message, got {str(answer)[:200]!r}")
     parts = [part for block in answer["content"] or () for part in decode_block(block)]
@@ -39,8 +39,8 @@ def decode_reply(answer: Any) -> ModelReply:
 
 
 def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapping[str, int]) -> ModelReply:
-    """A reply of its parts; `message` says who gave it and `ending` why it ends."""
-    parts = _served(list(parts))
+    """A reply made of these parts; `message` has its model and id, `ending` the reason why it ends."""
+    parts = _without_declined_calls(list(parts))
     stop = text_in(ending, "stop_reason") or None
     finish = FINISHES.get(stop or "", "other")
     if finish == "stop" and any(type(part) is ToolCallPart for part in parts):
@@ -59,11 +59,10 @@ def make_reply(parts: Iterable[Part], message: Block, ending: Block, usage: Mapp
     )
 
 
-def _served(parts: list[Part]) -> list[Part]:
-    """The parts, of which no call is left that a model made which then declined: it may be cut off, and nobody waits
-    for its result."""
-    handed = [at for at, part in enumerate(parts) if type(part) is OpaquePart and part.data.get("type") == FALLBACK]
-    before = handed[-1] if handed else 0
+def _without_declined_calls(parts: list[Part]) -> list[Part]:
+    """The parts without calls of a model that then declined: such calls may be cut off, and need no result."""
+    fallbacks = [at for at, part in enumerate(parts) if type(part) is OpaquePart and part.data.get("type") == FALLBACK]
+    before = fallbacks[-1] if fallbacks else 0
     declined = [
         OpaquePart(VENDOR, {"declined": {"name": part.name, "json": part.json}}) if type(part) is ToolCallPart else part
         for part in parts[:before]
@@ -72,14 +71,14 @@ def _served(parts: list[Part]) -> list[Part]:
 
 
 def refusal(ending: Block) -> str | None:
-    """Why the vendor refuses, if it does and says why."""
+    """The vendor's explanation of a refusal, if there is one."""
     if ending.get("stop_reason") != "refusal":
         return None
     return (ending.get("stop_details") or {}).get("explanation")
 
 
 def usage_numbers(usage: Block | None) -> dict[str, int]:
-    """The numbers that a usage has; those it does not have are not zero but unknown."""
+    """The numbers in a usage. A missing number is unknown, not zero."""
     usage = usage or {}
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     numbers = {name: usage.get(name) for name in names}
@@ -92,12 +91,12 @@ def usage_numbers(usage: Block | None) -> dict[str, int]:
 
 
 def _other_iterations(iterations: Any) -> int | None:
-    """How often a model was asked whose tokens are not among those of the reply: to compact, or for advice."""
+    """How many model calls are not counted in the reply's tokens, such as calls for compaction or advice."""
     return sum(one.get("type") != "message" for one in iterations) if iterations else None
 
 
 def decode_usage(numbers: Mapping[str, int]) -> Usage:
-    """What was spent. The vendor counts what its cache read and wrote beside the input; we count it in."""
+    """The usage. The vendor counts cache reads and writes separately from the input; we include them."""
     cached = numbers.get("cache_read_input_tokens", 0)
     written = numbers.get("cache_creation_input_tokens", 0)
     return Usage(
@@ -106,12 +105,12 @@ def decode_usage(numbers: Mapping[str, int]) -> Usage:
         cached=cached,
         cache_written=written,
         reasoning=numbers.get("thinking_tokens", 0),
-        details=counted(**{kind: numbers.get(kind) for kind in DETAILS}),
+        details=positive_counts(**{kind: numbers.get(kind) for kind in DETAILS}),
     )
 
 
 def decode_block(block: Block, written: str | None = None) -> list[Part]:
-    """The parts of one block. `written` is the JSON of its input as the model wrote it, where that is known."""
+    """The parts of one block. `written` is the JSON of its input as the model wrote it, if it is known."""
     kind = str(block.get("type"))
     if kind in CODECS:
         return CODECS[kind](block, written)
@@ -133,15 +132,15 @@ def _redacted(block: Block, written: str | None) -> list[Part]:
 
 
 def _call(block: Block, written: str | None) -> list[Part]:
-    given = {} if block.get("input") is None else block["input"]
-    text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    arguments = {} if block.get("input") is None else block["input"]
+    text = written or json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     call = ToolCallPart(text_in(block, "name"), text, vendor_id=text_in(block, "id") or None)
     direct = block.get("caller") == {"type": "direct"}
     return [call, *_rest(block, "id", "name", "input", *(("caller",) if direct else ()))]
 
 
 def _rest(block: Block, *known: str) -> list[OpaquePart]:
-    """What a block has beyond what our part can hold (citations, for one), to go back with it."""
+    """The fields of a block that our part has no place for, such as citations; they are sent back with it."""
     rest = {key: value for key, value in block.items() if key not in ("type", *known) and value is not None}
     return [OpaquePart(VENDOR, {FIELDS: rest})] if rest else []
 

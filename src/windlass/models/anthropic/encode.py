@@ -1,4 +1,4 @@
-"""Our messages as Anthropic wants them."""
+"""Encodes messages for Anthropic."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from windlass.messages import (
 )
 from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, called_name, inlined
+from windlass.models.parts import arguments, inline_data, valid_name
 
 VENDOR = "anthropic"
 FIELDS = "fields"
-"""The only key of an opaque part that holds what the block before it has and our part has no place for."""
+"""The only key of an opaque part with the fields of the previous block that our part has no place for."""
 CONTAINER = "container"
-"""The only key of an opaque part that says where the vendor ran code, so that it may go on there."""
+"""The only key of an opaque part with the container in which the vendor ran code, so that it can be used again."""
 
 _OWN_ID = re.compile(r"toolu_[a-zA-Z0-9_-]{1,80}")
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def history(encode: Encode) -> History:
-    """What keeps the messages of this vendor; `encode` is `encode_message`, or wraps it."""
+    """The cache of encoded messages; `encode` is `encode_message`, or wraps it."""
     return History(encode, wire_id, join)
 
 
 def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
-    """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's."""
+    """A message on the wire; empty if nothing of it can be sent. Images of an assistant follow in a user message."""
     if message.role != "assistant":
-        return _said("user", _encode_parts(message.parts, id_of))
+        return _wire("user", _encode_parts(message.parts, id_of))
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts([part for part in message.parts if type(part) is not ImagePart], id_of)
-    shown = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
-    return [*_said("assistant", calls_last(blocks, _is_call, _is_thought)), *_said("user", shown)]
+    pictures = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
+    return [*_wire("assistant", calls_last(blocks, _is_call, _is_thought)), *_wire("user", pictures)]
 
 
 def _is_call(block: Wire) -> bool:
@@ -55,12 +55,12 @@ def _is_thought(block: Wire) -> bool:
     return block["type"] in ("thinking", "redacted_thinking")
 
 
-def _said(role: str, blocks: list[Wire]) -> list[Wire]:
+def _wire(role: str, blocks: list[Wire]) -> list[Wire]:
     return [{"role": role, "content": blocks}] if blocks else []
 
 
 def join(row: list[Wire], wire: list[Wire]) -> None:
-    """Add messages to those before; roles alternate, and results come first in a message, or the vendor misses them."""
+    """Add messages to a row. Roles must alternate, and results must come first in a message."""
     for one in wire:
         if not row or row[-1]["role"] != one["role"]:
             row.append(one)
@@ -72,15 +72,15 @@ def join(row: list[Wire], wire: list[Wire]) -> None:
 
 
 def wire_id(ours: str, theirs: str | None) -> str:
-    """The vendor's id of a call; for a call of somebody else's one that is always the same."""
-    given = theirs or ""
-    if _OWN_ID.fullmatch(given) or (not ours and _VALID_ID.fullmatch(given)):
-        return given
-    return "toolu_" + blake2b((ours or given).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    """The vendor's id of a call; for a call of another vendor, an id derived from it."""
+    id = theirs or ""
+    if _OWN_ID.fullmatch(id) or (not ours and _VALID_ID.fullmatch(id)):
+        return id
+    return "toolu_" + blake2b((ours or id).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
-def riding(part: Part, key: str) -> Any:
-    """What a part of one key has, which is no block of the vendor's but rides with them; None of any other part."""
+def attachment(part: Part, key: str) -> Any:
+    """The value of an opaque part with only this key, which is not a block but belongs to one; None for other parts."""
     if type(part) is not OpaquePart or part.vendor != VENDOR or not isinstance(part.data, Mapping):
         return None
     return part.data.get(key) if len(part.data) == 1 else None
@@ -90,7 +90,7 @@ def _encode_parts(parts: Iterable[Part], id_of: IdOf) -> list[Wire]:
     blocks: list[Wire] = []
     sent = False
     for part in parts:
-        if (fields := riding(part, FIELDS)) is not None:
+        if (fields := attachment(part, FIELDS)) is not None:
             if sent:
                 blocks[-1].update(thawed(fields))
             continue
@@ -102,12 +102,12 @@ def _encode_parts(parts: Iterable[Part], id_of: IdOf) -> list[Wire]:
 
 
 def _text(part: TextPart, id_of: IdOf) -> Wire | None:
-    """The vendor refuses text of blanks only."""
+    """The vendor rejects blank text."""
     return {"type": "text", "text": part.text} if part.text.strip() else None
 
 
 def _thinking(part: ThinkingPart, id_of: IdOf) -> Wire | None:
-    """Only what the vendor has signed may go back to it."""
+    """Only signed thinking may be sent back to the vendor."""
     if part.vendor != VENDOR or not part.signature:
         return None
     if part.redacted:
@@ -116,7 +116,7 @@ def _thinking(part: ThinkingPart, id_of: IdOf) -> Wire | None:
 
 
 def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
-    found = inlined(part)
+    found = inline_data(part)
     if found is None:
         return {"type": "image", "source": {"type": "url", "url": part.url or ""}}
     media_type, data = found
@@ -124,11 +124,11 @@ def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
 
 
 def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    return {"type": "tool_use", "id": id_of(part), "name": called_name(part.name, 128), "input": arguments(part.json)}
+    return {"type": "tool_use", "id": id_of(part), "name": valid_name(part.name, 128), "input": arguments(part.json)}
 
 
 def _result(part: ToolResultPart, id_of: IdOf) -> Wire | None:
-    """The vendor takes nothing but text as the content of an error."""
+    """The content of an error may only be text."""
     block: Wire = {"type": "tool_result", "tool_use_id": id_of(part)}
     content = _encode_parts(part.content, id_of)
     if content:
@@ -140,7 +140,7 @@ def _result(part: ToolResultPart, id_of: IdOf) -> Wire | None:
 
 
 def _opaque(part: OpaquePart, id_of: IdOf) -> Wire | None:
-    """A block of the vendor's own, which has a type."""
+    """A block of the vendor itself, which has a type."""
     own = part.vendor == VENDOR and isinstance(part.data, Mapping) and "type" in part.data
     return thawed(part.data) if own else None
 
@@ -154,4 +154,4 @@ CODECS: dict[type, Callable[[Any, IdOf], Wire | None]] = {
     OpaquePart: _opaque,
 }
 
-__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "encode_message", "history", "riding", "wire_id"]
+__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "attachment", "encode_message", "history", "wire_id"]

@@ -1,4 +1,4 @@
-"""What can go wrong with Anthropic, in our words."""
+"""Translates errors of Anthropic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "rate_limit_error": RateLimited,
     "request_too_large": ContextOverflow,
     "timeout_error": ModelTimeout,
-    # What Bedrock says inside a stream:
+    # Bedrock's errors inside a stream:
     "modelTimeoutException": ModelTimeout,
     "serviceUnavailableException": Overloaded,
     "throttlingException": RateLimited,
@@ -41,7 +41,7 @@ CODES: dict[str, Kind] = {
     "enforced_spend_limit_reached": QuotaExceeded,
     "request_body_too_large_after_decoding": ContextOverflow,
 }
-"""What the details of an error say more precisely than its type."""
+"""Codes in the details of an error, which are more precise than its type."""
 PHRASES: dict[str, Kind] = {
     "prompt is too long": ContextOverflow,
     "input is too long": ContextOverflow,
@@ -51,35 +51,35 @@ PHRASES: dict[str, Kind] = {
     "usage limits": QuotaExceeded,
     "content filtering policy": ContentFiltered,
 }
-"""What an error about the request says when it means something else."""
+"""Phrases in the message of a bad request that mean another kind of error."""
 
 _ABOUT_REQUESTS = ("invalid_request_error", "validationException")
 
 
-def translated(error: Exception) -> ModelError | None:
-    """Our error for one of the SDK's; None for one that is none."""
+def translate_error(error: Exception) -> ModelError | None:
+    """Our error for an error of the SDK; None for any other error."""
     if isinstance(error, anthropic.APIStatusError):
-        return told_error(error.body, error.status_code, error.response.headers, error.message)
+        return error_from(error.body, error.status_code, error.response.headers, error.message)
     if isinstance(error, anthropic.CredentialsError) or "resolve authentication method" in str(error):
         return AuthFailed(f"no key for anthropic: set ANTHROPIC_API_KEY, or pass api_key=… ({error})")
     return of_connection(error)
 
 
-def told_error(
+def error_from(
     body: Any, status: int = 200, headers: Mapping[str, str] = {}, otherwise: str = "the vendor reports an error"
 ) -> ModelError:
-    """Our error for one that the vendor tells, be it inside a stream that began well."""
-    body = body[0] if isinstance(body, list) and body else body  # as Google's cloud has it
-    told = body if isinstance(body, Mapping) else {}
-    said = told["error"] if isinstance(told.get("error"), Mapping) else told
-    message = str(said.get("message") or otherwise)
-    code = said["details"].get("error_code") if isinstance(said.get("details"), Mapping) else None
-    kind = CODES.get(str(code)) or _kind(str(said.get("type") or ""), status, message)
+    """Our error for one that the vendor reports, also inside a stream."""
+    body = body[0] if isinstance(body, list) and body else body  # Google's cloud sends a list
+    whole = body if isinstance(body, Mapping) else {}
+    error = whole["error"] if isinstance(whole.get("error"), Mapping) else whole
+    message = str(error.get("message") or otherwise)
+    code = error["details"].get("error_code") if isinstance(error.get("details"), Mapping) else None
+    kind = CODES.get(str(code)) or _kind(str(error.get("type") or ""), status, message)
     return kind(
         message,
         retry_after=retry_after(headers),
         status=status,
-        request_id=request_id(headers) or told.get("request_id"),
+        request_id=request_id(headers) or whole.get("request_id"),
     )
 
 
@@ -90,4 +90,4 @@ def _kind(named: str, status: int, message: str) -> Kind:
     return KINDS.get(named) or of_status(status)
 
 
-__all__ = ["CODES", "KINDS", "PHRASES", "told_error", "translated"]
+__all__ = ["CODES", "KINDS", "PHRASES", "error_from", "translate_error"]

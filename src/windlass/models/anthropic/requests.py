@@ -1,4 +1,4 @@
-"""The body of a request: the messages, the tools and the settings, and where the vendor's cache may end."""
+"""Makes the body of a request: messages, tools, settings and cache breakpoints."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from anthropic import transform_schema
 from windlass.messages import Message, Messages, ModelRequest, ToolSpec, thawed
 from windlass.models.history import IdOf, Wire
 
-from .encode import CONTAINER, encode_message, history, riding
+from .encode import CONTAINER, attachment, encode_message, history
 from .settings import encode_settings, tool_choice
 
 _CACHEABLE = ("text", "image", "document", "tool_use", "tool_result")
 
 
 class Requests:
-    """Makes bodies, and keeps what it has made of messages, tools and schemas for those to come."""
+    """Makes request bodies, and caches encoded messages, tools and schemas."""
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._history = history(self._encoded)
         self._tools: tuple[tuple[ToolSpec, ...], list[Wire]] = ((), [])
         self._schema: tuple[Any, Any] = (None, None)
-        self._contained = False
+        self._uses_container = False
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
-        """All that the vendor is told. `settings` are those of the model and of the request, merged."""
+        """The body of a request. `settings` are the merged settings of the model and of the request."""
         extra = dict(settings["extra"])
         body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages)}
         body |= encode_settings(self._model, settings)
@@ -36,13 +36,13 @@ class Requests:
             body["system"] = [{"type": "text", "text": request.system}]
         theirs = extra.pop("tools", None) or ()
         named = {tool.get("name") for tool in theirs}
-        if tools := [*[tool for tool in self._told(request.tools) if tool["name"] not in named], *theirs]:
+        if tools := [*[tool for tool in self._encode_tools(request.tools) if tool["name"] not in named], *theirs]:
             body["tools"] = tools
             body |= tool_choice(settings)
         config = body.get("output_config", {}) | self._output(request.output) | (extra.pop("output_config", None) or {})
         if config:
             body["output_config"] = config
-        if self._contained and (container := _container(request.messages)) is not None:
+        if self._uses_container and (container := _container(request.messages)) is not None:
             body[CONTAINER] = container
             if isinstance(asked := extra.get(CONTAINER), Mapping):
                 extra[CONTAINER] = {"id": container, **asked}
@@ -53,16 +53,16 @@ class Requests:
         return body | extra
 
     def _encoded(self, message: Message, id_of: IdOf) -> list[Wire]:
-        self._contained = self._contained or any(riding(part, CONTAINER) for part in message.parts)
+        self._uses_container = self._uses_container or any(attachment(part, CONTAINER) for part in message.parts)
         return encode_message(message, id_of)
 
-    def _told(self, tools: tuple[ToolSpec, ...]) -> list[Wire]:
+    def _encode_tools(self, tools: tuple[ToolSpec, ...]) -> list[Wire]:
         if self._tools[0] is not tools:
             self._tools = (tools, [_tool(spec) for spec in tools])
         return self._tools[1]
 
     def _output(self, schema: Mapping[str, Any] | None) -> Wire:
-        """The schema of the output as far as the vendor takes it; the rest becomes description."""
+        """The schema of the output as far as the vendor supports it; the rest becomes description."""
         if schema is None:
             return {}
         if self._schema[0] is not schema:
@@ -77,10 +77,10 @@ def _tool(spec: ToolSpec) -> Wire:
 
 
 def _container(messages: Messages) -> str | None:
-    """The container that the vendor used last, if it is still there."""
+    """The container that the vendor used last, if it has not expired."""
     for message in reversed(list(messages)):
         for part in message.parts:
-            if (used := riding(part, CONTAINER)) is not None:
+            if (used := attachment(part, CONTAINER)) is not None:
                 return used.get("id") if _alive(used.get("expires_at")) else None
     return None
 
@@ -94,18 +94,18 @@ def _alive(until: str | None) -> bool:
 
 
 def _set_breakpoints(body: Wire, messages: Messages, mark: Wire) -> None:
-    """Say where the vendor's cache may end, in the four places it allows: after the tools, the system prompt, the last
-    message that will stay as it is, and the one that was the last when the model was asked before.
+    """Set the vendor's four cache breakpoints: after the tools, the system prompt, the last message that will not
+    change, and the one that was last in the previous request.
 
-    The vendor looks back from a mark for an earlier one, but over 20 blocks at most. What is laid over the last message
-    may be gone when the model is asked again, so that one is not marked.
+    The vendor looks back from a breakpoint for an earlier one, but only over 20 blocks. A message with an overlay is
+    not marked, because the overlay may be gone in the next request.
     """
     for name in ("tools", "system"):
         if name in body:
             _mark_last(body[name], mark)
     row: list[Wire] = body["messages"]
-    settled = len(row) - (2 if messages.overlay and len(messages) - 1 in messages.overlay else 1)
-    for place in (settled, settled - 2):
+    last = len(row) - (2 if messages.overlay and len(messages) - 1 in messages.overlay else 1)
+    for place in (last, last - 2):
         if place >= 0:
             content = list(row[place]["content"])
             _mark_last(content, mark)
@@ -113,7 +113,7 @@ def _set_breakpoints(body: Wire, messages: Messages, mark: Wire) -> None:
 
 
 def _mark_last(blocks: list[Wire], mark: Wire) -> None:
-    """Mark the last block that may be marked; the block itself is shared, so a copy is."""
+    """Mark the last block that may be marked, in a copy: the block itself is shared."""
     for place in range(len(blocks) - 1, -1, -1):
         block = blocks[place]
         if ("input_schema" in block or block.get("type") in _CACHEABLE) and not block.get("defer_loading"):

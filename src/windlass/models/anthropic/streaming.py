@@ -1,4 +1,4 @@
-"""The events of a stream of Anthropic as deltas and, at the end, the whole reply."""
+"""Turns the events of an Anthropic stream into deltas and, at the end, the whole reply."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from windlass.messages import ModelReply, Part, ToolCallPart
 from windlass.models.parts import arguments, text_in
 
 from .decode import FALLBACK, decode_block, make_reply, refusal, usage_numbers
-from .errors import told_error
+from .errors import error_from
 
 Event = Mapping[str, Any]
 
 
 class Assembly:
-    """Puts a reply together from its events. Blocks come one after another; `feed` says what each event adds.
+    """Builds a reply from its events. Blocks come one after another; `feed` returns what each event adds.
 
-    It is `complete` once the vendor has said that it has ended.
+    It is `complete` once the vendor has reported its end.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Assembly:
         self.complete = False
 
     def feed(self, event: Event) -> tuple[AnyDelta, ...]:
-        """What an event adds; unknown ones are passed over."""
+        """The deltas of an event; unknown events are ignored."""
         kind = event.get("type")
         if kind == "content_block_delta":
             block = self._blocks.get(event["index"])
@@ -43,7 +43,7 @@ class Assembly:
         return () if delta is None else (delta,)
 
     def end(self) -> None:
-        """The server says that it is done, which here is an event."""
+        """Nothing to do: the end of an Anthropic stream is an event."""
 
     def _take(self, kind: Any, event: Event) -> AnyDelta | None:
         if kind == "content_block_start":
@@ -56,7 +56,7 @@ class Assembly:
         elif kind == "message_stop":
             self.complete = True
         elif kind == "error":
-            raise told_error(event)
+            raise error_from(event)
         return None
 
     def reply(self) -> ModelReply:
@@ -67,47 +67,46 @@ class Assembly:
         return make_reply(parts, self._message, self._ending, self._usage)
 
     def _begin(self, message: Event) -> tuple[AnyDelta, ...]:
-        """The beginning. A message that goes on from calls inside of the vendor's code may have all of its blocks, and
-        its end, from the start; blocks that follow are numbered by themselves."""
+        """Begin a message. One that continues after calls inside the vendor's code may have all its blocks and its end
+        from the start; later blocks have their own numbers."""
         if self._message is not None:
             return self._begin_again(message)
         self._message = dict(message)
         self._usage.update(usage_numbers(message.get("usage")))
-        self._ending |= _said(message, "stop_reason", "stop_details")
+        self._ending |= _present(message, "stop_reason", "stop_details")
         deltas: list[AnyDelta | None] = []
         for place, data in enumerate(message.get("content") or (), 1):
             deltas += [self._start(-place, data), self._blocks[-place].stop()]
         return tuple([delta for delta in deltas if delta is not None])
 
     def _begin_again(self, message: Event) -> tuple[AnyDelta, ...]:
-        """Something between us and the vendor may say a beginning twice, or join two streams, of which nothing is to be
-        believed."""
+        """A proxy may repeat the beginning, which is ignored, or mix two streams, which is an error."""
         if self._message and message.get("id") not in (None, self._message.get("id")):
-            raise BadReply("a message began inside of another", retryable=True)
+            raise BadReply("a message began inside another", retryable=True)
         return ()
 
     def _start(self, index: int, data: Event) -> AnyDelta | None:
         block = self._blocks[index] = _Block(dict(data), self._place())
         self._last = block
         if block.kind == FALLBACK and self._message is not None:
-            self._message |= _said(data.get("to") or {}, "model")
+            self._message |= _present(data.get("to") or {}, "model")
         return block.begin()
 
     def _place(self) -> int:
-        """Where the next part stands: after those of the last block."""
+        """The place of the next part: after the parts of the last block."""
         return 0 if self._last is None else self._last.place + len(self._last.parts())
 
     def _end(self, event: Event) -> AnyDelta | None:
-        """Note why the reply ends; a refusal may say so in place of any text."""
+        """Note why the reply ends; a refusal may have an explanation instead of a text."""
         self._usage.update(usage_numbers(event.get("usage")))
-        self._ending |= _said(event.get("delta") or {})
+        self._ending |= _present(event.get("delta") or {})
         explanation = refusal(self._ending)
         spoken = any(block.kind == "text" for block in self._blocks.values())
         return TextDelta(explanation, self._place()) if explanation and not spoken else None
 
 
 class _Block:
-    """One block while it is being said: its fields, and the pieces of what grows in it."""
+    """One block while it is streamed: its fields, and the pieces of its growing text."""
 
     __slots__ = ("_parts", "data", "kind", "name", "pieces", "place")
 
@@ -120,7 +119,7 @@ class _Block:
         self._parts: list[Part] | None = None
 
     def begin(self) -> AnyDelta | None:
-        """What the block has from the start."""
+        """The delta for the text that the block starts with."""
         if self.kind == "text" and self.data.get("text"):
             self.pieces.append(text_in(self.data, "text"))
             return TextDelta(self.pieces[0], self.place)
@@ -130,7 +129,7 @@ class _Block:
         return None
 
     def add(self, delta: Event) -> AnyDelta | None:
-        """A piece of the block."""
+        """Add a piece to the block."""
         kind = delta.get("type")
         if kind == "text_delta" and self.kind == "text":
             text = text_in(delta, "text")
@@ -151,16 +150,16 @@ class _Block:
         return None
 
     def stop(self) -> AnyDelta | None:
-        """The block is whole. A call whose arguments came at once, or has none, says so now."""
-        told = None
+        """End the block. If the arguments of a call came whole, or there are none, their delta is returned now."""
+        delta = None
         if self.kind == "tool_use" and not self.pieces:
             call = decode_block(self.data)[0]
-            told = self._written(call.json) if type(call) is ToolCallPart else None
+            delta = self._written(call.json) if type(call) is ToolCallPart else None
         self._parts = self.parts()
-        return told
+        return delta
 
     def parts(self) -> list[Part]:
-        """The parts that the block has become."""
+        """The parts of the block."""
         if self._parts is not None:
             return self._parts
         text = "".join(self.pieces)
@@ -179,15 +178,15 @@ class _Block:
         return ArgumentsDelta(text, self.place, name=self.name) if self.kind == "tool_use" else None
 
     def _grow(self, fields: Event) -> None:
-        """A kind of piece that we do not know: texts and lists grow, anything else is replaced."""
+        """Add a piece of an unknown kind: texts and lists grow, other values are replaced."""
         for name, value in fields.items():
             if name != "type" and value is not None:
                 grows = type(value) in (str, list) and type(self.data.get(name)) is type(value)
                 self.data[name] = self.data[name] + value if grows else value
 
 
-def _said(fields: Event, *names: str) -> dict[str, Any]:
-    """The fields of which something is said; some or all."""
+def _present(fields: Event, *names: str) -> dict[str, Any]:
+    """The fields that are not null: these names, or all."""
     return {name: fields[name] for name in names or fields if fields.get(name) is not None}
 
 

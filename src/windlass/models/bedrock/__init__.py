@@ -1,4 +1,4 @@
-"""Every model of Amazon Bedrock, by its Converse API."""
+"""All models of Amazon Bedrock, through its Converse API."""
 
 from .client import BedrockConverse
 

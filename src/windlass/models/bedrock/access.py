@@ -1,4 +1,4 @@
-"""Where Bedrock is, and who asks: by an API key, or by AWS's credentials, which sign each request."""
+"""The address of Bedrock, and the authentication: an API key, or AWS credentials, which sign each request."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ENDPOINT = "bedrock-runtime"
 
 
 class Access:
-    """What a model needs to reach Bedrock. The session is asked for credentials when the first request is made, and in
-    a thread, for they may come over the network; it keeps them fresh."""
+    """The address and credentials of a model. The session fetches credentials at the first request, in a thread,
+    because they may come over the network; it keeps them fresh."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Access:
             self._session = session or Session()
             self._region = region or _region(session) or os.environ.get("AWS_REGION") or _region(self._session)
             if self._region is None:
-                remedy = "set AWS_REGION, give the profile of AWS_PROFILE a region, or pass region=… or session=…"
+                remedy = "set AWS_REGION, set a region in the profile AWS_PROFILE, or pass region=… or session=…"
                 raise ConfigError(f"model={name!r} has no region: {remedy}")
             self.address = (base_url or _endpoint(self._session, self._region)).rstrip("/")
             if session is None and not self._key and _knowable() and self._session.get_credentials() is None:
@@ -53,7 +53,7 @@ class Access:
             raise ConfigError(f"model={name!r} cannot be reached: {error}") from error
 
     async def headers(self, url: str, content: bytes, more: Mapping[str, str] = {}) -> dict[str, str]:
-        """The headers of a request, with which Bedrock knows who asks; `more` are the caller's."""
+        """The headers of a request, which authenticate it; `more` are the caller's."""
         headers = {"content-type": "application/json", **more}
         if self._key:
             return {**headers, "authorization": f"Bearer {self._key}"}
@@ -62,7 +62,7 @@ class Access:
         return dict(request.headers.items())
 
     async def _frozen(self) -> Any:
-        """The credentials of this moment. Those that never change are at hand; others may have to be fetched."""
+        """The current credentials. Static ones are available at once; others may have to be fetched."""
         if self._credentials is None:
             self._credentials = await asyncio.to_thread(self._session.get_credentials)
         if self._credentials is None:
@@ -80,7 +80,7 @@ def _check(name: str, session: Any) -> None:
 
 
 def _knowable() -> bool:
-    """Whether missing credentials can be known now: else a service of the machine may still be asked for some."""
+    """Whether missing credentials are certain now: otherwise a service of the machine may still provide some."""
     asked = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
     disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
     return disabled and not any(map(os.environ.get, asked))
@@ -95,7 +95,7 @@ def _region(session: Any) -> str | None:
 
 
 def _endpoint(session: Any, region: str) -> str:
-    """The address as AWS's tools find it, by region and configuration. No credentials are looked for."""
+    """The address as AWS's tools find it, by region and configuration, without a search for credentials."""
     make = session.create_client if hasattr(session, "create_client") else session.client
     client = make(ENDPOINT, region_name=region, aws_access_key_id="none", aws_secret_access_key="none")
     client.close()

@@ -1,4 +1,4 @@
-"""The model: asks Bedrock's Converse."""
+"""The model: calls Bedrock's Converse API."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import httpx2
 
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
-from windlass.models.errors import understood
-from windlass.models.settings import narrowed
+from windlass.models.errors import reading_reply
+from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
 from .connection import connection
@@ -23,17 +23,17 @@ from .settings import merged
 from .streaming import Assembly
 
 PRICED = "aws"
-"""What the price lists call the vendor."""
+"""The name of the vendor in the price lists."""
 
 
 class BedrockConverse:
     """A model of Amazon Bedrock, by its id (`us.amazon.nova-micro-v1:0`), or by the ARN of a profile.
 
-    Who asks is found where all of AWS's tools find it: `api_key` or `AWS_BEARER_TOKEN_BEDROCK`, else the credentials of
-    `session` (one of botocore or boto3) or of the environment; so is the `region`. `client` is the HTTP client, and
-    stays the caller's to close. Settings beyond those of all models: `cache` (True, False or a time to live such as
-    "1h"), and in `extra` whatever Converse takes: `additionalModelRequestFields`, `guardrailConfig`, `serviceTier` …,
-    joined with what we say. It knows no `seed` and no `parallel_tool_calls`.
+    Credentials are found as by AWS's own tools: `api_key` or `AWS_BEARER_TOKEN_BEDROCK`, else the credentials of
+    `session` (from botocore or boto3) or of the environment; likewise the `region`. `client` is the HTTP client, which
+    the caller must close. Further settings: `cache` (True, False or a time to live such as "1h"), and in `extra` any
+    fields of Converse, which are merged with ours: `additionalModelRequestFields`, `guardrailConfig`, `serviceTier` …
+    `seed` and `parallel_tool_calls` are not supported.
     """
 
     def __init__(
@@ -62,33 +62,33 @@ class BedrockConverse:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
+        """The size of the context window in tokens, if it is known."""
         return context_window(PRICED, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and wait for the whole reply."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         body = self._requests.body(request, settings)
         answer = await self._connection.post(f"{self._path}/converse", body, **_options(settings))
-        with understood():
-            return self._connection.costed(decode_reply(answer, self._model), self._model)
+        with reading_reply():
+            return self._connection.with_cost(decode_reply(answer, self._model), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         body, options = self._requests.body(request, settings), _options(settings)
-        path, hearing = f"{self._path}/converse-stream", Assembly(self._model)
-        async with aclosing(self._connection.hear(path, body, hearing, self._model, **options)) as pieces:
+        path, reader = f"{self._path}/converse-stream", Assembly(self._model)
+        async with aclosing(self._connection.stream(path, body, reader, self._model, **options)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
+        """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes with a request beside its body."""
+    """The options of a request besides its body."""
     return {"headers": settings.get("headers"), "timeout": settings.get("timeout")}
 
 

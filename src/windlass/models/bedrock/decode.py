@@ -1,4 +1,4 @@
-"""Bedrock's replies as ours."""
+"""Decodes Bedrock's replies."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from windlass.messages import (
     Usage,
 )
 from windlass.models.parts import text_in
-from windlass.models.usage import counted, tier
+from windlass.models.usage import positive_counts, tier
 
 from .encode import CITATIONS, REMARKS, VENDOR
 
 Block = Mapping[str, Any]
 
 METADATA = "ResponseMetadata"
-"""Where, as AWS's tools do, an answer is given what only its headers say."""
+"""The key for facts from the headers of an answer, as in AWS's tools."""
 FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -40,13 +40,13 @@ FINISHES = {
     "pause_turn": "paused",
 }
 OURS = (None, "", "tool_use")
-"""The types of a call that we are to make; one of another type the vendor has made itself."""
+"""The types of calls that we must run; the vendor runs calls of other types itself."""
 MALFORMED = ("malformed_model_output", "malformed_tool_use")
-"""The model has written something that Bedrock could not read."""
+"""The stop reasons for model output that Bedrock could not read."""
 
 
 def decode_reply(answer: Any, model: str) -> ModelReply:
-    """The reply that an answer of the vendor's is, if that model was asked."""
+    """Decode a whole answer of this model."""
     message = answer.get("output", {}).get("message") if isinstance(answer, Mapping) else None
     if not isinstance(message, Mapping):
         raise BadReply(f"expected a message, got {str(answer)[:200]!r}", retryable=True)
@@ -55,7 +55,7 @@ def decode_reply(answer: Any, model: str) -> ModelReply:
 
 
 def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
-    """A reply of its parts; `about` is all that is said about them, and `model` the one that was asked."""
+    """A reply made of these parts; `about` is the rest of the answer, and `model` the one in the request."""
     parts = list(parts)
     id = (about.get(METADATA) or {}).get("RequestId")
     stop = text_in(about, "stopReason")
@@ -65,7 +65,7 @@ def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
     finish = FINISHES.get(stop, "other")
     if finish == "stop" and called:
         finish = "tool_calls"
-    parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if _says(about.get(name))]
+    parts += [OpaquePart(VENDOR, {name: about[name]}) for name in REMARKS if _has_content(about.get(name))]
     return ModelReply(
         Message("assistant", tuple(parts)),
         decode_usage(about.get("usage") or {}, (about.get("serviceTier") or {}).get("type")),
@@ -76,21 +76,21 @@ def make_reply(parts: Iterable[Part], about: Block, model: str) -> ModelReply:
     )
 
 
-def _says(remark: Any) -> bool:
-    """Whether a remark says anything: some are of nothing but null."""
+def _has_content(remark: Any) -> bool:
+    """Whether a remark has any content: some consist only of nulls."""
     if isinstance(remark, Mapping):
-        return any(_says(value) for value in remark.values())
+        return any(_has_content(value) for value in remark.values())
     return remark is not None and remark != []
 
 
 def _router_chose(trace: Block | None) -> str:
-    """The model that gave the answer, which is said only where a router chose it."""
+    """The model that a router chose; empty without a router."""
     router = (trace or {}).get("promptRouter") or {}
     return text_in(router, "invokedModelId").rpartition("/")[2]
 
 
 def decode_usage(usage: Block, service: object = None) -> Usage:
-    """What was spent. The vendor counts what its cache read and wrote beside the input; we count it in."""
+    """The usage. The vendor counts cache reads and writes separately from the input; we include them."""
     cached = usage.get("cacheReadInputTokens") or 0
     written = usage.get("cacheWriteInputTokens") or 0
     return Usage(
@@ -98,7 +98,7 @@ def decode_usage(usage: Block, service: object = None) -> Usage:
         output=usage.get("outputTokens") or 0,
         cached=cached,
         cache_written=written,
-        details=counted(
+        details=positive_counts(
             cache_write_1h_tokens=sum(
                 detail.get("inputTokens") or 0
                 for detail in usage.get("cacheDetails") or ()
@@ -111,14 +111,14 @@ def decode_usage(usage: Block, service: object = None) -> Usage:
 
 
 def decode_block(block: Block, written: str | None = None) -> list[Part]:
-    """The parts of one block. `written` is the JSON of its input as the model wrote it, where that is known."""
-    said = {kind: content for kind, content in block.items() if content is not None}
-    for kind, content in said.items():
+    """The parts of one block. `written` is the JSON of its input as the model wrote it, if it is known."""
+    present = {kind: content for kind, content in block.items() if content is not None}
+    for kind, content in present.items():
         parts = CODECS[kind](content, written) if kind in CODECS else None
         if parts is not None:
             return parts
-    executed = bool(said.keys() & {"toolUse", "toolResult"})
-    return [OpaquePart(VENDOR, said, mediated=not executed)] if said else []
+    executed = bool(present.keys() & {"toolUse", "toolResult"})
+    return [OpaquePart(VENDOR, present, mediated=not executed)] if present else []
 
 
 def _text(content: Any, written: str | None) -> list[Part] | None:
@@ -138,13 +138,13 @@ def _reasoning(content: Block, written: str | None) -> list[Part] | None:
 
 
 def _call(content: Block, written: str | None) -> list[Part] | None:
-    """A call, unless the vendor has made it itself."""
+    """A call, unless the vendor has run it itself."""
     if content.get("type") not in OURS:
         return None
-    given = {} if content.get("input") is None else content["input"]
-    if type(given) is str:  # as the model wrote it
-        written, given = written or given, {}
-    text = written or json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    arguments = {} if content.get("input") is None else content["input"]
+    if type(arguments) is str:  # as the model wrote it
+        written, arguments = written or arguments, {}
+    text = written or json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return [ToolCallPart(text_in(content, "name"), text, vendor_id=text_in(content, "toolUseId") or None)]
 
 

@@ -1,4 +1,4 @@
-"""Our messages as Bedrock wants them."""
+"""Encodes messages for Bedrock."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from windlass.messages import (
 )
 from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, called_name, inlined
+from windlass.models.parts import arguments, inline_data, valid_name
 
 from .families import Family
 
 VENDOR = "bedrock"
 CITATIONS = "citations"
-"""The only key of an opaque part that holds what the text before it cites."""
+"""The only key of an opaque part with the citations of the text before it."""
 REMARKS = ("trace", "additionalModelResponseFields")
-"""Said about a whole answer; there is no place for it in a request."""
-NOTHING = "(nothing)"
-"""What a result says that says nothing: Bedrock refuses empty ones."""
+"""Fields about a whole answer, which cannot be sent in a request."""
+EMPTY_RESULT = "(nothing)"
+"""Placeholder for an empty result; Bedrock rejects empty ones."""
 
-WORDLESS: Wire = {"text": "."}
-"""What is said where somebody must speak who has said nothing; Bedrock refuses blanks."""
+PLACEHOLDER: Wire = {"text": "."}
+"""Placeholder for an empty message; Bedrock rejects blank ones."""
 
 
 def history(family: Family, encode: Encode) -> History:
-    """What keeps the messages for models of a family; `encode` wraps `encode_message`."""
+    """The cache of encoded messages for models of a family; `encode` wraps `encode_message`."""
     return History(encode, partial(wire_id, family), partial(join, family))
 
 
 def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
-    """A message on the wire: none if nothing of it can be sent, and the images of an assistant after it as a user's.
+    """A message on the wire; empty if nothing of it can be sent. Images of an assistant follow in a user message.
 
-    What a result shows and the model does not take inside one comes after all results.
+    Content that the model does not accept inside a result comes after all results.
     """
     if message.role != "assistant":
-        blocks = _introduced(_encode_parts(family, message.parts, id_of))
-        shown = [] if family.inside is None else _taken_out(family.inside, blocks)
-        return [*_said("user", blocks), *_said("user", [{"text": "The tools showed:"}, *shown] if shown else [])]
+        blocks = _with_introduction(_encode_parts(family, message.parts, id_of))
+        moved = [] if family.inside is None else _extract(family.inside, blocks)
+        return [*_wire("user", blocks), *_wire("user", [{"text": "The tools showed:"}, *moved] if moved else [])]
     images = [part for part in message.parts if type(part) is ImagePart]
     blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
-    shown = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
-    return [*_said("assistant", calls_last(blocks, _is_call, _is_thought)), *_said("user", shown)]
+    pictures = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
+    return [*_wire("assistant", calls_last(blocks, _is_call, _is_thought)), *_wire("user", pictures)]
 
 
 def _is_call(block: Wire) -> bool:
@@ -66,32 +66,32 @@ def _is_thought(block: Wire) -> bool:
     return "reasoningContent" in block
 
 
-def _said(role: str, blocks: list[Wire]) -> list[Wire]:
+def _wire(role: str, blocks: list[Wire]) -> list[Wire]:
     return [{"role": role, "content": blocks}] if blocks else []
 
 
-def _taken_out(inside: tuple[str, ...], blocks: list[Wire]) -> list[Wire]:
-    """Take out of results what may not be inside them."""
-    shown: list[Wire] = []
+def _extract(inside: tuple[str, ...], blocks: list[Wire]) -> list[Wire]:
+    """Remove from results the content that they must not contain, and return it."""
+    removed: list[Wire] = []
     for block in blocks:
         if (result := block.get("toolResult")) is not None:
             out = [item for item in result["content"] if not item.keys() & {"text", "json", *inside}]
-            kept = [item for item in result["content"] if item not in out]
-            result["content"] = [*kept, {"text": "(It is shown below.)"}] if out else kept
-            shown += out
-    return shown
+            rest = [item for item in result["content"] if item not in out]
+            result["content"] = [*rest, {"text": "(It is shown below.)"}] if out else rest
+            removed += out
+    return removed
 
 
-def _introduced(blocks: list[Wire]) -> list[Wire]:
-    """A document must not come without a word."""
+def _with_introduction(blocks: list[Wire]) -> list[Wire]:
+    """Add a text to a message with a document and no text, which Bedrock rejects."""
     alone = any("document" in block for block in blocks) and not any("text" in block for block in blocks)
     return [{"text": "(A document:)"}, *blocks] if alone else blocks
 
 
 def join(family: Family, row: list[Wire], wire: list[Wire]) -> None:
-    """Add messages to those before; roles alternate, and the results of a step come first, in one message.
+    """Add messages to a row. Roles must alternate, and the results of a step come first, in one message.
 
-    What a model does not take beside results is in a message of its own, behind them and an answer without a word.
+    Blocks that a model does not accept beside results go into a separate message, after a placeholder answer.
     """
     for one in wire:
         if not row or row[-1]["role"] != one["role"]:
@@ -99,27 +99,27 @@ def join(family: Family, row: list[Wire], wire: list[Wire]) -> None:
             continue
         content = [*row[-1]["content"], *one["content"]]
         if one["role"] == "user":
-            content.sort(key=_behind_results)
-            if not _go_together(family, content):
-                results, other = sorted((row[-1], one), key=lambda message: _behind_results(message["content"][0]))
-                row[-1:] = [results, {"role": "assistant", "content": [WORDLESS]}, other]
+            content.sort(key=_is_not_result)
+            if not _may_join(family, content):
+                results, other = sorted((row[-1], one), key=lambda message: _is_not_result(message["content"][0]))
+                row[-1:] = [results, {"role": "assistant", "content": [PLACEHOLDER]}, other]
                 continue
         row[-1] = {"role": one["role"], "content": content}
 
 
-def _behind_results(block: Wire) -> bool:
+def _is_not_result(block: Wire) -> bool:
     return "toolResult" not in block
 
 
-def _go_together(family: Family, content: list[Wire]) -> bool:
-    """Whether blocks, of which results come first, may be in one message."""
-    if family.beside is None or _behind_results(content[0]):
+def _may_join(family: Family, content: list[Wire]) -> bool:
+    """Whether these blocks, results first, may be in one message."""
+    if family.beside is None or _is_not_result(content[0]):
         return True
     return all(block.keys() & {"toolResult", "cachePoint", *family.beside} for block in content)
 
 
 def wire_id(family: Family, ours: str, theirs: str | None) -> str:
-    """The vendor's id of a call; for one that it would refuse another that is always the same."""
+    """The vendor's id of a call; for one that it would reject, an id derived from it."""
     if re.fullmatch(family.ids, theirs or ""):
         return theirs or ""
     made = blake2b((ours or theirs or "").encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -129,9 +129,9 @@ def wire_id(family: Family, ours: str, theirs: str | None) -> str:
 def _encode_parts(family: Family, parts: Iterable[Part], id_of: IdOf) -> list[Wire]:
     blocks: list[Wire] = []
     for part in parts:
-        if (cited := _cited(part)) is not None:
+        if (citations := _citations_of(part)) is not None:
             if blocks and "text" in blocks[-1]:
-                blocks[-1] = {"citationsContent": {"content": [blocks[-1]], CITATIONS: thawed(cited)}}
+                blocks[-1] = {"citationsContent": {"content": [blocks[-1]], CITATIONS: thawed(citations)}}
             continue
         block = CODECS[type(part)](family, part, id_of)
         if block is not None:
@@ -139,19 +139,19 @@ def _encode_parts(family: Family, parts: Iterable[Part], id_of: IdOf) -> list[Wi
     return blocks
 
 
-def _cited(part: Part) -> Any:
+def _citations_of(part: Part) -> Any:
     if type(part) is not OpaquePart or part.vendor != VENDOR or not isinstance(part.data, Mapping):
         return None
     return part.data.get(CITATIONS) if len(part.data) == 1 else None
 
 
 def _text(family: Family, part: TextPart, id_of: IdOf) -> Wire | None:
-    """The vendor refuses text of blanks only."""
+    """The vendor rejects blank text."""
     return {"text": part.text} if part.text.strip() else None
 
 
 def _thinking(family: Family, part: ThinkingPart, id_of: IdOf) -> Wire | None:
-    """Only what a model has signed may go back, and only to one that signs."""
+    """Only signed thinking may be sent back, and only to a model that signs."""
     if part.vendor != VENDOR or not part.signature or not family.signed:
         return None
     if part.redacted:
@@ -160,8 +160,8 @@ def _thinking(family: Family, part: ThinkingPart, id_of: IdOf) -> Wire | None:
 
 
 def _image(family: Family, part: ImagePart, id_of: IdOf) -> Wire | None:
-    """The vendor fetches from its own storage only: of a picture elsewhere the model is told the address."""
-    if (found := inlined(part)) is not None:
+    """The vendor fetches images only from its own storage; for any other address, the model gets the address."""
+    if (found := inline_data(part)) is not None:
         media_type, data = found
         return {"image": {"format": _format(media_type), "source": {"bytes": data}}}
     url = part.url or ""
@@ -176,12 +176,12 @@ def _format(media_type: str) -> str:
 
 
 def _call(family: Family, part: ToolCallPart, id_of: IdOf) -> Wire | None:
-    name = called_name(part.name, 64)
+    name = valid_name(part.name, 64)
     return {"toolUse": {"toolUseId": id_of(part), "name": name, "input": arguments(part.json)}}
 
 
 def _result(family: Family, part: ToolResultPart, id_of: IdOf) -> Wire | None:
-    content = _encode_parts(family, part.content, id_of) or [{"text": NOTHING}]
+    content = _encode_parts(family, part.content, id_of) or [{"text": EMPTY_RESULT}]
     result: Wire = {"toolUseId": id_of(part), "content": content}
     if family.objects:
         result["content"] = [_as_object(block) for block in content]
@@ -191,7 +191,7 @@ def _result(family: Family, part: ToolResultPart, id_of: IdOf) -> Wire | None:
 
 
 def _as_object(block: Wire) -> Wire:
-    """The text of a result as an object: the one that it is the JSON of, or one that holds it."""
+    """The text of a result as an object: its decoded JSON if that is an object, or an object that contains it."""
     if "text" not in block:
         return block
     try:
@@ -202,7 +202,7 @@ def _as_object(block: Wire) -> Wire:
 
 
 def _opaque(family: Family, part: OpaquePart, id_of: IdOf) -> Wire | None:
-    """A block of the vendor's own."""
+    """A block of the vendor itself."""
     own = part.vendor == VENDOR and isinstance(part.data, Mapping) and not any(name in part.data for name in REMARKS)
     return thawed(part.data) if own else None
 
@@ -216,4 +216,4 @@ CODECS: dict[type, Callable[[Family, Any, IdOf], Wire | None]] = {
     OpaquePart: _opaque,
 }
 
-__all__ = ["CITATIONS", "CODECS", "REMARKS", "VENDOR", "WORDLESS", "encode_message", "history", "wire_id"]
+__all__ = ["CITATIONS", "CODECS", "PLACEHOLDER", "REMARKS", "VENDOR", "encode_message", "history", "wire_id"]

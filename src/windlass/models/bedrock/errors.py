@@ -1,4 +1,4 @@
-"""What can go wrong with Bedrock, in our words."""
+"""Translates errors of Bedrock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KINDS: dict[str, Kind] = {
     "TooManyRequests": RateLimited,
     "UnrecognizedClient": AuthFailed,
 }
-"""What an error is called, without the word Exception at its end."""
+"""Errors by name, without the suffix `Exception`."""
 PHRASES: dict[str, Kind] = {
     "is too long": ContextOverflow,
     "too many input tokens": ContextOverflow,
@@ -60,24 +60,24 @@ PHRASES: dict[str, Kind] = {
     "model identifier is invalid": ModelNotFound,
     "content filtering policy": ContentFiltered,
 }
-"""What an error about the request says when it means something else."""
+"""Phrases in the message of a bad request that mean another kind of error."""
 
 
 class Refused(Exception):
-    """Bedrock answers with an error: by a response, or by an event of that kind inside a stream."""
+    """Bedrock answers with an error: in a response, or in an event of a stream."""
 
-    def __init__(self, response: httpx2.Response | None, kind: str = "", said: bytes | str = b"") -> None:
+    def __init__(self, response: httpx2.Response | None, kind: str = "", content: bytes | str = b"") -> None:
         super().__init__(kind)
         self.kind = kind
         self.status = 200 if response is None else response.status_code
         self.headers: Mapping[str, str] = {} if response is None else response.headers
-        self.said = said if response is None else response.content
+        self.content = content if response is None else response.content
 
 
-def translated(error: Exception) -> ModelError | None:
-    """Our error for one of Bedrock, of AWS's credentials or of the connection; None for one that is none."""
+def translate_error(error: Exception) -> ModelError | None:
+    """Our error for an error of Bedrock, of AWS's credentials or of the connection; None for any other error."""
     if isinstance(error, Refused):
-        return told_error(error.kind, _plain(error.said), error.status, error.headers)
+        return error_from(error.kind, _plain(error.content), error.status, error.headers)
     if isinstance(error, ParserError):
         return BadReply(f"the stream is damaged: {error}", retryable=True)
     if isinstance(error, NoCredentialsError):
@@ -88,19 +88,19 @@ def translated(error: Exception) -> ModelError | None:
     if isinstance(error, BotoCoreError | ClientError):
         return AuthFailed(f"the credentials could not be fetched: {error}")
     if isinstance(error, msgspec.DecodeError):
-        return BadReply(f"an event is no JSON: {error}", retryable=True)
+        return BadReply(f"an event is not JSON: {error}", retryable=True)
     return of_connection(error)
 
 
-def told_error(kind: str, body: Any, status: int = 200, headers: Mapping[str, str] = {}) -> ModelError:
-    """Our error for one that Bedrock tells, be it inside a stream that began well."""
-    told: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
-    told = told["Output"] if isinstance(told.get("Output"), Mapping) else told
-    named = kind or headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
-    message = str(told.get("message") or told.get("Message") or named or f"status {status}")
-    if original := told.get("originalMessage"):
+def error_from(kind: str, body: Any, status: int = 200, headers: Mapping[str, str] = {}) -> ModelError:
+    """Our error for one that Bedrock reports, also inside a stream."""
+    error: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
+    error = error["Output"] if isinstance(error.get("Output"), Mapping) else error
+    name = kind or headers.get("x-amzn-errortype") or error.get("__type") or error.get("code") or ""
+    message = str(error.get("message") or error.get("Message") or name or f"status {status}")
+    if original := error.get("originalMessage"):
         message = f"{message} ({original})"
-    found = _kind(str(named), status, message)
+    found = _kind(str(name), status, message)
     return found(
         message,
         retry_after=retry_after(headers),
@@ -109,11 +109,11 @@ def told_error(kind: str, body: Any, status: int = 200, headers: Mapping[str, st
     )
 
 
-def _plain(said: bytes | str) -> Any:
+def _plain(content: bytes | str) -> Any:
     try:
-        return msgspec.json.decode(said)
+        return msgspec.json.decode(content)
     except msgspec.DecodeError:
-        return said if isinstance(said, str) else said.decode(errors="replace")[:500]
+        return content if isinstance(content, str) else content.decode(errors="replace")[:500]
 
 
 def _kind(named: str, status: int, message: str) -> Kind:
@@ -125,4 +125,4 @@ def _kind(named: str, status: int, message: str) -> Kind:
     return QuotaExceeded if kind is RateLimited and "per day" in lowered else kind
 
 
-__all__ = ["KINDS", "PHRASES", "Refused", "told_error", "translated"]
+__all__ = ["KINDS", "PHRASES", "Refused", "error_from", "translate_error"]

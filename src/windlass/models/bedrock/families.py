@@ -1,4 +1,4 @@
-"""What each family of models at Bedrock takes beyond what all do: Converse is one API, but not all of it is for all."""
+"""What each family of models at Bedrock supports: Converse is one API, but no family supports all of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Fields: TypeAlias = dict[str, Any]
 
 
 def _claude(model: str, reasoning: Any, room: int | None) -> Fields:
-    told, effort = thinking(model, reasoning, room)
-    fields: Fields = {} if told is None else {"additionalModelRequestFields": {"thinking": told}}
+    config, effort = thinking(model, reasoning, room)
+    fields: Fields = {} if config is None else {"additionalModelRequestFields": {"thinking": config}}
     return fields if effort is None else {**fields, "outputConfig": {"effort": effort}}
 
 
@@ -41,21 +41,21 @@ def _qwen(model: str, reasoning: Any, room: int | None) -> Fields:
     return {"additionalModelRequestFields": {"reasoning_config": "low" if reasoning in ("minimal", "low") else "high"}}
 
 
-def _untold(model: str, reasoning: Any, room: int | None) -> Fields:
+def _unknown(model: str, reasoning: Any, room: int | None) -> Fields:
     if reasoning is False or reasoning == "none":
         return {}
-    hint = "say it in the words of the model, as a mapping, which goes into additionalModelRequestFields"
-    raise ConfigError(f"reasoning={reasoning!r}: nobody knows how {model!r} is told to reason; {hint}")
+    hint = "pass the model's own fields as a mapping, which goes into additionalModelRequestFields"
+    raise ConfigError(f"reasoning={reasoning!r}: this adapter cannot set the reasoning of {model!r}; {hint}")
 
 
 class Family(NamedTuple):
     """A family of models.
 
-    `cached`: where the end of what can be cached may be marked. `output`: it takes a schema for its answer. `failing`:
-    it takes the status of a result. `objects`: a result is an object for it, not a text. `signed`: it signs what it
-    thinks, and takes that back. `reasoning`: how it is told to reason. `beside`: what else a message with results may
-    have, if not anything. `inside`: what a result may show, if not anything. `opening`: its conversations may open with
-    an answer. `ids`: the ids of calls that it takes.
+    `cached`: where cache points may be set. `output`: it accepts a schema for its answer. `failing`: it accepts the
+    status of a result. `objects`: a result must be an object, not a text. `signed`: it signs its thinking, and accepts
+    it back. `reasoning`: the fields that set its reasoning. `beside`: which other blocks a message with results may
+    have; None for any. `inside`: which content a result may have; None for any. `opening`: a conversation may start
+    with an answer. `ids`: the ids of calls that it accepts.
     """
 
     cached: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Family(NamedTuple):
     failing: bool = True
     objects: bool = False
     signed: bool = False
-    reasoning: Callable[[str, Any, int | None], Fields] = _untold
+    reasoning: Callable[[str, Any, int | None], Fields] = _unknown
     beside: tuple[str, ...] | None = None
     inside: tuple[str, ...] | None = None
     opening: bool = False
@@ -76,7 +76,7 @@ CLAUDE = Family(
     ids=r"[a-zA-Z0-9_-]{1,64}",
 )  # fmt: skip
 
-# The first that is found in the id of the model; newer ones of a family are expected to take what the newest does.
+# The first pattern that matches the model's id counts. Newer models are expected to support what the newest known do.
 FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"claude-(3-(opus|sonnet|haiku)|3-5-sonnet|v2|instant)", CLAUDE._replace(cached=(), output=False)),
     (r"claude-(3-|(opus|sonnet)-4-([01]\b|2025))", CLAUDE._replace(output=False)),
@@ -95,12 +95,12 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
 
 
 def family(model: str) -> Family:
-    """The family of a model; one of which nothing is known gets what all take."""
+    """The family of a model; an unknown model gets what all families support."""
     return next((found for named, found in FAMILIES if re.search(named, model)), Family(signed=True))
 
 
 def reasoning_fields(family: Family, model: str, settings: Mapping[str, Any]) -> Fields:
-    """What the settings say of reasoning, in the words of the model."""
+    """The model's own fields for the setting `reasoning`."""
     reasoning = settings.get("reasoning")
     if reasoning is None:
         return {}

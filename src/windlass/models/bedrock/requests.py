@@ -1,4 +1,4 @@
-"""The body of a request: the messages, the tools and the settings, and where the vendor's cache may end."""
+"""Makes the body of a request: messages, tools, settings and cache points."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from windlass.messages import Message, Messages, ModelRequest, OpaquePart, ToolSpec, thawed
 from windlass.models.history import IdOf, Wire
-from windlass.models.settings import asking_for, joined
+from windlass.models.settings import merge_extra, system_with_schema
 
-from .encode import WORDLESS, encode_message, history
+from .encode import PLACEHOLDER, encode_message, history
 from .families import EVERYWHERE, family, reasoning_fields
-from .schemas import taken
+from .schemas import supported
 from .settings import inference, tool_choice
 
 _CACHEABLE = {"text", "image", "toolUse", "toolResult"}
@@ -20,45 +20,46 @@ _MARKS = 4
 
 
 class Requests:
-    """Makes bodies, and keeps what it has made of messages, tools and schemas for those to come."""
+    """Makes request bodies, and caches encoded messages, tools and schemas."""
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._family = family(model)
         self._history = history(self._family, self._encoded)
-        self._pointed = False
+        self._has_cache_points = False
         self._tools: tuple[tuple[ToolSpec, ...], list[Wire]] = ((), [])
         self._schema: tuple[Any, str] = (None, "")
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Wire:
-        """All that the vendor is told. `settings` are those of the model and of the request, merged."""
-        row = self._opened(self._history.encoded(request.messages))
+        """The body of a request. `settings` are the merged settings of the model and of the request."""
+        row = self._with_opening(self._history.encoded(request.messages))
         body: Wire = {"messages": row, **inference(settings), **reasoning_fields(self._family, self._model, settings)}
         system = request.system
         if request.output is not None and self._family.output:
             body["outputConfig"] = {**body.get("outputConfig", {}), "textFormat": self._format(request.output)}
         elif request.output is not None:
-            system = asking_for(request.output, system)
+            system = system_with_schema(request.output, system)
         if system.strip():
             body["system"] = [{"text": system}]
-        if tools := self._told(request.tools, row, settings.get("tool_choice")):
+        if tools := self._encode_tools(request.tools, row, settings.get("tool_choice")):
             body["toolConfig"] = {"tools": tools, **tool_choice(settings)}
         self._set_marks(body, request.messages, settings.get("cache"))
-        return joined(body, thawed(settings["extra"])) if settings["extra"] else body
+        return merge_extra(body, thawed(settings["extra"])) if settings["extra"] else body
 
     def _encoded(self, message: Message, id_of: IdOf) -> list[Wire]:
         opaque = [part.data for part in message.parts if type(part) is OpaquePart]
-        self._pointed = self._pointed or any(isinstance(data, Mapping) and "cachePoint" in data for data in opaque)
+        if any(isinstance(data, Mapping) and "cachePoint" in data for data in opaque):
+            self._has_cache_points = True
         return encode_message(self._family, message, id_of)
 
-    def _opened(self, row: list[Wire]) -> list[Wire]:
-        """A conversation that begins as Bedrock wants it: by somebody, and for most models by a user."""
+    def _with_opening(self, row: list[Wire]) -> list[Wire]:
+        """Add a first user message if it is missing; Bedrock rejects empty conversations, and most models need one."""
         if row and (row[0]["role"] == "user" or self._family.opening):
             return row
-        return [{"role": "user", "content": [WORDLESS]}, *row]
+        return [{"role": "user", "content": [PLACEHOLDER]}, *row]
 
-    def _told(self, tools: tuple[ToolSpec, ...], row: list[Wire], choice: Any) -> list[Wire]:
-        """The tools. Bedrock wants those that were called to be there even if the model is to use none of them."""
+    def _encode_tools(self, tools: tuple[ToolSpec, ...], row: list[Wire], choice: Any) -> list[Wire]:
+        """The tools. Bedrock requires those that were called, even if the model must not use any."""
         if not tools or choice == "none":
             names = dict.fromkeys(_called(row))
             known = {spec.name: spec for spec in tools}
@@ -69,40 +70,40 @@ class Requests:
 
     def _format(self, output: Mapping[str, Any]) -> Wire:
         if self._schema[0] is not output:
-            self._schema = (output, json.dumps(taken(output), ensure_ascii=False))
+            self._schema = (output, json.dumps(supported(output), ensure_ascii=False))
         structure = {"jsonSchema": {"schema": self._schema[1], "name": "output"}}
         return {"type": "json_schema", "structure": structure}
 
     def _set_marks(self, body: Wire, messages: Messages, cache: Any) -> None:
-        """Say where the vendor's cache may end, in the four places it allows at most: after the tools, the system
-        prompt, the last message that will stay as it is, and the one that was the last when the model was asked before.
+        """Set the vendor's cache points, at most four: after the tools, the system prompt, the last message that will
+        not change, and the one that was last in the previous request.
 
-        What is laid over the last message may be gone when the model is asked again, so that one is not marked. Nor is
-        any if a user has marked some.
+        A message with an overlay is not marked, because the overlay may be gone in the next request. If the user has
+        marked messages, no others are marked.
         """
         places = () if cache is False else self._family.cached or (EVERYWHERE[1:] if cache else ())
         mark = {"cachePoint": {"type": "default"} | ({"ttl": cache} if isinstance(cache, str) else {})}
         row: list[Wire] = body["messages"]
-        theirs = sum("cachePoint" in block for one in row for block in one["content"]) if self._pointed else 0
+        theirs = sum("cachePoint" in block for one in row for block in one["content"]) if self._has_cache_points else 0
         if "system" in places and "system" in body and theirs < _MARKS:
             body["system"].append(mark)
         if "tools" in places and "toolConfig" in body and theirs < _MARKS - 1:
             body["toolConfig"]["tools"].append(mark)
         if "messages" in places and not theirs:
-            settled = len(row) - (2 if messages.overlay and len(messages) - 1 in messages.overlay else 1)
-            for place in (settled, settled - 2):
+            last = len(row) - (2 if messages.overlay and len(messages) - 1 in messages.overlay else 1)
+            for place in (last, last - 2):
                 if place >= 0:
-                    row[place] = {**row[place], "content": _marked(row[place]["content"], mark)}
+                    row[place] = {**row[place], "content": _with_mark(row[place]["content"], mark)}
 
 
 def _called(row: list[Wire]) -> list[str]:
-    """The names of the tools that are called in a conversation, but for those that the vendor called itself."""
+    """The names of the tools that a conversation calls, except calls that the vendor ran itself."""
     uses = [block["toolUse"] for message in row for block in message["content"] if "toolUse" in block]
     return [use["name"] for use in uses if "type" not in use]
 
 
-def _marked(content: list[Wire], mark: Wire) -> list[Wire]:
-    """The blocks with a mark behind the last one that may have it."""
+def _with_mark(content: list[Wire], mark: Wire) -> list[Wire]:
+    """The blocks with a mark after the last one that may have it."""
     for place in range(len(content), 0, -1):
         if content[place - 1].keys() & _CACHEABLE:
             return [*content[:place], mark, *content[place:]]
@@ -112,8 +113,8 @@ def _marked(content: list[Wire], mark: Wire) -> list[Wire]:
 def _tool(spec: ToolSpec) -> Wire:
     schema = thawed(spec.schema)
     schema.setdefault("type", "object")
-    told: Wire = {"name": spec.name, "inputSchema": {"json": schema}}
-    return {"toolSpec": {**told, "description": spec.description} if spec.description.strip() else told}
+    wire: Wire = {"name": spec.name, "inputSchema": {"json": schema}}
+    return {"toolSpec": {**wire, "description": spec.description} if spec.description.strip() else wire}
 
 
 __all__ = ["Requests"]

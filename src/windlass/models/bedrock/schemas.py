@@ -1,4 +1,4 @@
-"""The schema of an answer as Bedrock takes it."""
+"""Reduces the schema of an answer to what Bedrock supports."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ UNKNOWN = (
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
     "maxItems", "uniqueItems", "minProperties", "maxProperties",
 )  # fmt: skip
-"""What Bedrock refuses: the model reads it in the description instead."""
+"""Keywords that Bedrock rejects; they go into the description instead."""
 _NAMED = ("properties", "$defs", "definitions")
 
 
-def taken(schema: Any) -> Any:
-    """The schema as far as Bedrock takes it; what it refuses becomes description, and objects are closed."""
+def supported(schema: Any) -> Any:
+    """The part of a schema that Bedrock supports; rejected keywords become description, and objects are closed."""
     if isinstance(schema, list | tuple):
-        return [taken(item) for item in schema]
+        return [supported(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    told = {key: _taken(key, value) for key, value in schema.items() if key not in UNKNOWN}
-    if "properties" in told or told.get("type") == "object":
-        told["additionalProperties"] = False
+    reduced = {key: _supported_value(key, value) for key, value in schema.items() if key not in UNKNOWN}
+    if "properties" in reduced or reduced.get("type") == "object":
+        reduced["additionalProperties"] = False
     if limits := ", ".join([f"{key}: {value}" for key, value in schema.items() if key in UNKNOWN]):
-        told["description"] = f"{told.get('description') or ''} ({limits})".strip()
-    return told
+        reduced["description"] = f"{reduced.get('description') or ''} ({limits})".strip()
+    return reduced
 
 
-def _taken(key: str, value: Any) -> Any:
+def _supported_value(key: str, value: Any) -> Any:
     if key in _NAMED and isinstance(value, Mapping):
-        return {name: taken(item) for name, item in value.items()}
-    return value if key in ("enum", "const", "default", "examples") else taken(value)
+        return {name: supported(item) for name, item in value.items()}
+    return value if key in ("enum", "const", "default", "examples") else supported(value)
 
 
-__all__ = ["taken"]
+__all__ = ["supported"]

@@ -1,18 +1,18 @@
-"""Our settings in Bedrock's words."""
+"""Encodes settings for Bedrock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.models.settings import merging
+from windlass.models.settings import make_merge
 
-merged = merging("cache")
+merged = make_merge("cache")
 INFERENCE = {"temperature": "temperature", "top_p": "topP", "max_tokens": "maxTokens"}
 
 
 def inference(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the body that says how to sample."""
+    """The field of the body with the sampling settings."""
     config: dict[str, Any] = {theirs: settings[ours] for ours, theirs in INFERENCE.items() if ours in settings}
     if stop := settings.get("stop"):
         config["stopSequences"] = [stop] if isinstance(stop, str) else list(stop)
@@ -20,7 +20,7 @@ def inference(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Which tools the model must use, as far as that is said. That it may use none cannot be said here."""
+    """The field that says which tools the model must use, if the settings say so. It cannot express "none"."""
     choice = settings.get("tool_choice")
     if choice is None or choice == "none":
         return {}

@@ -1,4 +1,4 @@
-"""The events of a stream of Bedrock as deltas and, at the end, the whole reply."""
+"""Turns the events of a Bedrock stream into deltas and, at the end, the whole reply."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Data = Mapping[str, Any]
 
 
 class Assembly:
-    """Puts a reply of a model together from its events, each a kind and its data. `feed` says what each event adds.
+    """Builds a reply from its events, each a kind and its data. `feed` returns what each event adds.
 
-    It is `complete` once the vendor has said why it has ended; after that it only counts.
+    It is `complete` once the vendor has reported why it ended; after that only the usage may come.
     """
 
     def __init__(self, model: str) -> None:
@@ -30,7 +30,7 @@ class Assembly:
         self.complete = False
 
     def feed(self, event: tuple[str, Data]) -> tuple[AnyDelta, ...]:
-        """What an event adds; unknown ones are passed over."""
+        """The deltas of an event; unknown events are ignored."""
         kind, data = event
         delta: AnyDelta | None = None
         if kind == "contentBlockDelta":
@@ -50,7 +50,7 @@ class Assembly:
         return () if delta is None else (delta,)
 
     def end(self) -> None:
-        """The server says that it is done, which here is an event."""
+        """Nothing to do: the end of a Bedrock stream is an event."""
 
     def reply(self) -> ModelReply:
         """The whole reply, or an error if the stream ended before it did."""
@@ -59,14 +59,14 @@ class Assembly:
         return make_reply([part for block in self._blocks for part in block.parts()], self._about, self._model)
 
     def _add(self, index: int, delta: Data) -> AnyDelta | None:
-        """A piece. Only calls and what the vendor made say that they begin; the kind of others is that of a piece."""
+        """Add a piece. Only calls and the vendor's own blocks have a start event; others start with a piece."""
         block = self._open.get(index)
         for kind, piece in delta.items():
             if piece is None:
                 continue
             if block is None or (block.kind != kind and kind != "citation"):
                 block = self._begin(index, "text" if kind == "citation" else kind, {})
-            added = ADDED[kind](block, piece) if kind in ADDED else block.grow(piece)
+            added = PIECES[kind](block, piece) if kind in PIECES else block.grow(piece)
             if added is not None:
                 return added
         return None
@@ -80,7 +80,7 @@ class Assembly:
 
 
 class _Block:
-    """One block while it is being said: its kind, its fields, and the pieces of what grows in it."""
+    """One block while it is streamed: its kind, its fields, and the pieces of its growing text."""
 
     __slots__ = ("_parts", "data", "kind", "name", "pieces", "place")
 
@@ -93,28 +93,28 @@ class _Block:
         self._parts: list[Part] | None = None
 
     def text(self, piece: Any) -> AnyDelta | None:
-        """A piece of the answer."""
+        """Add a piece of text."""
         text = piece if type(piece) is str else text_in({"text": piece}, "text")
         self.pieces.append(text)
         return TextDelta(text, self.place) if text else None
 
     def citation(self, piece: Data) -> AnyDelta | None:
-        """Something that the text cites."""
+        """Add a citation of the text."""
         self.data.setdefault("citations", []).append(piece)
         return None
 
     def reasoning(self, piece: Data) -> AnyDelta | None:
-        """A piece of a thought, or of its signature, or of one that is hidden."""
+        """Add a piece of a thought, of its signature, or of a hidden thought."""
         thought = text_in(piece, "text")
         self.pieces.append(thought)
         if signature := text_in(piece, "signature"):
             self.data["signature"] = self.data.get("signature", "") + signature
         if hidden := text_in(piece, "redactedContent"):
-            self.data["redactedContent"] = _added(self.data.get("redactedContent"), hidden)
+            self.data["redactedContent"] = _join_base64(self.data.get("redactedContent"), hidden)
         return ThinkingDelta(thought, self.place) if thought else None
 
     def input(self, piece: Data) -> AnyDelta | None:
-        """A piece of the arguments of a call."""
+        """Add a piece of a call's arguments."""
         text = text_in(piece, "input")
         if not text:
             return None
@@ -122,7 +122,7 @@ class _Block:
         return ArgumentsDelta(text, self.place, name=self.name) if self.data.get("type") in OURS else None
 
     def result(self, piece: list[Data]) -> AnyDelta | None:
-        """A piece of what a tool of the vendor's found; texts grow."""
+        """Add a piece of the result of the vendor's own tool; texts grow."""
         content = self.data.setdefault("content", [])
         for item in piece:
             if "text" in item and content and "text" in content[-1]:
@@ -132,16 +132,16 @@ class _Block:
         return None
 
     def image(self, piece: Data) -> AnyDelta | None:
-        """A piece of a picture."""
+        """Add a piece of an image."""
         source = piece.get("source") or {}
         if data := text_in(source, "bytes"):
             before = (self.data.get("source") or {}).get("bytes")
-            self.data["source"] = {"bytes": _added(before, data)}
+            self.data["source"] = {"bytes": _join_base64(before, data)}
             return None
         return self.grow(piece)
 
     def grow(self, piece: Any) -> AnyDelta | None:
-        """A kind of piece that we do not know: texts and lists grow, anything else is replaced."""
+        """Add a piece of an unknown kind: texts and lists grow, other values are replaced."""
         if not isinstance(piece, Mapping) or not isinstance(self.data, dict):
             self.data = self.data + piece if type(piece) in (str, list) and type(self.data) is type(piece) else piece
             return None
@@ -151,16 +151,16 @@ class _Block:
         return None
 
     def stop(self) -> AnyDelta | None:
-        """The block is whole. A call that has no arguments says so now."""
-        told = None
+        """End the block. For a call without arguments, their delta is returned now."""
+        delta = None
         if self.kind == "toolUse" and not self.pieces:
             call = decode_block({"toolUse": self.data})[0]
-            told = self.input({"input": call.json}) if type(call) is ToolCallPart else None
+            delta = self.input({"input": call.json}) if type(call) is ToolCallPart else None
         self._parts = self.parts()
-        return told
+        return delta
 
     def parts(self) -> list[Part]:
-        """The parts that the block has become: those of a block that was said at once."""
+        """The parts of the block, the same as for a block that comes whole."""
         if self._parts is not None:
             return self._parts
         text = "".join(self.pieces)
@@ -171,20 +171,21 @@ class _Block:
         if self.kind == "reasoningContent":
             thought = {name: self.data[name] for name in ("signature",) if name in self.data}
             hidden = [] if "redactedContent" not in self.data else decode_block({"reasoningContent": self.data})
-            told = bool(text or thought or not hidden)
-            return [*(decode_block({self.kind: {"reasoningText": {"text": text, **thought}}}) if told else ()), *hidden]
+            visible = bool(text or thought or not hidden)
+            reasoning = {self.kind: {"reasoningText": {"text": text, **thought}}}
+            return [*(decode_block(reasoning) if visible else ()), *hidden]
         if self.kind == "toolUse":
-            given = {"input": arguments(text)} if text and self.data.get("type") not in OURS else {}
-            return decode_block({self.kind: {**self.data, **given}}, text)
+            decoded = {"input": arguments(text)} if text and self.data.get("type") not in OURS else {}
+            return decode_block({self.kind: {**self.data, **decoded}}, text)
         return decode_block({self.kind: self.data})
 
 
-def _added(before: str | None, piece: str) -> str:
-    """Two pieces of bytes, each in base64, as one."""
+def _join_base64(before: str | None, piece: str) -> str:
+    """Join two pieces of bytes, each in base64."""
     return piece if before is None else b64encode(b64decode(before) + b64decode(piece)).decode()
 
 
-ADDED: dict[str, Callable[[_Block, Any], AnyDelta | None]] = {
+PIECES: dict[str, Callable[[_Block, Any], AnyDelta | None]] = {
     "text": _Block.text,
     "citation": _Block.citation,
     "reasoningContent": _Block.reasoning,

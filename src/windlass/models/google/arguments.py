@@ -1,4 +1,4 @@
-"""The arguments of a call in pieces (`partialArgs`): each says where in them it belongs."""
+"""Joins the arguments of a call that come in pieces (`partialArgs`), each with its path."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
 GAP = 1_000
-"""How many places of a list a piece may leave out at most."""
+"""The maximum number of places in a list that a piece may skip."""
 _KINDS = ("stringValue", "numberValue", "boolValue")
 
 
 def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Put a piece where its path says (`$.cities[0].name`); a text that is there already goes on.
+    """Put a piece at its path (`$.cities[0].name`); a text that is there already is extended.
 
-    A piece without a value only says that nothing more will come there.
+    A piece without a value only means that nothing more will come there.
     """
     if not any(kind in piece for kind in (*_KINDS, "nullValue")):
         return
@@ -31,7 +31,7 @@ def put(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
 
 
 def _at(place: Any, step: Any, empty: Any) -> Any:
-    """What is at a step, where there is now something empty if there was nothing."""
+    """The value at a step of the path; if there is none, an empty one is put there."""
     if isinstance(place, list):
         if step > len(place) + GAP:
             raise ValueError(f"'jsonPath' leads to place {step} of a list of {len(place)}")

@@ -1,4 +1,4 @@
-"""The model: asks Gemini through the SDK's client and translates what comes back."""
+"""The model: calls Gemini through the SDK's client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
-from windlass.models.errors import understood
+from windlass.models.errors import reading_reply
 from windlass.prices import context_window, costed
 
 from .encode import VENDOR
@@ -26,16 +26,16 @@ from .wire import Exchange, inside
 API_VERSION = "v1beta"  # thinking, JSON schemas and cached content are not in v1, which is the SDK's default
 
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
-"""Where the SDK finds a key, or that it needs none because the cloud knows who asks."""
+"""Variables in which the SDK finds a key, or which say that Google Cloud provides the credentials."""
 
 
 class GoogleGemini:
-    """A Gemini model. `client` may be any `genai.Client`, one for Vertex AI too, and stays the caller's to close;
-    without one the key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment.
+    """A Gemini model. `client` may be any `genai.Client`, also for Vertex AI, which the caller must close; without one
+    the key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment.
 
-    Settings are merged with those of each request, which win. What only Gemini knows goes under `extra`, in the words
-    of its JSON: `safetySettings`, `cachedContent`, `labels`, `generationConfig`, and in `tools` what runs at Google.
-    One object serves any number of turns at once.
+    Settings are merged with those of each request, which win. Gemini's own settings go under `extra`, as in its JSON:
+    `safetySettings`, `cachedContent`, `labels`, `generationConfig`, and `tools` that run at Google. One object serves
+    any number of turns at once.
     """
 
     def __init__(
@@ -60,31 +60,31 @@ class GoogleGemini:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
+        """The size of the context window in tokens, if it is known."""
         return context_window(VENDOR, self._model.rpartition("/")[2])
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
+        """Send a request, and wait for the whole reply."""
         assembly = Assembly(newer=self._encoder.newer)
         assembly.feed(await self._exchange(request).whole())
-        return self._costed(assembly)
+        return self._with_cost(assembly)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
+        """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
         assembly = Assembly(streamed=True, newer=self._encoder.newer)
         async with aclosing(self._exchange(request).chunks()) as chunks:
             async for chunk in chunks:
                 for delta in assembly.feed(chunk):
                     yield delta
-        yield self._costed(assembly)
+        yield self._with_cost(assembly)
 
     async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
+        """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
 
-    def _costed(self, assembly: Assembly) -> ModelReply:
+    def _with_cost(self, assembly: Assembly) -> ModelReply:
         address = inside(self._connection.client())._http_options.base_url
-        with understood():
+        with reading_reply():
             return costed(assembly.reply(), address or "google", self._model.rpartition("/")[2])
 
     def _exchange(self, request: ModelRequest) -> Exchange:
@@ -95,49 +95,49 @@ class GoogleGemini:
 
 
 class _Connection:
-    """The client that was passed in, or one of our own for each event loop."""
+    """The client that was passed in, or our own for each event loop."""
 
     def __init__(self, name: str, client: object, base_url: str | None, api_key: str | None) -> None:
         if client is not None and not isinstance(client, genai.Client):
             raise ConfigError(f"client of {name!r} is a {type(client).__name__}; pass a google.genai.Client")
-        self._given = client
+        self._client = client
         self.version = API_VERSION if client is None else None
-        # One is made at once, so that a missing key is found at once; the first event loop gets it.
-        spare = [] if client else [_Own.made(name, base_url, api_key)]
+        # One is made at once, so that a missing key is found at once; the first event loop uses it.
+        spare = [] if client else [_Own.make(name, base_url, api_key)]
         inside(client or spare[0].client)
-        self._own = Clients(lambda: spare.pop() if spare else _Own.made(name, base_url, api_key), _Own.close)
+        self._own = Clients(lambda: spare.pop() if spare else _Own.make(name, base_url, api_key), _Own.close)
 
     def client(self) -> genai.Client:
-        return self._own.current().client if self._given is None else self._given
+        return self._own.current().client if self._client is None else self._client
 
     async def close(self) -> None:
         await self._own.close()
 
 
 class _Own(NamedTuple):
-    """A client of ours and the connections below it."""
+    """Our own client and its HTTP client."""
 
     client: genai.Client
     http: httpx2.AsyncClient
 
     @classmethod
-    def made(cls, name: str, base_url: str | None, api_key: str | None) -> _Own:
-        # The SDK's client leaves a task that fails behind if it finds no key.
+    def make(cls, name: str, base_url: str | None, api_key: str | None) -> _Own:
+        # Without a key, the SDK's client would leave a failing task behind.
         if not (api_key or any(map(os.environ.get, KEYS))):
-            raise _without_key(name, "the environment has none")
-        # An HTTP client of the SDK's own closes itself in whatever loop runs when it is collected, and complains.
+            raise _missing_key(name, "the environment has none")
+        # The SDK's own HTTP client would close itself on another loop when it is garbage collected, with a warning.
         http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
         options = genai.types.HttpOptions(base_url=base_url, httpx_async_client=http)
         try:
             return cls(genai.Client(api_key=api_key, http_options=options), http)
         except (ValueError, GoogleAuthError) as error:
-            raise _without_key(name, str(error)) from error
+            raise _missing_key(name, str(error)) from error
 
     async def close(self) -> None:
         await self.http.aclose()
         self.client.close()
 
 
-def _without_key(name: str, why: str) -> ConfigError:
+def _missing_key(name: str, why: str) -> ConfigError:
     remedy = "set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
     return ConfigError(f"model={name!r} has no key: {remedy} ({why})")

@@ -1,4 +1,4 @@
-"""Messages as the JSON that Gemini takes: a codec per kind of part, and no message encoded twice."""
+"""Encodes messages for Gemini: one codec per kind of part, and each message only once."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf
-from windlass.models.parts import arguments, inlined, readable
+from windlass.models.parts import arguments, inline_data, readable
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
-# Said about a whole answer; there is no place for it in a request.
+# Fields about a whole answer, which cannot be sent in a request.
 REMARKS = ("groundingMetadata", "urlContextMetadata", "citationMetadata")
 NOT_SENT = (*REMARKS, "finish")
-# Gemini 3 refuses a call without a signature, unless it has this one: the call was made by another model.
+# Gemini 3 rejects a call without a signature. This one marks a call by another model.
 NOT_SIGNED = b64encode(b"skip_thought_signature_validator").decode()
 
 Json: TypeAlias = dict[str, Any]
 
 
 def history(*, newer: bool) -> History:
-    """The encoded conversations of a model. Gemini takes several messages of one role in a row, but for answers.
+    """The cache of encoded messages. Gemini accepts several messages of one role in a row, except answers.
 
-    A `newer` model (Gemini 3) wants its calls signed and takes images inside of results.
+    A `newer` model (Gemini 3) requires signed calls and accepts images inside results.
     """
 
     def encode(message: Message, id_of: IdOf) -> list[Json]:
@@ -50,39 +50,40 @@ def history(*, newer: bool) -> History:
 
 
 def join(row: list[Json], wire: list[Json]) -> None:
-    """Add contents to those before; an answer that follows another is one with it, or it may not have calls, and the
-    results of one step are in one content."""
+    """Add contents to a row. Consecutive answers are joined, because the second could not have calls otherwise; so are
+    the results of one step."""
     for one in wire:
         before = row[-1] if row else one
-        if row and before["role"] == one["role"] and (one["role"] == "model" or (_results(before) and _results(one))):
+        results = _has_results(before) and _has_results(one)
+        if row and before["role"] == one["role"] and (one["role"] == "model" or results):
             parts = [*before["parts"], *one["parts"]]
-            row[-1] = {"parts": sorted(parts, key=_no_result) if _results(one) else parts, "role": one["role"]}
+            row[-1] = {"parts": sorted(parts, key=_is_not_result) if _has_results(one) else parts, "role": one["role"]}
         else:
             row.append(one)
 
 
-def _results(content: Json) -> bool:
-    return not _no_result(content["parts"][0])
+def _has_results(content: Json) -> bool:
+    return not _is_not_result(content["parts"][0])
 
 
-def _no_result(part: Json) -> bool:
+def _is_not_result(part: Json) -> bool:
     return "functionResponse" not in part
 
 
-def opened(contents: list[Json]) -> list[Json]:
-    """The contents as Gemini takes them: calls come after somebody has said something."""
+def with_opening(contents: list[Json]) -> list[Json]:
+    """Add a first user message if a conversation is empty or starts with calls, which Gemini rejects."""
     if contents and (contents[0]["role"] == "user" or not any("functionCall" in part for part in contents[0]["parts"])):
         return contents
     return [{"parts": [{"text": "."}], "role": "user"}, *contents]
 
 
 def wire_id(call_id: str, vendor_id: str | None) -> str:
-    """The id of a call on the wire. Older models give none, and take ours: results are bound to calls by it."""
+    """The id of a call on the wire, which links results to calls. Older models send none, but accept ours."""
     return vendor_id or "call_" + blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 class _Content:
-    """The parts of one message on their way to the wire."""
+    """The encoded parts of one message."""
 
     def __init__(self, id_of: IdOf, *, newer: bool) -> None:
         self.newer = newer
@@ -109,11 +110,11 @@ class _Content:
         self.add(part)
 
     def add_after(self, part: Json) -> None:
-        """Add a part behind all results: nothing may come between those."""
+        """Add a part after all results: nothing may come between them."""
         self._after.append(part)
 
     def json(self, role: str) -> list[Json]:
-        """The content; an answer that says nothing is none."""
+        """The content; empty for an empty answer."""
         self._flush()
         parts = self._parts + self._after
         if role == "assistant":
@@ -121,7 +122,7 @@ class _Content:
         return [{"parts": parts or [{"text": ""}], "role": "user"}]
 
     def _flush(self) -> None:
-        """A signature whose part is gone stands for itself."""
+        """Send a signature without its part as an empty text."""
         if self._signature is not None:
             self.add({"text": ""})
 
@@ -153,8 +154,8 @@ def _call(content: _Content, part: ToolCallPart) -> None:
 
 
 def _result(content: _Content, part: ToolResultPart) -> None:
-    said = {"output" if part.status in FINE else "error": part.text}
-    response: Json = {"name": part.name, "response": said, "id": content.id_of(part)}
+    result = {"output" if part.status in FINE else "error": part.text}
+    response: Json = {"name": part.name, "response": result, "id": content.id_of(part)}
     blobs = [_blob(item) for item in part.content if type(item) is ImagePart]
     blobs += [thawed(item.data) for item in part.content if type(item) is OpaquePart and item.vendor == VENDOR]
     if blobs and content.newer:
@@ -181,13 +182,13 @@ CODECS: dict[type[Part], Callable[[_Content, Any], None]] = {
 
 
 def _blob(part: ImagePart) -> Json:
-    if (found := inlined(part)) is not None:
+    if (found := inline_data(part)) is not None:
         return {"inlineData": {"mimeType": found[0], "data": found[1]}}
     url = part.url or ""
     return {"fileData": {"mimeType": _media_type(url, part.media_type), "fileUri": url}}
 
 
-def _media_type(url: str, said: str) -> str:
-    """What an address ends in says more than the media type that an image has unless somebody says."""
+def _media_type(url: str, stated: str) -> str:
+    """The media type of an image. If it is only our default, the extension of the address is more reliable."""
     guessed = guess_type(url.partition("?")[0])[0] or ""
-    return guessed if said == "image/png" and guessed.startswith("image/") else said
+    return guessed if stated == "image/png" and guessed.startswith("image/") else stated

@@ -1,4 +1,4 @@
-"""What goes wrong with Gemini, in our words."""
+"""Translates errors of Gemini."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.errors import (
 )
 from windlass.models.errors import Kind, of_connection, of_status, request_id, retry_after, seconds
 
-# Inside a stream the number may be missing, or one of gRPC's.
+# Inside a stream the code may be missing, or be a gRPC code.
 BY_NAME = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -37,44 +37,44 @@ OVERFLOW = re.compile(r"token count.*exceeds|exceeds the maximum number of token
 SPENT = re.compile(r"per ?day|per ?month|credits are depleted|limit: 0\b(?!\.)", re.I)
 
 
-def translated(error: Exception) -> ModelError | None:
-    """Our error for one of the SDK, or of the connection below it; None for one that is none."""
+def translate_error(error: Exception) -> ModelError | None:
+    """Our error for an error of the SDK, or of the connection below it; None for any other error."""
     if isinstance(error, APIError):
-        said: Any = error.details
-        said = said[0] if isinstance(said, list) and said else said
-        said = said.get("error", said) if isinstance(said, dict) else said
-        return said_error(said, error.code, getattr(error.response, "headers", None) or {})
+        body: Any = error.details
+        body = body[0] if isinstance(body, list) and body else body
+        body = body.get("error", body) if isinstance(body, dict) else body
+        return error_from(body, error.code, getattr(error.response, "headers", None) or {})
     if isinstance(error, UnknownApiResponseError):
-        return BadReply(f"the answer of Gemini is no JSON: {error}", retryable=True)
+        return BadReply(f"Gemini's answer is not JSON: {error}", retryable=True)
     names = {kind.__name__ for kind in type(error).__mro__}
     if "GoogleAuthError" in names and "TransportError" not in names:
         return AuthFailed(str(error))
     return of_connection(error)
 
 
-def translated_in_stream(error: Exception) -> ModelError | None:
-    """The same inside a stream, where half a JSON is one that broke off."""
+def translate_stream_error(error: Exception) -> ModelError | None:
+    """The same inside a stream, where incomplete JSON means that the stream broke off."""
     if isinstance(error, UnknownApiResponseError):
-        return ConnectionFailed("the answer of Gemini broke off")
-    return translated(error)
+        return ConnectionFailed("Gemini's answer broke off")
+    return translate_error(error)
 
 
-def said_error(said: Any, status: int | None = None, headers: Mapping[str, str] = {}) -> ModelError:
-    """The error that an answer, or a chunk of a stream, tells of."""
-    told: dict[str, Any] = said if isinstance(said, dict) else {"message": str(said)}
-    status = status or _status(told)
-    text = str(told.get("message") or told.get("status") or f"status {status}")
-    details = told.get("details") or ()
+def error_from(body: Any, status: int | None = None, headers: Mapping[str, str] = {}) -> ModelError:
+    """Our error for one that an answer, or a chunk of a stream, reports."""
+    error: dict[str, Any] = body if isinstance(body, dict) else {"message": str(body)}
+    status = status or _status(error)
+    text = str(error.get("message") or error.get("status") or f"status {status}")
+    details = error.get("details") or ()
     kind = _kind(status, text, details)
     after, id = _retry_after(details, headers), request_id(headers)
     return kind(text, retry_after=after, status=status, request_id=id)
 
 
-def _status(told: Mapping[str, Any]) -> int:
-    code = told.get("code")
+def _status(error: Mapping[str, Any]) -> int:
+    code = error.get("code")
     if isinstance(code, int) and 400 <= code < 600:
         return code
-    return BY_NAME.get(str(told.get("status")), 500)
+    return BY_NAME.get(str(error.get("status")), 500)
 
 
 def _kind(status: int, text: str, details: Any) -> Kind:

@@ -1,4 +1,4 @@
-"""The body of a request: the messages, the tools, and our settings in Gemini's words."""
+"""Makes the body of a request for Gemini: messages, tools and settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
 from windlass.models.parts import readable
-from windlass.models.settings import asking_for, chosen, joined, merging
+from windlass.models.settings import choose_tools, make_merge, merge_extra, system_with_schema
 
-from .encode import Json, history, opened
+from .encode import Json, history, with_opening
 
-merged = merging()
+merged = make_merge()
 GENERATION = {
     "temperature": "temperature",
     "top_p": "topP",
@@ -23,17 +23,17 @@ GENERATION = {
 CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 LEVELS = {"xhigh": "HIGH", "max": "HIGH"}
-"""What is said of thinking in words that Gemini does not know."""
+"""Gemini's thinking levels for words that it does not know."""
 NEWER = re.compile(r"(^|\.)gemini-(?![12]|robotics-er-1)")
-"""Models since Gemini 3, which may have the name of a region before their own."""
+"""Models since Gemini 3; a region may precede the name."""
 MINIMAL = re.compile(r"gemini-3(\.[0-6])?-flash")
-"""Models that can think hardly at all; the least that others can is little."""
+"""Models with the level MINIMAL; the lowest level of others is LOW."""
 LEAST = 128
-"""The least tokens that Gemini 2.5 Pro, which always thinks, thinks with."""
+"""The smallest thinking budget of Gemini 2.5 Pro, which always thinks."""
 
 
 class Encoder:
-    """Encodes the requests of one model. What it has encoded it keeps, so that a step costs what is new in it."""
+    """Encodes the requests of one model. It caches its work, so that only what is new in a step is encoded."""
 
     def __init__(self, model: str) -> None:
         plain = model.rpartition("/")[2]
@@ -44,27 +44,27 @@ class Encoder:
         self._output: tuple[Mapping[str, Any] | None, Json] = (None, {})
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Json:
-        """The whole request."""
-        body: Json = {"contents": opened(self._history.encoded(request.messages))}
+        """The body of a request."""
+        body: Json = {"contents": with_opening(self._history.encoded(request.messages))}
         output = request.output
         system = request.system
         choice = settings.get("tool_choice") if request.tools else None
         forced = choice is not None and choice not in ("auto", "none")
-        # Older models take no schema beside tools, and newer ones none while they must call one.
+        # Older models accept no schema together with tools; newer ones accept none while they must call a tool.
         if output is not None and request.tools and (forced or not self.newer):
-            system, output = asking_for(output, system), None
+            system, output = system_with_schema(output, system), None
         if system:
             body["systemInstruction"] = {"parts": [{"text": readable(system)}], "role": "user"}
         if request.tools:
-            body["tools"] = self._declared(request.tools)
+            body["tools"] = self._declare(request.tools)
             if choice:
                 body["toolConfig"] = {"functionCallingConfig": _choice(choice, request.tools)}
         body["generationConfig"] = self._generation(settings, output)
         extra = thawed(settings["extra"])
-        return joined(body, extra) if extra else body
+        return merge_extra(body, extra) if extra else body
 
-    def _declared(self, specs: tuple[ToolSpec, ...]) -> list[Json]:
-        """The declarations of the tools, made anew when they change."""
+    def _declare(self, specs: tuple[ToolSpec, ...]) -> list[Json]:
+        """The declarations of the tools; encoded again only when the tools change."""
         if specs is not self._tools[0]:
             self._tools = (specs, [{"functionDeclarations": [_declaration(spec) for spec in specs]}])
         return self._tools[1]
@@ -92,18 +92,18 @@ def _declaration(spec: ToolSpec) -> Json:
 
 
 def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> Json:
-    """A word for all tools, the name of one, the names of some, or the vendor's own mapping."""
+    """The config for a tool choice: a word for all tools, one name, several names, or the vendor's own mapping."""
     if isinstance(choice, Mapping):
         return dict(choice)
     if isinstance(choice, str):
         mode = CHOICES.get(choice)
         return {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [choice]}
-    chosen(tools, choice)
+    choose_tools(tools, choice)
     return {"mode": "ANY", "allowedFunctionNames": list(choice)}
 
 
 def _thinking(model: str, reasoning: Any, *, newer: bool) -> Json:
-    """A word, yes or no, a number of tokens, or the vendor's own mapping."""
+    """The config for `reasoning`: a word, a bool, a number of tokens, or the vendor's own mapping."""
     if isinstance(reasoning, Mapping):
         return dict(reasoning)
     if reasoning is True:

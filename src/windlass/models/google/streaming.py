@@ -1,7 +1,7 @@
-"""Puts an answer together from its chunks (a whole answer is one chunk), and says what each adds.
+"""Builds an answer from its chunks (a whole answer is one chunk), and returns what each adds.
 
-A signature belongs to one part. One of a text, call or image is kept in an empty `ThinkingPart` in front of that part;
-one that came with an empty text stands for itself, and its `ThinkingPart` is `redacted`.
+A signature belongs to one part. The signature of a text, call or image is kept in an empty `ThinkingPart` before that
+part. A signature with an empty text has no other part, and its `ThinkingPart` is `redacted`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed, ContentFiltered
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
-from windlass.models.errors import understood
+from windlass.models.errors import reading_reply
 from windlass.models.parts import text_in
 
 from .arguments import put
 from .decode import FINISHES, MALFORMED, finish_of, image_of, usage_of
 from .encode import REMARKS, VENDOR
-from .errors import said_error
+from .errors import error_from
 
-# What Gemini does by itself: nobody here was asked.
+# Parts for tools that Gemini runs itself, without our hooks.
 BY_VENDOR = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 UNMEDIATED = ("groundingMetadata", "urlContextMetadata")
 
@@ -29,7 +29,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Assembly:
-    """One answer, as far as it has come."""
+    """One answer, as far as it has arrived."""
 
     def __init__(self, *, streamed: bool = False, newer: bool = False) -> None:
         self._streamed = streamed
@@ -45,22 +45,22 @@ class Assembly:
         self._about: Json = {}
 
     def feed(self, chunk: Any) -> list[AnyDelta]:
-        """Take the next chunk; the deltas are what it adds."""
-        with understood():
+        """Add the next chunk; returns its deltas."""
+        with reading_reply():
             return self._take(chunk)
 
     def reply(self) -> ModelReply:
-        """The whole reply; a stream without a finish has broken off."""
+        """The whole reply; raises if a stream broke off before its finish."""
         raw = self._finish
         if raw is None and self._streamed:
-            raise ConnectionFailed("the answer of Gemini broke off", retryable=True, request_id=self._id)
+            raise ConnectionFailed("Gemini's answer broke off", retryable=True, request_id=self._id)
         self._close()
-        message = Message("assistant", (*self._parts, *self._said_besides()))
+        message = Message("assistant", (*self._parts, *self._remark_parts()))
         if raw in MALFORMED and not message.tool_calls:
             text = f"Gemini could not read its model's answer: {self._about.get('finishMessage') or raw}"
             raise BadReply(text, retryable=True, request_id=self._id)
         if raw is None and not message.parts:
-            raise BadReply("Gemini answered nothing", retryable=True, request_id=self._id)
+            raise BadReply("Gemini's answer is empty", retryable=True, request_id=self._id)
         finish = finish_of(raw, calls=bool(message.tool_calls))
         usage = usage_of(self._usage, self._remarks.get("groundingMetadata") or {}, by_query=self._newer)
         return ModelReply(message, usage, finish, text_in(self._about, "modelVersion") or None, raw, self._id)
@@ -71,13 +71,13 @@ class Assembly:
 
     def _take(self, chunk: Json) -> list[AnyDelta]:
         if type(chunk) is not dict:
-            raise TypeError(f"no JSON object: {str(chunk)[:200]}")
+            raise TypeError(f"not a JSON object: {str(chunk)[:200]}")
         deltas: list[AnyDelta] = []
         if candidates := chunk.get("candidates"):
             for first in [candidate for candidate in candidates if not candidate.get("index")][:1]:
                 self._candidate(first, deltas)
         elif "error" in chunk:
-            raise said_error(chunk["error"])
+            raise error_from(chunk["error"])
         if usage := chunk.get("usageMetadata"):
             self._usage.update(usage)
         for name in ("modelVersion", "responseId"):
@@ -86,8 +86,8 @@ class Assembly:
         feedback = chunk.get("promptFeedback") or {}
         reason = feedback.get("blockReason")
         if reason and not reason.endswith("UNSPECIFIED"):
-            said = ": ".join(filter(None, [reason, feedback.get("blockReasonMessage")]))
-            raise ContentFiltered(f"Gemini refuses the prompt: {said}", request_id=self._id)
+            why = ": ".join(filter(None, [reason, feedback.get("blockReasonMessage")]))
+            raise ContentFiltered(f"Gemini refuses the prompt: {why}", request_id=self._id)
         return deltas
 
     def _candidate(self, candidate: Json, deltas: list[AnyDelta]) -> None:
@@ -133,7 +133,7 @@ class Assembly:
             self._close(own=signature if thought else None)
 
     def add_call(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
-        """Add a call, which comes whole unless its arguments were asked for in pieces: then it is told at its end."""
+        """Add a call. If the request asked for its arguments in pieces, its delta comes when they are complete."""
         call = part["functionCall"]
         if self._calling is not None and _begins(call, self._calling):
             self._end_call(deltas)
@@ -148,7 +148,7 @@ class Assembly:
             self._end_call(deltas)
 
     def _end_call(self, deltas: list[AnyDelta], *, cut_off: bool = False) -> None:
-        """The call is whole, or nothing will be added to it any more; what is cut off must not be taken for a whole."""
+        """End the open call. If it was cut off, its JSON is left invalid, so that nothing takes it for complete."""
         call, signature = self._calling, self._signature
         self._calling = self._signature = None
         if call is None:
@@ -174,7 +174,7 @@ class Assembly:
         self._parts.append(OpaquePart(VENDOR, part, mediated=not any(key in part for key in BY_VENDOR)))
 
     def _close(self, signature: str | None = None, *, own: str | None = None) -> None:
-        """End the open part; `signature` is that of the part that follows, `own` that of this one."""
+        """End the open part; `signature` belongs to the next part, `own` to this one."""
         if self._open is not None:
             text = "".join(self._pieces)
             thought = self._open is ThinkingPart
@@ -184,21 +184,21 @@ class Assembly:
         if signature:
             self._parts.append(ThinkingPart("", signature, vendor=VENDOR))
 
-    def _said_besides(self) -> list[Part]:
-        """What was said about the answer, and not in it: where it was found, and why it ended before its time."""
-        besides = [(name in UNMEDIATED, {name: value}) for name, value in self._remarks.items()]
+    def _remark_parts(self) -> list[Part]:
+        """Opaque parts with facts about the answer: its sources, and why it ended early."""
+        remarks = [(name in UNMEDIATED, {name: value}) for name, value in self._remarks.items()]
         if self._finish in FINISHES:
             why: Json = {
                 name: self._about[name] for name in ("finishMessage", "continuationToken") if name in self._about
             }
             if FINISHES[self._finish] == "content_filter" and "safetyRatings" in self._about:
                 why["safetyRatings"] = self._about["safetyRatings"]
-            besides += [(False, {"finish": why})] if why else []
-        return [OpaquePart(VENDOR, data, mediated=not by_vendor) for by_vendor, data in besides]
+            remarks += [(False, {"finish": why})] if why else []
+        return [OpaquePart(VENDOR, data, mediated=not by_vendor) for by_vendor, data in remarks]
 
 
 def _begins(call: Json, before: Json) -> bool:
-    """Whether a call is another one than that before it, of which nobody has said that it has ended."""
+    """Whether this is a new call, although the previous one has no end marker."""
     return "name" in call and ("partialArgs" not in call or call["name"] != before["name"])
 
 

@@ -1,10 +1,10 @@
 """One request and its answer, as JSON, over the connection of the SDK's client.
 
-The SDK's public methods do not do: for a stream they hand out typed objects from which all that the SDK does not know
-has been removed (and refuse `should_return_http_response`, which gives the JSON of a whole answer), they send requests
-of their own (`CONTINUATION`, tool calls), and they copy the whole conversation anew at each step. The client below
-them has the keys, the addresses and the connections, and hands out the JSON as it came; it is private, so three names
-of it are used here and nowhere else, `inside` checks that they are there, and the extra stays below the next version.
+The SDK's public methods are not enough. For a stream they return typed objects without the fields that the SDK does not
+know (and reject `should_return_http_response`, which returns the JSON of a whole answer); they send requests of their
+own (`CONTINUATION`, tool calls); and they copy the whole conversation at each step. The client below them has the keys,
+addresses and connections, and returns the JSON unchanged. It is private, so only this module uses it, through three
+names; `inside` checks that they exist, and the extra pins the SDK below its next major version.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from google.genai.types import HttpOptions, HttpRetryOptions
 from windlass.errors import ConfigError
 from windlass.models.errors import translating
 
-from .errors import translated, translated_in_stream
+from .errors import translate_error, translate_stream_error
 
 PATIENCE = 600.0
-"""How many seconds a whole answer, or the next chunk of one, may take unless `timeout` says. The SDK waits for ever."""
+"""The default timeout in seconds of a whole answer, or of the next chunk of one. The SDK has none."""
 
 NO_RETRY = HttpRetryOptions(attempts=1)
 BESIDES = (":", "event:", "id:", "retry:")
-"""How lines begin that belong to the protocol of streams, and say nothing to us."""
+"""The beginnings of lines that belong to the stream protocol and have no data."""
 USED = ("_build_request", "_async_request", "vertexai")
 
 
 def inside(client: object) -> Any:
-    """The client within a client, if it is as this module knows it."""
+    """The private client inside a client; raises if it lacks a name that this module uses."""
     inner = getattr(client, "_api_client", None)
     if missing := [name for name in USED if not hasattr(inner, name)]:
-        text = f"google-genai {genai.__version__} has no {', '.join(missing)} any more"
-        raise ConfigError(f"{text}: install a version that this adapter knows, 'google-genai>=3,<4'")
+        text = f"google-genai {genai.__version__} no longer has {', '.join(missing)}"
+        raise ConfigError(f"{text}: install a version that this adapter supports, 'google-genai>=3,<4'")
     return inner
 
 
 class Exchange:
-    """A request that can be made once. `version` is that of the API, if it is not for the client to say."""
+    """A request that can be sent once. `version` is the API version; None for the client's own."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Exchange:
 
     async def whole(self) -> Any:
         """The whole answer."""
-        with translating(translated):
+        with translating(translate_error):
             async with asyncio.timeout(self._patience):
                 response = await self._send("generateContent", stream=False)
             return response.json
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The pieces of the answer, as they come. Closing this closes the connection."""
-        with translating(translated_in_stream):
+        with translating(translate_stream_error):
             async with asyncio.timeout(self._patience):
                 response = await self._send("streamGenerateContent?alt=sse", stream=True)
         if hasattr(response.response_stream, "aiter_bytes"):
@@ -78,7 +78,7 @@ class Exchange:
         pieces: AsyncGenerator[Any, None] = response.async_segments()
         try:
             while True:
-                with translating(translated_in_stream):
+                with translating(translate_stream_error):
                     try:
                         async with asyncio.timeout(self._patience):
                             chunk = await anext(pieces)
@@ -86,7 +86,7 @@ class Exchange:
                         return
                 yield chunk
         finally:
-            # What is behind the pieces is closed first: closing them would leave it to the garbage collector.
+            # The response is closed first: closing only the pieces would leave it to the garbage collector.
             await _close(response.response_stream)
             await pieces.aclose()
 
@@ -96,9 +96,9 @@ class Exchange:
 
 
 async def _lines(stream: Any) -> AsyncGenerator[str, None]:
-    """The lines of an answer as the SDK understands them: without comments, and with a blank before the data.
+    """The lines of an answer as the SDK expects them: without comments, and with a blank before the data.
 
-    They end at line feeds only. The SDK's own end wherever Python ends lines, which may be in the middle of a text.
+    Lines end only at line feeds. The SDK would split at all of Python's line ends, which may be inside a text.
     """
     pending: list[bytes] = []
     async for piece in stream.aiter_bytes():
@@ -119,7 +119,7 @@ def _line(raw: bytes) -> str:
 
 
 async def _close(stream: Any) -> None:
-    """Let go of a connection, which is one of httpx or of aiohttp; if the answer has not ended, that ends it."""
+    """Close a connection of httpx or aiohttp; an unfinished answer is cut off."""
     if hasattr(stream, "aclose"):
         await stream.aclose()
     elif hasattr(stream, "close"):

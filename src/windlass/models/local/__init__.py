@@ -1,4 +1,4 @@
-"""Models that run in this process, by llama.cpp: no key, no network. Needs the extra `local`, and weights."""
+"""Models that run in this process with llama.cpp: no key, no network. They need the extra `local` and weights."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["LocalModel"]
 
 
 def __getattr__(name: str) -> Any:
-    """The model is imported when it is used: whoever only fetches weights needs no engine."""
+    """Import the model on first use: installing weights needs no engine."""
     if name == "LocalModel":
         from .client import LocalModel
 

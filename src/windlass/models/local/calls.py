@@ -1,4 +1,4 @@
-"""Calls that a model speaks as text, `{"name": …, "arguments": …}`: what it is told, and how they are heard."""
+"""Calls that a model writes as text, `{"name": …, "arguments": …}`: how they are described, encoded and found."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 }
 
 
-def described(tools: Iterable[ToolSpec]) -> str:
-    """What a model is told of the tools."""
+def describe_tools(tools: Iterable[ToolSpec]) -> str:
+    """The description of the tools for the model."""
     lines = [f"- {tool.name}({', '.join(tool.schema.get('properties', ()))}): {tool.description}" for tool in tools]
     how = 'To call a tool, answer only with {"name": …, "arguments": {…}}.'
     return "\n".join(["You can call these tools:", *lines, how])
 
 
-def spoken(name: str, arguments: str) -> str:
-    """A call as the model speaks it."""
+def call_as_text(name: str, arguments: str) -> str:
+    """A call as the model writes it."""
     return f'{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}'
 
 
 def call_schema(tools: Iterable[ToolSpec], small: bool, other: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of a call of one of the tools, or of something else."""
+    """The schema of a call of one of the tools, or of the `other` schema."""
     definitions: dict[str, Any] = {}
     choices = [_call(tool, small, definitions) for tool in tools]
     if other is not None:
-        choices.append(_placed(other, "output", small, definitions))
+        choices.append(_embed(other, "output", small, definitions))
     return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
 
 
 def _call(tool: ToolSpec, small: bool, definitions: dict[str, Any]) -> dict[str, Any]:
-    arguments = _placed(tool.schema or {"type": "object"}, tool.name, small, definitions)
+    arguments = _embed(tool.schema or {"type": "object"}, tool.name, small, definitions)
     return {
         "type": "object",
         "properties": {"name": {"const": tool.name}, "arguments": arguments},
@@ -48,47 +48,47 @@ def _call(tool: ToolSpec, small: bool, definitions: dict[str, Any]) -> dict[str,
     }
 
 
-def _placed(schema: Mapping[str, Any], owner: str, small: bool, definitions: dict[str, Any]) -> Any:
-    """A schema as a part of a larger one, at whose root its definitions are kept."""
+def _embed(schema: Mapping[str, Any], owner: str, small: bool, definitions: dict[str, Any]) -> Any:
+    """A schema for use inside a larger one; its definitions move to the root."""
     own = thawed(schema)
     for kind in ("$defs", "definitions"):
         for name, definition in own.pop(kind, {}).items():
-            definitions[f"{owner}.{name}"] = _moved(_fitting(definition, small), owner)
-    return _moved(_fitting(own, small), owner)
+            definitions[f"{owner}.{name}"] = _rename_references(_adapt(definition, small), owner)
+    return _rename_references(_adapt(own, small), owner)
 
 
-def _fitting(schema: Any, small: bool) -> Any:
+def _adapt(schema: Any, small: bool) -> Any:
     return bounded(schema) if small else schema
 
 
-def _moved(schema: Any, owner: str) -> Any:
-    """A schema whose references are to definitions that have the name of their owner."""
+def _rename_references(schema: Any, owner: str) -> Any:
+    """A schema whose references point to definitions with the owner's name."""
     if isinstance(schema, list):
-        return [_moved(item, owner) for item in schema]
+        return [_rename_references(item, owner) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {name: _moved(item, owner) for name, item in schema.items()}
+    moved = {name: _rename_references(item, owner) for name, item in schema.items()}
     if isinstance(reference := moved.get("$ref"), str):
         moved["$ref"] = f"#/$defs/{owner}.{reference.rpartition('/')[2]}"
     return moved
 
 
 def bounded(schema: Any) -> Any:
-    """A schema that leaves nothing open, for models that would not find an end."""
+    """A schema with bounds for everything, for small models that would not stop otherwise."""
     if isinstance(schema, list | tuple):
         return [bounded(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept = {name: thawed(item) if name in _VALUES else bounded(item) for name, item in schema.items()}
-    kind = kept.get("type")
-    bounds = _BOUNDS.get(kind, {}) if isinstance(kind, str) and not kept.keys() & _CLOSED else {}
-    return {**bounds, **kept}
+    inner = {name: thawed(item) if name in _VALUES else bounded(item) for name, item in schema.items()}
+    kind = inner.get("type")
+    bounds = _BOUNDS.get(kind, {}) if isinstance(kind, str) and not inner.keys() & _CLOSED else {}
+    return {**bounds, **inner}
 
 
 class CallReader:
-    """Finds a call in words as they come; all else stays words.
+    """Finds a call in streamed text; all other text passes through.
 
-    What it hands on has the shape of a delta of Chat Completions.
+    Its results have the shape of a Chat Completions delta.
     """
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
@@ -98,18 +98,18 @@ class CallReader:
         self._arguments = _Braces()
 
     def read(self, words: str) -> dict[str, Any]:
-        """What is known by now: words, a piece of a call, or nothing yet."""
+        """The delta for these words: text, a piece of a call, or nothing yet."""
         if self._found is None:
             return self._decide(self._held + words)
         return self._piece(words) if self._found else {"content": words}
 
     def rest(self) -> dict[str, Any]:
-        """What was held back when the words ended."""
+        """The text that was held back when the stream ended."""
         held, self._held = self._held, ""
         return {"content": held} if held else {}
 
     def _decide(self, held: str) -> dict[str, Any]:
-        """White space may be anywhere; a call is one as soon as its arguments begin."""
+        """Decide whether the text is a call, which is certain once its arguments begin. White space is ignored."""
         dense = "".join(held.split())
         name = next((self._heads[head] for head in self._heads if dense.startswith(head)), None)
         if name is not None:
@@ -128,14 +128,14 @@ class CallReader:
 
 
 class _Braces:
-    """Knows where an object ends that comes in pieces."""
+    """Finds the end of a JSON object that comes in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._begun = self._quoted = self._escaped = False
 
     def within(self, text: str) -> str:
-        """As much of a text as belongs to the object."""
+        """The part of a text that belongs to the object."""
         start = 0
         for at, letter in enumerate(text):
             if self._begun and not self._depth:

@@ -1,4 +1,4 @@
-"""The model: it encodes a request, has llama.cpp answer it in this process, and decodes what is said."""
+"""The model: encodes a request, runs llama.cpp in this process, and decodes its answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest, ToolSpec
-from windlass.models.errors import understood
+from windlass.models.errors import reading_reply
 from windlass.models.openai.chat.streaming import ChatStream
-from windlass.models.openai.errors import said
+from windlass.models.openai.errors import error_from
 from windlass.models.openai.settings import merged
-from windlass.models.settings import narrowed
+from windlass.models.settings import narrow_tools
 
 from .calls import CallReader
 from .encode import LocalEncoder
@@ -26,10 +26,10 @@ CONTEXT = 8192
 class LocalModel:
     """A model that runs in this process: `smollm2`, or any GGUF file by its path.
 
-    The weights are loaded by the first request, once for all models of a process that share them, and serve one request
-    at a time. `threads` are those that compute, `context` is the size of the window (0: what the model was trained
-    with), `template` a chat template to use instead of the model's own. Settings are merged with those of each request,
-    which win.
+    The first request loads the weights, once for all models of a process that share them. They serve one request at a
+    time. `threads` is the number of computing threads, `context` the size of the window (0: as the model was trained),
+    and `template` a chat template instead of the model's own. Settings are merged with those of each request, which
+    win.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class LocalModel:
         template: str | None = None,
     ) -> None:
         if threads < 1 or context < 0:
-            raise ConfigError(f"threads={threads}, context={context}: a local model needs a thread and a context")
+            text = "a local model needs at least 1 thread and a context of 0 or more"
+            raise ConfigError(f"threads={threads}, context={context}: {text}")
         path, weights = locate(model), KNOWN.get(model)
         self.name = name or f"local:{model}"
         self._settings = merged({**(weights.settings if weights else {}), **settings}, {})
@@ -54,33 +55,33 @@ class LocalModel:
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         if merged(self._settings, settings).get("headers"):
-            raise ConfigError("headers: a local model is asked in this process, so there is nobody to send them to")
+            raise ConfigError("headers: a local model runs in this process, so it cannot use HTTP headers")
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
+        """Send a request, and wait for the whole reply."""
         async with aclosing(self.stream(request)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     return piece
-        raise AssertionError("a stream ends with a reply")
+        raise AssertionError("the stream ended without a reply")
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator stops the model."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and yield the reply piece by piece. Closing the generator stops the model."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         await self._engine.start()
         body, tools = self._encoder.body(request, settings, self._engine.knows_tools)
-        heard = _Heard(tools)
+        reader = _ReplyReader(tools)
         async with aclosing(self._engine.chunks(body, settings.get("timeout"))) as chunks:
             async for chunk in chunks:
-                with understood():
-                    deltas = list(heard.feed(chunk))
+                with reading_reply():
+                    deltas = list(reader.feed(chunk))
                 for delta in deltas:
                     yield delta
-        yield heard.reply()
+        yield reader.reply()
 
 
-class _Heard:
-    """What was said so far, and the calls that were found in it."""
+class _ReplyReader:
+    """Turns chunks into deltas and a reply, and finds calls in the text."""
 
     def __init__(self, tools: tuple[ToolSpec, ...]) -> None:
         self._stream = ChatStream("local")
@@ -89,7 +90,7 @@ class _Heard:
     def feed(self, chunk: Chunk) -> Iterator[AnyDelta]:
         """The deltas of a chunk."""
         if chunk.get("error"):
-            raise said(chunk["error"])
+            raise error_from(chunk["error"])
         if self._reader is not None and chunk.get("choices"):
             chunk = {**chunk, "choices": [self._read(self._reader, chunk["choices"][0])]}
         return self._stream.feed(chunk)
@@ -103,6 +104,6 @@ class _Heard:
         return {**choice, "delta": {**delta, **found}}
 
     def reply(self) -> ModelReply:
-        """The whole reply. Nobody is to be paid for it, and that is known."""
+        """The whole reply. Its cost is known: nothing."""
         reply = self._stream.reply()
         return reply.replace(usage=reply.usage.replace(cost=0.0))

@@ -1,4 +1,4 @@
-"""llama.cpp in this process: started once for each file of weights, asked in threads, stopped when the process ends."""
+"""llama.cpp in this process: one engine per file of weights, used from threads, and stopped when the process ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Chunk: TypeAlias = dict[str, Any]
 llama_cpp: Any = import_module("xllamacpp")  # without types
 
 BATCH = 128
-"""So many tokens of a prompt are read at a time; in between a request can be cancelled."""
+"""The number of prompt tokens that are read at a time; a request can be cancelled in between."""
 
 PROMPTS_KEPT = 256
-"""So many MiB of prompts that were read are kept, for a conversation that goes on."""
+"""The size in MiB of the cache of prompts, for conversations that continue."""
 
 
 class How(NamedTuple):
-    """How weights are run: threads that compute, size of the window, chat template if not the model's own."""
+    """How weights are run: computing threads, size of the window, and a chat template instead of the model's own."""
 
     threads: int
     context: int
@@ -37,10 +37,10 @@ class How(NamedTuple):
 
 
 class Engine:
-    """The server of llama.cpp for one file of weights; it is started by the first who asks.
+    """The llama.cpp server for one file of weights; the first request starts it.
 
-    It does one thing at a time: others wait. It also listens on the loopback device, where it wants a key that nobody
-    has but this process.
+    It serves one request at a time; others wait. It also listens on the loopback device, with a key that only this
+    process has.
     """
 
     def __init__(self, path: Path, name: str, how: How) -> None:
@@ -52,7 +52,7 @@ class Engine:
         self.knows_tools = False
 
     async def start(self) -> None:
-        """Load the weights, if nobody has done so, without holding up the event loop."""
+        """Load the weights, unless they are loaded, without blocking the event loop."""
         if self._server is None:
             loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             _Work(self._load, loaded)
@@ -89,24 +89,24 @@ class Engine:
         return parameters
 
     async def chunks(self, body: dict[str, Any], timeout: float | None) -> AsyncGenerator[Chunk, None]:
-        """The chunks of an answer as they are made; closing the generator stops the making."""
+        """The chunks of an answer as they are generated. Closing the generator stops the model."""
         await self.start()
         loop = asyncio.get_running_loop()
-        heard: asyncio.Queue[Chunk] = asyncio.Queue()
+        queue: asyncio.Queue[Chunk] = asyncio.Queue()
         ended: asyncio.Future[None] = loop.create_future()
-        ended.add_done_callback(lambda _: heard.put_nowait({}))
+        ended.add_done_callback(lambda _: queue.put_nowait({}))
 
         def generate(work: _Work) -> None:
-            def hear(chunk: Chunk) -> bool:
+            def receive(chunk: Chunk) -> bool:
                 if not work.stopped:
-                    work.tell(heard.put_nowait, chunk)
+                    work.call_in_loop(queue.put_nowait, chunk)
                 return work.stopped
 
-            self._generate(body, work, hear)
+            self._generate(body, work, receive)
 
         work = _Work(generate, ended)
         try:
-            while chunk := await _next(heard, timeout):
+            while chunk := await _next(queue, timeout):
                 yield chunk
             ended.result()
         finally:
@@ -114,49 +114,49 @@ class Engine:
             if not ended.cancel():
                 ended.exception()
 
-    def _generate(self, body: dict[str, Any], work: _Work, hear: Callable[[Chunk], bool]) -> None:
+    def _generate(self, body: dict[str, Any], work: _Work, receive: Callable[[Chunk], bool]) -> None:
         with self._turn:
             if work.stopped:
                 return
             try:
-                self._server.handle_chat_completions(body, hear)
+                self._server.handle_chat_completions(body, receive)
             except (ValueError, RuntimeError) as error:
-                raise BadRequest(f"llama.cpp refuses the request: {error}") from error
+                raise BadRequest(f"llama.cpp rejects the request: {error}") from error
 
     def forget(self) -> None:
-        """After a fork: the threads of the server are not in this process, so it can be neither used nor stopped."""
+        """Drop the server after a fork: its threads are not in this process, so it can be neither used nor stopped."""
         self._turn = threading.Lock()
         server, self._server = self._server, None
         if server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
     def stop(self) -> None:
-        """Stop the server; its own threads end before this returns."""
+        """Stop the server; its threads end before this returns."""
         with self._turn:
             self._server = None
 
 
-async def _next(heard: asyncio.Queue[Chunk], timeout: float | None) -> Chunk:
+async def _next(queue: asyncio.Queue[Chunk], timeout: float | None) -> Chunk:
     try:
-        return await asyncio.wait_for(heard.get(), timeout)
+        return await asyncio.wait_for(queue.get(), timeout)
     except TimeoutError as error:
         raise ModelTimeout("the model did not answer in time") from error
 
 
 def _knows_tools(address: str, key: str) -> bool:
-    """Whether the template of the model has a place for tools."""
-    asked = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})
+    """Whether the template of the model supports tools."""
+    request = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})
     try:
-        with build_opener(ProxyHandler({})).open(asked, timeout=60) as answer:
+        with build_opener(ProxyHandler({})).open(request, timeout=60) as answer:
             return bool(json.load(answer)["chat_template_caps"]["supports_tools"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 class _Work:
-    """Something done in a thread of its own for somebody who awaits it; it should look often whether it is `stopped`.
+    """Work in its own thread, with a future for its result. It should check often whether it is `stopped`.
 
-    The thread is waited for when the process ends, not before: whoever gives up need not wait until it has noticed.
+    Only the end of the process waits for the thread: a caller that gives up need not wait until the thread notices.
     """
 
     def __init__(self, do: Callable[[_Work], None], done: asyncio.Future[None]) -> None:
@@ -176,10 +176,10 @@ class _Work:
             error = raised
         finally:
             _working.discard(self)
-        self.tell(self._end, error)
+        self.call_in_loop(self._end, error)
 
-    def tell(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call something in the event loop; one that is closed has nobody left who would listen."""
+    def call_in_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the event loop; if the loop is closed, stop."""
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
@@ -194,7 +194,7 @@ class _Work:
             self._done.set_exception(error)
 
     def wait(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop the work, and wait for its thread."""
         self.stopped = True
         self._thread.join()
 
@@ -205,7 +205,7 @@ _working: set[_Work] = set()
 
 
 def engine(path: Path, name: str, how: How) -> Engine:
-    """The engine for a file of weights, the same for all who ask for it in the same way."""
+    """The engine for a file of weights; the same engine for the same file and options."""
     key = (path.resolve(), how)
     with _lock:
         if key not in _engines:

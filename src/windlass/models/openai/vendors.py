@@ -1,4 +1,4 @@
-"""What `vendor:model` opens, for each vendor that speaks OpenAI's protocols."""
+"""Opens `vendor:model` for each vendor that implements OpenAI's APIs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .client import OpenAIChat
 from .dialects import DIALECTS, Dialect
 
 
-def _opening(vendor: str, dialect: Dialect | None) -> Callable[..., OpenAIChat]:
-    def opened(model: str, **options: Any) -> OpenAIChat:
+def _opener(vendor: str, dialect: Dialect | None) -> Callable[..., OpenAIChat]:
+    def open_model(model: str, **options: Any) -> OpenAIChat:
         options.setdefault("name", f"{vendor}:{model}")
         return OpenAIChat(model, dialect=dialect, **options)
 
-    opened.__signature__ = signature(OpenAIChat)  # type: ignore[attr-defined]
-    return opened
+    open_model.__signature__ = signature(OpenAIChat)  # type: ignore[attr-defined]
+    return open_model
 
 
-openai_chat = _opening("openai-chat", None)
-openrouter = _opening("openrouter", DIALECTS["openrouter"])
-groq = _opening("groq", DIALECTS["groq"])
-deepseek = _opening("deepseek", DIALECTS["deepseek"])
-mistral = _opening("mistral", DIALECTS["mistral"])
-ollama = _opening("ollama", DIALECTS["ollama"])
+openai_chat = _opener("openai-chat", None)
+openrouter = _opener("openrouter", DIALECTS["openrouter"])
+groq = _opener("groq", DIALECTS["groq"])
+deepseek = _opener("deepseek", DIALECTS["deepseek"])
+mistral = _opener("mistral", DIALECTS["mistral"])
+ollama = _opener("ollama", DIALECTS["ollama"])
 
 __all__ = ["deepseek", "groq", "mistral", "ollama", "openai_chat", "openrouter"]

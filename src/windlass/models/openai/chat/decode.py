@@ -1,4 +1,4 @@
-"""A reply of Chat Completions as ours."""
+"""Decodes replies of Chat Completions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from windlass.messages import (
     Usage,
 )
 from windlass.models.openai.dialects import COMPATIBLE
-from windlass.models.openai.errors import said
+from windlass.models.openai.errors import error_from
 from windlass.models.parts import refuse_text, text_in
-from windlass.models.usage import counted, stated_cost, tier
+from windlass.models.usage import positive_counts, stated_cost, tier
 
 FINISHES = {
     "stop": "stop",
@@ -40,45 +40,45 @@ FINISHES = {
     "sensitive": "content_filter",
     "safety": "content_filter",
 }
-UNDERSTOOD = frozenset(["role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"])
-"""The fields of a message that we understand; all others are kept as they are."""
-LOOKED_UP = ("citations", "search_results")
-"""What stands beside the answer of a server that has searched by itself."""
-_VENDOR_RUN = ("annotations", "executed_tools", *LOOKED_UP)
+KNOWN_FIELDS = frozenset(["role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"])
+"""The fields of a message that we decode; all others are kept unchanged."""
+SEARCH_FIELDS = ("citations", "search_results")
+"""Fields beside the answer of a server that has searched the web itself."""
+_VENDOR_RUN = ("annotations", "executed_tools", *SEARCH_FIELDS)
 _STATUSES = {1002: 429, 1004: 401, 1008: 402, 2013: 400}
-"""What MiniMax calls errors in an answer, as a status."""
+"""The HTTP statuses of MiniMax's error codes."""
 _OF_A_CALL = frozenset(["index", "id", "type", "function"])
 
 
 def decode(body: object, vendor: str) -> ModelReply:
     """The whole reply."""
     if not isinstance(body, Mapping):
-        raise BadReply(f"the answer is no object: {str(body)[:200]}", retryable=True)
-    choice = first_of(body.get("choices"))
+        raise BadReply(f"the answer is not an object: {str(body)[:200]}", retryable=True)
+    choice = first_choice(body.get("choices"))
     if choice is None:
         refuse_error(body)
         raise BadReply(f"the answer has no choices: {str(body)[:200]}", retryable=True)
     if choice.get("error"):
-        raise said(choice["error"])
+        raise error_from(choice["error"])
     message = choice.get("message") or {}
-    beside = {"logprobs": choice.get("logprobs"), **{name: body.get(name) for name in LOOKED_UP}}
+    beside = {"logprobs": choice.get("logprobs"), **{name: body.get(name) for name in SEARCH_FIELDS}}
     parts = tuple(_parts(message, vendor, beside))
     return reply(body, parts, text_in(choice, "finish_reason") or None, bool(message.get("refusal")), vendor)
 
 
 def refuse_error(body: Mapping[str, Any]) -> None:
-    """Raise the error that a body without choices tells of; some servers tell of one as if it were an answer."""
+    """Raise the error that a body without choices reports; some servers send it as if it were an answer."""
     if body.get("error"):
-        raise said(body["error"])
-    told = body.get("object") == "error" or "detail" in body or {"message", "code"} <= body.keys()
-    if told and "choices" not in body:
-        raise said(body)
+        raise error_from(body["error"])
+    is_error = body.get("object") == "error" or "detail" in body or {"message", "code"} <= body.keys()
+    if is_error and "choices" not in body:
+        raise error_from(body)
     status = body.get("base_resp")
     if isinstance(status, Mapping) and (code := status.get("status_code")):
-        raise said(status.get("status_msg"), status=_STATUSES.get(code, 500))
+        raise error_from(status.get("status_msg"), status=_STATUSES.get(code, 500))
 
 
-def first_of(choices: list[Any] | None) -> Any:
+def first_choice(choices: list[Any] | None) -> Any:
     """The first of several answers, in whatever order they come; None if it is not among these."""
     for choice in choices or ():
         if not choice.get("index"):
@@ -87,14 +87,14 @@ def first_of(choices: list[Any] | None) -> Any:
 
 
 def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, refused: bool, vendor: str) -> ModelReply:
-    """A reply of these parts, with what the body tells about it."""
+    """A reply made of these parts, with the facts in the body."""
     message = Message("assistant", parts)
     finish = FINISHES.get((raw or "").lower(), "other")
     if refused:
         finish = "refusal"
     elif message.tool_calls and (finish == "stop" or raw is None):
         finish = "tool_calls"
-    spent = _spent(body, parts, vendor)
+    spent = _full_usage(body, parts, vendor)
     return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
 
 
@@ -105,15 +105,15 @@ def _parts(message: Mapping[str, Any], vendor: str, beside: dict[str, Any]) -> I
         yield _content(kind, data, vendor)
     if refusal := text_in(message, "refusal"):
         yield TextPart(refusal)
-    fields = {name: value for name, value in message.items() if name not in UNDERSTOOD} | beside
+    fields = {name: value for name, value in message.items() if name not in KNOWN_FIELDS} | beside
     fields |= thinking_field(message, vendor) if thinking else {}
     calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         yield ToolCallPart(text_in(function, "name"), arguments_of(function), vendor_id=text_in(call, "id") or None)
-        if more := more_of(call):
+        if more := extra_fields(call):
             calls[call.get("id") or ""] = more
-    yield from kept({**fields, "calls": calls}, vendor)
+    yield from opaque_parts({**fields, "calls": calls}, vendor)
 
 
 def _content(kind: str, data: Any, vendor: str) -> Part:
@@ -123,18 +123,18 @@ def _content(kind: str, data: Any, vendor: str) -> Part:
 
 
 def thinking_of(message: Mapping[str, Any]) -> str:
-    """The reasoning in a message or a piece of one; servers call it by two names, some by both at once."""
+    """The reasoning in a message or a piece of one; servers use two names for it, some use both."""
     return text_in(message, "reasoning_content") or text_in(message, "reasoning")
 
 
 def thinking_field(message: Mapping[str, Any], vendor: str) -> dict[str, str]:
-    """In which field a server that nobody knows has put its reasoning: some take it back in no other."""
+    """The field in which an unknown server has put its reasoning: some accept it back in no other."""
     own = vendor == COMPATIBLE.vendor and not message.get(COMPATIBLE.thinking)
     return {"thinking_field": "reasoning"} if own else {}
 
 
 def content_of(content: object) -> Iterator[tuple[str, Any]]:
-    """Content, which is a text or a list of texts, of thinking, and of what only the vendor knows."""
+    """The items of content, which is a text, or a list of texts, thinking and the vendor's own items."""
     if isinstance(content, str):
         if content:
             yield "text", content
@@ -157,15 +157,15 @@ def _thought(thinking: object) -> str:
 
 
 def arguments_of(function: Mapping[str, Any]) -> str:
-    """The arguments as the model wrote them; some servers have parsed them already."""
+    """The arguments as the model wrote them; encoded again if the server has parsed them."""
     arguments = function.get("arguments")
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments)
 
 
-def whole(arguments: str) -> bool:
-    """Whether nothing is missing from arguments."""
+def is_complete(arguments: str) -> bool:
+    """Whether arguments are complete JSON."""
     try:
         json.loads(arguments)
     except ValueError:
@@ -173,48 +173,49 @@ def whole(arguments: str) -> bool:
     return True
 
 
-def more_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call has that we do not understand, such as a signature that its vendor wants to have back."""
+def extra_fields(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The unknown fields of a call, such as a signature that the vendor needs back."""
     return {name: value for name, value in call.items() if value and name not in _OF_A_CALL}
 
 
-def kept(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
-    """What is kept as it is: that which is only ours to carry, and the traces of what the vendor did itself."""
-    told = {name: value for name, value in fields.items() if value}
-    ran = {name: told.pop(name) for name in _VENDOR_RUN if name in told}
-    if told:
-        yield OpaquePart(vendor, told)
+def opaque_parts(fields: Mapping[str, Any], vendor: str) -> Iterator[OpaquePart]:
+    """Opaque parts for the vendor's own fields, and for the traces of tools that it ran itself."""
+    present = {name: value for name, value in fields.items() if value}
+    ran = {name: present.pop(name) for name in _VENDOR_RUN if name in present}
+    if present:
+        yield OpaquePart(vendor, present)
     if ran:
         yield OpaquePart(vendor, ran, mediated=False)
 
 
-def _spent(body: Mapping[str, Any], parts: tuple[Part, ...], vendor: str) -> Usage:
-    """What was spent. Searches that are not counted left their traces in the answer, and are at least one."""
-    told = body.get("usage") or {}
-    spent = usage(told)
+def _full_usage(body: Mapping[str, Any], parts: tuple[Part, ...], vendor: str) -> Usage:
+    """The usage with searches and cost. If searches are not counted but left traces in the answer, one is counted."""
+    counts = body.get("usage") or {}
+    spent = usage(counts)
     ran = {name for part in parts if type(part) is OpaquePart and not part.mediated for name in part.data}
-    searches = told.get("num_search_queries") or int("annotations" in ran)
+    searches = counts.get("num_search_queries") or int("annotations" in ran)
     run = sum(len(part.data.get("executed_tools", ())) for part in parts if type(part) is OpaquePart)
-    details = {**spent.details, **counted(web_searches=searches, executed_tools=run), **tier(body.get("service_tier"))}
-    return spent.replace(details=FrozenDict(details), cost=stated_cost(told) if vendor == "openrouter" else None)
+    run_details = positive_counts(web_searches=searches, executed_tools=run)
+    details = {**spent.details, **run_details, **tier(body.get("service_tier"))}
+    return spent.replace(details=FrozenDict(details), cost=stated_cost(counts) if vendor == "openrouter" else None)
 
 
-def usage(told: Mapping[str, Any] | None) -> Usage:
-    """The tokens that were spent."""
-    if not told:
+def usage(counts: Mapping[str, Any] | None) -> Usage:
+    """The usage in tokens."""
+    if not counts:
         return Usage()
-    inputs, outputs = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
-    counts = {**told, **inputs}
-    cited = told.get("citation_tokens")  # Perplexity counts them, and its reasoning, beside what was said
-    thought = (outputs if cited is None else told).get("reasoning_tokens") or 0
-    beside = _unsaid(told, outputs) if cited is None else cited + thought
+    inputs, outputs = counts.get("prompt_tokens_details") or {}, counts.get("completion_tokens_details") or {}
+    all_counts = {**counts, **inputs}
+    cited = counts.get("citation_tokens")  # Perplexity counts these and its reasoning separately from the output
+    thought = (outputs if cited is None else counts).get("reasoning_tokens") or 0
+    beside = _uncounted_reasoning(counts, outputs) if cited is None else cited + thought
     return Usage(
-        told.get("prompt_tokens") or 0,
-        (told.get("completion_tokens") or 0) + beside,
-        _counted(counts, "cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens"),
-        _counted(counts, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
+        counts.get("prompt_tokens") or 0,
+        (counts.get("completion_tokens") or 0) + beside,
+        _first_count(all_counts, "cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens"),
+        _first_count(all_counts, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
         thought,
-        details=counted(
+        details=positive_counts(
             output_citation_tokens=cited,
             input_audio_tokens=inputs.get("audio_tokens"),
             input_image_tokens=inputs.get("image_tokens"),
@@ -224,13 +225,14 @@ def usage(told: Mapping[str, Any] | None) -> Usage:
     )
 
 
-def _counted(told: Mapping[str, Any], *names: str) -> int:
-    """A number of tokens that servers call by several names."""
-    return next((told[name] for name in names if told.get(name)), 0)
+def _first_count(counts: Mapping[str, Any], *names: str) -> int:
+    """A number of tokens for which servers use several names."""
+    return next((counts[name] for name in names if counts.get(name)), 0)
 
 
-def _unsaid(told: Mapping[str, Any], outputs: Mapping[str, Any]) -> int:
-    """What the model has thought, if it is counted in the total only: with its number elsewhere, or with no details."""
-    over = (told.get("total_tokens") or 0) - (told.get("prompt_tokens") or 0) - (told.get("completion_tokens") or 0)
-    thought = outputs.get("reasoning_tokens") if outputs or told.get("prompt_tokens_details") else over
+def _uncounted_reasoning(counts: Mapping[str, Any], outputs: Mapping[str, Any]) -> int:
+    """The reasoning tokens, if only the total includes them: with their number elsewhere, or without any details."""
+    completion = counts.get("completion_tokens") or 0
+    over = (counts.get("total_tokens") or 0) - (counts.get("prompt_tokens") or 0) - completion
+    thought = outputs.get("reasoning_tokens") if outputs or counts.get("prompt_tokens_details") else over
     return over if over > 0 and over == thought else 0

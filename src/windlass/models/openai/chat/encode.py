@@ -1,4 +1,4 @@
-"""A request as Chat Completions wants it: one small codec per kind of part."""
+"""Encodes requests for Chat Completions: one small codec per kind of part."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from windlass.messages import (
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, strict, with_extra
-from windlass.models.settings import asking_for
+from windlass.models.settings import system_with_schema
 
 _MISTRALS_MODELS = re.compile(r"mistral|mixtral|ministral|magistral|devstral|codestral|pixtral")
 
 
 class ChatEncoder:
-    """Encodes requests to one model and remembers what it has encoded."""
+    """Encodes requests to one model, and caches the encoded messages and tools."""
 
     def __init__(self, model: str, dialect: Dialect) -> None:
         self._model = model
         self._dialect = dialect
         self._mistrals = dialect.vendor == "mistral" or _MISTRALS_MODELS.search(model.lower()) is not None
-        self._join = _bridged if self._mistrals else list.extend
+        self._join = _join_with_bridge if self._mistrals else list.extend
         self._history = History(self._message, dialect.wire_id, self._join)
         self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
@@ -43,7 +43,7 @@ class ChatEncoder:
         """The body of the HTTP request."""
         text, output = request.system, request.output
         if output is not None and not self._dialect.schemas:
-            text = asking_for(output, text)
+            text = system_with_schema(output, text)
         system = [{"role": "system", "content": text}] if text else []
         body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages, system)}
         if request.tools:
@@ -73,12 +73,12 @@ class ChatEncoder:
         return wire | self._reasoning(settings)
 
     def _reasoning(self, settings: Mapping[str, Any]) -> Wire:
-        asked = effort(settings.get("reasoning"))
-        if asked and self._dialect.effort == "reasoning":
-            return {"reasoning": asked}
-        if asked and "effort" not in asked:
-            raise ConfigError(f"reasoning={asked!r} says no effort, and {self._dialect.vendor} takes nothing else here")
-        return {self._dialect.effort: asked["effort"]} if asked else {}
+        config = effort(settings.get("reasoning"))
+        if config and self._dialect.effort == "reasoning":
+            return {"reasoning": config}
+        if config and "effort" not in config:
+            raise ConfigError(f"reasoning={config!r} has no effort, and {self._dialect.vendor} accepts only an effort")
+        return {self._dialect.effort: config["effort"]} if config else {}
 
     def _message(self, message: Message, id_of: IdOf) -> list[Wire]:
         if message.role == "assistant":
@@ -112,7 +112,7 @@ class ChatEncoder:
         if content or "tool_calls" not in wire:
             wire["content"] = self._plain(content)
         if "tool_calls" in wire and self._dialect.wants_thinking:
-            # An empty text is refused, too.
+            # An empty text would be rejected, too.
             wire.setdefault(self._dialect.thinking, " ")
         silent = wire == {"role": "assistant", "content": ""}
         return [] if silent and self._mistrals else [wire]
@@ -122,14 +122,14 @@ class ChatEncoder:
         return {"id": id, "type": "function", "function": function}
 
     def _plain(self, content: list[Wire]) -> str | list[Wire]:
-        """Content that is one text as that text, which every server understands."""
+        """Content as a plain text if it is only one: every server supports that."""
         texts = [item["text"] for item in content if item["type"] == "text"]
         if len(texts) == len(content) and (len(texts) < 2 or not self._dialect.texts):
             return "\n\n".join(texts)
         return content
 
     def _think(self, part: ThinkingPart, wire: Wire, content: list[Wire]) -> None:
-        """Thinking goes back to the vendor it came from, and nowhere else."""
+        """Add thinking, which is sent back only to the vendor it came from."""
         if part.vendor != self._dialect.vendor:
             return
         if self._dialect.thinking == "content":
@@ -138,7 +138,7 @@ class ChatEncoder:
             wire[self._dialect.thinking] = wire.get(self._dialect.thinking, "") + part.text
 
     def _return(self, data: Mapping[str, Any], wire: Wire, calls: Iterable[ToolCallPart]) -> None:
-        """Give back to the vendor what it wants of the fields that only it understands; they come after the calls."""
+        """Add the vendor's own fields that it needs back; they come after the calls."""
         if "audio" in data:
             wire["audio"] = {"id": data["audio"].get("id")}
         if "reasoning_details" in data:
@@ -149,20 +149,20 @@ class ChatEncoder:
             call.update(thawed(data["calls"].get(part.vendor_id or "", {})))
 
 
-def _bridged(row: list[Wire], wire: list[Wire]) -> None:
-    """Add a message to those before it. Mistral's models let no user speak right after a tool."""
+def _join_with_bridge(row: list[Wire], wire: list[Wire]) -> None:
+    """Add messages to a row. Mistral's models reject a user message right after a tool's."""
     if row and wire and (row[-1]["role"], wire[0]["role"]) == ("tool", "user"):
         row.append({"role": "assistant", "content": "I have read the results."})
     row.extend(wire)
 
 
 def schema_format(schema: Mapping[str, Any]) -> Wire:
-    """The schema of an output, named, and strict where that is possible."""
+    """The schema of an output, with a name, and strict if possible."""
     return {"name": "output", "schema": thawed(schema), "strict": strict(schema)}
 
 
 def image_url(part: ImagePart) -> str:
-    """The address of an image, which may hold the image itself."""
+    """The address of an image, or a data URL with the image itself."""
     if part.data is None:
         return part.url or ""
     return f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
@@ -180,7 +180,7 @@ _CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _imag
 
 
 def _result(part: ToolResultPart) -> str:
-    """The text of a result: pictures follow in a message of their own, for a tool may not send them."""
+    """The text of a result. Images follow in a user message: a tool message cannot have any."""
     pictures = sum(type(item) is ImagePart for item in part.content)
     return part.text or ("The image follows." if pictures else "")
 

@@ -1,4 +1,4 @@
-"""Chunks of Chat Completions as deltas, and the whole reply that they make."""
+"""Turns the chunks of a Chat Completions stream into deltas and, at the end, the whole reply."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart
-from windlass.models.openai.errors import said
+from windlass.models.openai.errors import error_from
 from windlass.models.parts import text_in
 
 from .decode import (
-    LOOKED_UP,
-    UNDERSTOOD,
+    KNOWN_FIELDS,
+    SEARCH_FIELDS,
     arguments_of,
     content_of,
-    first_of,
-    kept,
-    more_of,
+    extra_fields,
+    first_choice,
+    is_complete,
+    opaque_parts,
     refuse_error,
     reply,
     thinking_field,
     thinking_of,
-    whole,
 )
 
 _GROW = ("text", "summary", "data", "signature", "transcript")
-"""The texts that come in pieces; all others, such as the name of a format, are said again with each piece."""
+"""The texts that come in pieces; all others, such as the name of a format, are repeated in each piece."""
 
 
-class _Growing:
-    """A part that is still being said."""
+class _OpenPart:
+    """A part that is still being streamed."""
 
     __slots__ = ("kind", "more", "name", "part", "pieces", "vendor_id")
 
@@ -45,15 +45,15 @@ class _Growing:
 
 
 class ChatStream:
-    """Takes one chunk after the other; `reply` is the whole."""
+    """Reads one chunk after another; `reply` is the whole reply."""
 
     def __init__(self, vendor: str) -> None:
         self._vendor = vendor
-        self._parts: list[_Growing] = []
-        self._said: dict[str, _Growing] = {}
-        self._calls: dict[int | None, _Growing] = {}
-        self._last_call: _Growing | None = None
-        self._kept: dict[str, Any] = {}
+        self._parts: list[_OpenPart] = []
+        self._said: dict[str, _OpenPart] = {}
+        self._calls: dict[int | None, _OpenPart] = {}
+        self._last_call: _OpenPart | None = None
+        self._fields: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
         self._finish: str | None = None
         self._refused = False
@@ -61,16 +61,16 @@ class ChatStream:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing: the server said that it is done, or all that comes last has come.
+        """Whether nothing is missing: the server has reported its end, or the finish and the usage have come.
 
-        Some servers say so and never why.
+        Some servers report the end, but never a finish.
         """
         if self._finish is None:
             return self._done and bool(self._parts)
         return self._done or "usage" in self._about
 
     def end(self) -> None:
-        """The server says that it is done."""
+        """Called when the server reports the end."""
         self._done = True
 
     def feed(self, event: Mapping[str, Any]) -> Iterator[AnyDelta]:
@@ -78,15 +78,15 @@ class ChatStream:
         for name in ("id", "model", "usage", "service_tier"):
             if event.get(name):
                 self._about[name] = event[name]
-        if (asked := event.get("x_groq")) and asked.get("usage"):
-            self._about["usage"] = asked["usage"]
-        choice = first_of(event.get("choices"))
+        if (groq := event.get("x_groq")) and groq.get("usage"):
+            self._about["usage"] = groq["usage"]
+        choice = first_choice(event.get("choices"))
         if choice is None:
             refuse_error(event)
             self._keep_beside(event)
             return
         if choice.get("error"):
-            raise said(choice["error"])
+            raise error_from(choice["error"])
         if delta := choice.get("delta"):
             yield from self._delta(delta)
         if choice.get("logprobs"):
@@ -100,7 +100,7 @@ class ChatStream:
     def _delta(self, delta: Mapping[str, Any]) -> Iterator[AnyDelta]:
         if thinking := thinking_of(delta):
             if "thinking" not in self._said:
-                self._kept |= thinking_field(delta, self._vendor)
+                self._fields |= thinking_field(delta, self._vendor)
             yield self._say("thinking", thinking)
         if content := delta.get("content"):
             for kind, data in content_of(content):
@@ -114,11 +114,11 @@ class ChatStream:
         for piece in delta.get("tool_calls") or ():
             yield from self._call(piece)
         for name in delta:
-            if name not in UNDERSTOOD:
+            if name not in KNOWN_FIELDS:
                 self._keep(name, delta[name])
 
-    def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _Growing:
-        growing = _Growing(kind, len(self._parts), name, vendor_id)
+    def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _OpenPart:
+        growing = _OpenPart(kind, len(self._parts), name, vendor_id)
         self._parts.append(growing)
         return growing
 
@@ -132,15 +132,15 @@ class ChatStream:
     def _call(self, piece: Mapping[str, Any]) -> Iterator[AnyDelta]:
         function = piece.get("function") or {}
         growing = self._calling(piece.get("index"), text_in(piece, "id") or None, text_in(function, "name"))
-        growing.more.update(more_of(piece))
+        growing.more.update(extra_fields(piece))
         if text := arguments_of(function):
             growing.pieces.append(text)
             yield ArgumentsDelta(text, growing.part, name=growing.name)
 
-    def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _Growing:
-        """The call that a piece belongs to. Some servers give no index, others a wrong one, or the same to each call.
+    def _calling(self, index: int | None, vendor_id: str | None, name: str) -> _OpenPart:
+        """The call that a piece belongs to. Some servers send no index, a wrong one, or the same for each call.
 
-        What has neither an id nor a name goes on with what came before.
+        A piece with neither an id nor a name continues the previous one.
         """
         growing = self._calls.get(index)
         if growing is None and not name:
@@ -153,27 +153,27 @@ class ChatStream:
         growing.vendor_id = growing.vendor_id or vendor_id
         return growing
 
-    def _known(self, vendor_id: str | None) -> _Growing | None:
+    def _known(self, vendor_id: str | None) -> _OpenPart | None:
         return next((growing for growing in self._parts if growing.vendor_id == vendor_id), None)
 
     def _keep(self, name: str, value: Any) -> None:
         if value:
-            before = self._kept.get(name)
-            self._kept[name] = value if before is None else _grown(before, value)
+            before = self._fields.get(name)
+            self._fields[name] = value if before is None else _merge(before, value)
 
     def _keep_beside(self, event: Mapping[str, Any]) -> None:
-        """Keep what stands beside an answer; servers say all of it at the end."""
-        self._kept |= {name: event[name] for name in LOOKED_UP if event.get(name)}
+        """Keep the fields beside an answer; servers send all of them at the end."""
+        self._fields |= {name: event[name] for name in SEARCH_FIELDS if event.get(name)}
 
     def reply(self) -> ModelReply:
-        """The whole reply, if the stream came to its end."""
+        """The whole reply; raises if the stream broke off."""
         if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
-        parts = (*map(self._part, self._parts), *kept({**self._kept, "calls": calls}, self._vendor))
+        parts = (*map(self._part, self._parts), *opaque_parts({**self._fields, "calls": calls}, self._vendor))
         return reply(self._about, parts, self._finish, self._refused, self._vendor)
 
-    def _part(self, growing: _Growing) -> Part:
+    def _part(self, growing: _OpenPart) -> Part:
         if growing.kind == "opaque":
             return OpaquePart(self._vendor, growing.pieces[0])
         text = "".join(growing.pieces)
@@ -182,36 +182,37 @@ class ChatStream:
         return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
 
 
-def _another(growing: _Growing, vendor_id: str | None, name: str) -> bool:
-    """Whether a piece with a name begins a call: it has another id, or none and the call before is another or whole."""
+def _another(growing: _OpenPart, vendor_id: str | None, name: str) -> bool:
+    """Whether a piece with a name starts a new call: it has another id, or no id and another name, or the previous call
+    is complete."""
     if vendor_id or growing.vendor_id:
         return bool(vendor_id) and growing.vendor_id not in (None, vendor_id)
     if growing.name not in ("", name):
         return True
-    return bool(growing.pieces) and growing.pieces[-1].endswith("}") and whole("".join(growing.pieces))
+    return bool(growing.pieces) and growing.pieces[-1].endswith("}") and is_complete("".join(growing.pieces))
 
 
-def _grown(before: Any, piece: Any) -> Any:
-    """A value that only the vendor understands, and the next piece of it: lists are joined, and texts that grow."""
+def _merge(before: Any, piece: Any) -> Any:
+    """Merge a value of the vendor with its next piece: lists and growing texts are joined."""
     if isinstance(before, list) and isinstance(piece, list):
-        return _joined(before, piece)
+        return _merge_lists(before, piece)
     if isinstance(before, Mapping) and isinstance(piece, Mapping):
-        return {**before, **{name: _grown_field(name, before.get(name), value) for name, value in piece.items()}}
+        return {**before, **{name: _merge_field(name, before.get(name), value) for name, value in piece.items()}}
     return before if piece is None else piece
 
 
-def _grown_field(name: str, before: Any, piece: Any) -> Any:
+def _merge_field(name: str, before: Any, piece: Any) -> Any:
     if name in _GROW and isinstance(before, str) and isinstance(piece, str):
         return before + piece
-    return _grown(before, piece)
+    return _merge(before, piece)
 
 
-def _joined(before: list[Any], pieces: list[Any]) -> list[Any]:
-    """A list of details, to which pieces of the same index and type are joined."""
+def _merge_lists(before: list[Any], pieces: list[Any]) -> list[Any]:
+    """A list of details; pieces with the same index and type as the last one are merged into it."""
     details = list(before)
     for piece in pieces:
         if details and isinstance(piece, Mapping) and piece.get("index") is not None and _same(details[-1], piece):
-            details[-1] = _grown(details[-1], piece)
+            details[-1] = _merge(details[-1], piece)
         else:
             details.append(piece)
     return details

@@ -1,4 +1,4 @@
-"""Replies that are made in the background: asked for until they are there, and stopped if nobody waits any more."""
+"""Waits for replies that are made in the background, and cancels them if the wait is cancelled."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from windlass.errors import ModelError
 from windlass.models.connections import Connection
 
 FAILURES = 3
-"""So many times in a row may asking fail: to ask again is free, to begin again is not."""
+"""How many polls in a row may fail: another poll is free, a new reply is not."""
 
 
-async def finished(answer: Any, connection: Connection, include: Any, every: float, options: dict[str, Any]) -> Any:
-    """The answer as it is when it is no longer being made."""
-    if not _in_the_making(answer):
+async def wait_until_done(
+    answer: Any, connection: Connection, include: Any, every: float, options: dict[str, Any]
+) -> Any:
+    """Poll until the answer is no longer pending, and return it."""
+    if not _is_pending(answer):
         return answer
     path = f"/responses/{answer['id']}"
     params = {"include": include} if include else None
     failures = 0
     try:
-        while _in_the_making(answer):
+        while _is_pending(answer):
             await sleep(every)
             try:
                 answer, failures = await connection.get(path, params=params, **options), 0
@@ -37,5 +39,5 @@ async def finished(answer: Any, connection: Connection, include: Any, every: flo
     return answer
 
 
-def _in_the_making(answer: Any) -> bool:
+def _is_pending(answer: Any) -> bool:
     return isinstance(answer, Mapping) and answer.get("status") in ("queued", "in_progress") and "id" in answer

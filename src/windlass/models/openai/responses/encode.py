@@ -1,4 +1,4 @@
-"""A request as Responses wants it: one small codec per kind of part."""
+"""Encodes requests for Responses: one small codec per kind of part."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from windlass.models.openai.chat.encode import image_url, schema_format
 from windlass.models.openai.dialects import ELSEWHERE, Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
 
-from .decode import SHOWN
+from .decode import PLAIN_REASONING
 
 _MESSAGE = {"type": "message", "role": "assistant"}
-"""What an answer begins with; llama.cpp knows none without its type."""
+"""The beginning of an answer; llama.cpp requires its type."""
 _REASONING_MODELS = re.compile(r"(?:^|[/:])(o\d|codex-|gpt-oss|gpt-[5-9](?!.*-chat))")
 
 
 class ResponsesEncoder:
-    """Encodes requests to one model and remembers what it has encoded."""
+    """Encodes requests to one model, and caches the encoded messages and tools."""
 
     def __init__(self, model: str, dialect: Dialect) -> None:
         self._model = model
@@ -40,14 +40,14 @@ class ResponsesEncoder:
         self._history = History(self._message, dialect.wire_id)
         self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
-    def checked(self, settings: Mapping[str, Any]) -> None:
-        """Refuse what Responses cannot do and nobody should believe that it did."""
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise for settings that Responses does not support and would silently ignore."""
         if settings.get("stop"):
-            raise ConfigError("Responses has no stop sequences: leave `stop` out, or ask the model by openai-chat:…")
+            raise ConfigError("Responses has no stop sequences: leave out `stop`, or use the model as openai-chat:…")
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
-        self.checked(settings)
+        self.check_settings(settings)
         body: Wire = {"model": self._model, "input": self._history.encoded(request.messages), "store": False}
         if request.system:
             body["instructions"] = request.system
@@ -70,10 +70,10 @@ class ResponsesEncoder:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:
             wire["tool_choice"] = _choice(settings["tool_choice"])
-        asked = effort(settings.get("reasoning"))
-        if asked:
-            wire["reasoning"] = asked
-        if asked or _REASONING_MODELS.search(self._model):
+        config = effort(settings.get("reasoning"))
+        if config:
+            wire["reasoning"] = config
+        if config or _REASONING_MODELS.search(self._model):
             wire["include"] = ["reasoning.encrypted_content"]
         return wire
 
@@ -84,19 +84,19 @@ class ResponsesEncoder:
         wire: list[Wire] = [
             {"type": "function_call_output", "call_id": id_of(part), "output": self._output(part)} for part in results
         ]
-        told = [item for part in message.parts if (item := self._content(part)) is not None]
-        wire += [item for item in told if not item["type"].startswith("input_")]
-        if content := [item for item in told if item["type"].startswith("input_")]:
+        items = [item for part in message.parts if (item := self._content(part)) is not None]
+        wire += [item for item in items if not item["type"].startswith("input_")]
+        if content := [item for item in items if item["type"].startswith("input_")]:
             wire.append({"role": "user", "content": _plain(content)})
         return wire
 
     def _output(self, part: ToolResultPart) -> str | list[Wire]:
         if all(type(item) is TextPart for item in part.content):
             return part.text
-        return [told for item in part.content if (told := self._content(item)) is not None] or part.text
+        return [wire for item in part.content if (wire := self._content(item)) is not None] or part.text
 
     def _content(self, part: Part) -> Wire | None:
-        """What a user or a tool shows; what only Responses has a word for is for every server that speaks it."""
+        """The content of a user or a tool. Opaque parts of Responses go to every server that implements it."""
         if type(part) is OpaquePart:
             ours = part.vendor.removesuffix(ELSEWHERE) == self._dialect.name
             return thawed(part.data) if ours and "type" in part.data else None
@@ -132,13 +132,13 @@ class ResponsesEncoder:
 
 
 def _reasoning(thoughts: list[str], signature: str) -> Wire:
-    """Reasoning can be sent back only in its encrypted form, which comes with the last piece: the server keeps none.
-
-    A server that encrypts nothing takes it as it was shown.
+    """An item of reasoning. The server stores none, so it is sent back in its encrypted form, which comes with the last
+    piece. A server that does not encrypt reasoning accepts it as it was shown.
     """
-    if signature.startswith(SHOWN):
+    if signature.startswith(PLAIN_REASONING):
         content = [{"type": "reasoning_text", "text": text} for text in thoughts]
-        return {"type": "reasoning", "id": signature.removeprefix(SHOWN), "summary": [], "content": content}
+        id = signature.removeprefix(PLAIN_REASONING)
+        return {"type": "reasoning", "id": id, "summary": [], "content": content}
     summary = [{"type": "summary_text", "text": text} for text in thoughts if text]
     return {"type": "reasoning", "summary": summary, "encrypted_content": signature}
 
@@ -159,7 +159,7 @@ def _plain(content: list[Wire]) -> str | list[Wire]:
 
 
 def _return(about: Mapping[str, Any], items: list[Wire], calls: Iterable[ToolCallPart]) -> None:
-    """Give back what the vendor told about the texts before it, which is their phase, and about the calls."""
+    """Add the vendor's own fields to the texts before them, which is their phase, and to the calls."""
     for item in reversed(items if "phase" in about else ()):
         if item.get("role") != "assistant" or "phase" in item:
             break
@@ -176,5 +176,5 @@ def _choice(choice: Any) -> Any:
 
 
 def _tool(function: Wire) -> Wire:
-    # What is not said to be loose is taken as strict, which not every schema can be.
+    # Without this field a tool would be strict, which not every schema can be.
     return {"type": "function", "strict": False, **function}

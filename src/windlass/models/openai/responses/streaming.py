@@ -1,4 +1,4 @@
-"""Events of Responses as deltas, and the whole reply that they make."""
+"""Turns the events of a Responses stream into deltas and, at the end, the whole reply."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypeAlias
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply
-from windlass.models.openai.errors import said
+from windlass.models.openai.errors import error_from
 from windlass.models.parts import text_in
 
-from .decode import VENDOR, about, decode, thoughts
+from .decode import VENDOR, decode, message_details, thoughts
 
 Event: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = int | str | None
@@ -20,11 +20,11 @@ _KINDS = {"message": "text", "reasoning": "thinking", "function_call": "call"}
 
 
 class ResponseStream:
-    """Takes one event after the other; `reply` is the whole.
+    """Reads one event after another; `reply` is the whole reply.
 
-    The parts of an item have the places that `decode` will give them: items come one after the other. Some servers give
-    several items one place, and count their pieces through; so what is thought, said and called is told apart, and
-    pieces are counted as they come.
+    The parts of an item get the places that `decode` will give them: items come one after another. Some servers use one
+    place for several items, and number their pieces through. So thinking, text and calls are kept apart, and pieces are
+    counted as they come.
     """
 
     def __init__(self, vendor: str = VENDOR, *, states_cost: bool = False) -> None:
@@ -41,11 +41,11 @@ class ResponseStream:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole has been told."""
+        """Whether the whole reply has come."""
         return self._whole is not None
 
     def end(self) -> None:
-        """The server says that it is done, which here it need not."""
+        """Nothing to do: the end of a Responses stream is an event."""
 
     def feed(self, event: Event) -> Iterator[AnyDelta]:
         """The deltas of an event."""
@@ -53,7 +53,7 @@ class ResponseStream:
         return handle(self, event) if handle else iter(())
 
     def reply(self) -> ModelReply:
-        """The whole reply, if the stream came to its end."""
+        """The whole reply; raises if the stream broke off."""
         if self._whole is None:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
@@ -61,7 +61,7 @@ class ResponseStream:
         return decode(self._whole, self._vendor, states_cost=self._states_cost)
 
     def _place(self, item: Key, kind: str, piece: Any) -> int:
-        """The place of a piece of an item: that which is reserved for its first one, or the next."""
+        """The place of a piece of an item: the one reserved for its first piece, or the next."""
         place = self._places.get((item, kind, piece))
         if place is None:
             place = self._places[item, kind, piece] = self._reserved.pop((item, kind), self._next)
@@ -90,7 +90,7 @@ class ResponseStream:
         item, key = event["item"], _key(event)
         self._items.append((event.get("output_index") or 0, item))
         if item.get("type") == "message":
-            self._next += len(list(about(item, self._vendor)))
+            self._next += len(list(message_details(item, self._vendor)))
         elif item.get("type") == "reasoning":
             known = len(self._pieces.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
             self._next += max(0, len(thoughts(item)) - known)
@@ -117,7 +117,7 @@ class ResponseStream:
 
     def _failed(self, event: Event) -> Iterator[AnyDelta]:
         response = event.get("response") or {}
-        raise said(response.get("error") or event.get("error") or event, "the response failed")
+        raise error_from(response.get("error") or event.get("error") or event, "the response failed")
 
     _events: ClassVar[dict[str, Callable[[Any, Event], Iterator[AnyDelta]]]] = {
         "response.output_item.added": _added,
@@ -136,6 +136,6 @@ class ResponseStream:
 
 
 def _key(event: Event) -> Key:
-    """The item that an event belongs to: its place in the output, or its id where a server gives no places."""
+    """The item that an event belongs to: its place in the output, or its id if the server sends no places."""
     at = event.get("output_index")
     return at if at is not None else event.get("item_id") or (event.get("item") or {}).get("id")
