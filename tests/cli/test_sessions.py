@@ -185,7 +185,7 @@ def test_sessions_are_listed_the_latest_first(folder):
     assert "open, " in first
     assert "\x1b" not in first
     assert first.endswith("Good morning \\x1b[31m")
-    assert "suspended, 1 asked" in second
+    assert "suspended, 1 open question" in second
     assert second.endswith("Pay the rent.")
 
 
@@ -301,8 +301,8 @@ def test_a_session_is_erased_if_its_user_means_it(folder):
 def test_what_was_injected_is_pruned(folder):
     fill("rent")
     finished("hello")
-    assert windlass("sessions", "prune").output == "0 batches pruned\n"
-    assert windlass("sessions", "prune", "--days", "-1").output == "1 batches pruned\n"
+    assert windlass("sessions", "prune").output == "batches pruned: 0\n"
+    assert windlass("sessions", "prune", "--days", "-1").output == "batches pruned: 1\n"
     assert "It is Monday." not in windlass("show", "hello", "--records", "--json").output
     assert "1 batches pruned" in windlass("sessions", "verify", "hello").output
 
@@ -460,7 +460,7 @@ def test_a_turn_that_still_waits_says_what_for(folder):
     result = windlass("resume", "counter", "rent")
     assert result.exit_code == 0
     assert "rent: suspended" in result.stderr
-    assert "asked: rent/1/1  Pay 5 euros?" in result.stderr
+    assert "open question: rent/1/1  Pay 5 euros?" in result.stderr
     assert not Path("paid").exists()
 
 

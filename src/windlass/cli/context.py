@@ -53,9 +53,9 @@ def _place(session: str, step: int, calls: list[Call]) -> int:
     places = [at for at, call in enumerate(calls) if call.step == step]
     if not places:
         steps = sorted({call.step for call in calls})
-        known = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
+        known = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
         what = f"no model was called at step {step} of" if 0 < step < steps[-1] else f"there is no step {step} in"
-        raise click.ClickException(f"{what} session {session!r}; models were called at steps {known}")
+        raise click.ClickException(f"{what} session {session!r}; models were called at {known}")
     return places[-1]
 
 

@@ -41,4 +41,4 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> 
     click.echo(result.partial_text)
     click.echo(f"{session}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:
-        click.echo(f"asked: {asked.id}  {shown(asked.question, 200)}", err=True)
+        click.echo(f"open question: {asked.id}  {shown(asked.question, 200)}", err=True)

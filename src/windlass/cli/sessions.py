@@ -43,7 +43,8 @@ def list_(address: str, search: str, status: str | None, limit: int, as_json: bo
             click.echo(msgspec.json.encode(info).decode())
         else:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
-            waiting = f", {info.waiting} asked" if info.waiting else ""
+            questions = "question" if info.waiting == 1 else "questions"
+            waiting = f", {info.waiting} open {questions}" if info.waiting else ""
             head = f"{shown(info.session, 30):<30} {when}  {info.status}{waiting}, {info.records} records"
             click.echo(f"{head}  {shown(info.title, 40)}".rstrip())
 
@@ -131,4 +132,4 @@ def prune(address: str, days: float) -> None:
     async def work(store: Store) -> int:
         return await store.prune(before=time.time() - days * 86_400)
 
-    click.echo(f"{with_store(address, work)} batches pruned")
+    click.echo(f"batches pruned: {with_store(address, work)}")

@@ -75,7 +75,8 @@ class Cassette:
         if isinstance(tape, str | Path):
             path = Path(tape)
             if not path.exists():
-                raise FileNotFoundError(f"there is no cassette {path}: record it with mode='record' or 'once'")
+                how = "record it with mode='record' or 'once', or with pytest --cassettes=once"
+                raise FileNotFoundError(f"there is no cassette {path}: {how}")
             return read(path)
         return list(tape)
 

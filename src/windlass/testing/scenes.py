@@ -150,10 +150,10 @@ _CUT = (said(TextPart(TEXT), finish="other"),)
 
 SCENES: tuple[Scene, ...] = (
     Scene("text", f"{TEXT!r}; 11 tokens in and 5 out", (_HELLO, _HELLO)),
-    Scene("silence", "nothing, and that it has finished", (said(),)),
+    Scene("silence", "no text, and a normal finish", (said(),)),
     Scene(
         "thinking",
-        f"the thought 'Let me think.', signed {SIGNATURE!r} where it signs, then {TEXT!r}",
+        f"the thought 'Let me think.', signed {SIGNATURE!r} if the vendor signs, then {TEXT!r}",
         (said(ThinkingPart("Let me think.", SIGNATURE), TextPart(TEXT)), _HELLO),
     ),
     Scene("call", "a call of `weather` for Paris", (said(weather("Paris"), finish="tool_calls"),)),
@@ -172,50 +172,56 @@ SCENES: tuple[Scene, ...] = (
         "a call of `weather` whose arguments are `{\"city\": \"Par`",
         (said(ToolCallPart("weather", '{"city": "Par', vendor_id="call_1"), finish="tool_calls"),),
     ),
-    Scene("length", "'Hello, wor', and that there was no more room", (said(TextPart("Hello, wor"), finish="length"),)),
-    Scene("refusal", "that it refuses: 'I will not.'", (said(TextPart("I will not."), finish="refusal"),)),
+    Scene("length", "'Hello, wor', cut off by the token limit", (said(TextPart("Hello, wor"), finish="length"),)),
+    Scene("refusal", "a refusal: 'I will not.'", (said(TextPart("I will not."), finish="refusal"),)),
     Scene(
-        "filter", "'Hello,', and that a filter cut the rest", (said(TextPart("Hello,"), finish="content_filter"),)
+        "filter", "'Hello,', cut off by a content filter", (said(TextPart("Hello,"), finish="content_filter"),)
     ),
     Scene(
         "usage",
-        f"{TEXT!r}; 100 tokens in, 60 of them from the cache, and 50 out, 30 of them for reasoning where it says so",
+        f"{TEXT!r}; 100 tokens in, 60 of them cached, and 50 out, 30 of them for reasoning if the vendor reports it",
         (said(TextPart(TEXT), usage=Usage(input=100, output=50, cached=60, reasoning=30)),),
     ),
     Scene(
         "unknown",
-        f"something of a kind that does not exist yet and that holds {UNKNOWN!r}, then {TEXT!r}",
+        f"an item of an unknown kind that contains {UNKNOWN!r}, then {TEXT!r}",
         (said(OpaquePart("", UNKNOWN), TextPart(TEXT)), _HELLO),
     ),
-    Scene("conversation", f"{TEXT!r}, to calls, results and what other vendors said", (_HELLO,) * 2, ask=_conversation),
-    Scene("picture", f"{TEXT!r}, to a picture", (_HELLO,), ask=_picture),
-    Scene("output", "the JSON `{\"capital\": \"Paris\"}`", (said(TextPart('{"capital": "Paris"}')),), ask=_output),
-    Scene("settings", f"{TEXT!r}, to a request with settings", (_HELLO,), ask=_settings),
-    Scene("at once", "'One.' and 'Two.', to two requests at once", (said(TextPart("One.")), said(TextPart("Two.")))),
-    _failing("a rate limit", RateLimited, "slow down, for 7 seconds", retryable=True, retry_after=7.0),
-    _failing("a spent quota", QuotaExceeded, "nothing is left to spend"),
-    _failing("overload", Overloaded, "too much to do", retryable=True),
-    _failing("a server's error", ServerError, "an error of its own", retryable=True),
-    _failing("a wrong key", AuthFailed, "that it does not know the key"),
-    _failing("an unknown model", ModelNotFound, "that there is no such model"),
-    _failing("a bad request", BadRequest, "that the request is wrong"),
-    _failing("a long request", ContextOverflow, "that the request does not fit into its window"),
-    Scene("garbage", "a page of HTML with status 200", error=ModelError, retryable=None),
     Scene(
-        "a broken connection", f"half of {TEXT!r}, and then the connection breaks", _CUT, ConnectionFailed, True,
+        "conversation", f"{TEXT!r}, in answer to calls, results and parts of other vendors", (_HELLO,) * 2,
+        ask=_conversation,
+    ),
+    Scene("picture", f"{TEXT!r}, in answer to a picture", (_HELLO,), ask=_picture),
+    Scene("output", "the JSON `{\"capital\": \"Paris\"}`", (said(TextPart('{"capital": "Paris"}')),), ask=_output),
+    Scene("settings", f"{TEXT!r}, in answer to a request with settings", (_HELLO,), ask=_settings),
+    Scene(
+        "at once", "'One.' and 'Two.', in answer to two concurrent requests",
+        (said(TextPart("One.")), said(TextPart("Two."))),
+    ),
+    _failing("a rate limit", RateLimited, "a rate limit with a wait of 7 seconds", retryable=True, retry_after=7.0),
+    _failing("a spent quota", QuotaExceeded, "an exhausted quota"),
+    _failing("overload", Overloaded, "an overload", retryable=True),
+    _failing("a server's error", ServerError, "an internal error", retryable=True),
+    _failing("a wrong key", AuthFailed, "a rejected key"),
+    _failing("an unknown model", ModelNotFound, "an unknown model"),
+    _failing("a bad request", BadRequest, "a rejected request"),
+    _failing("a long request", ContextOverflow, "a request that exceeds the context window"),
+    Scene("garbage", "an HTML page with status 200", error=ModelError, retryable=None),
+    Scene(
+        "a broken connection", f"half of {TEXT!r}, then a broken connection", _CUT, ConnectionFailed, True,
         ending="breaks",
     ),
     Scene(
-        "an early end", f"half of {TEXT!r}, and then nothing more", _CUT, ConnectionFailed, True, ending="breaks off",
-        only="streamed",
+        "an early end", f"half of {TEXT!r}, then the end of the stream", _CUT, ConnectionFailed, True,
+        ending="breaks off", only="streamed",
     ),
     replace(
-        _failing("an error in the stream", ModelError, f"half of {TEXT!r}, and then an error that may pass"),
+        _failing("an error in the stream", ModelError, f"half of {TEXT!r}, then a temporary error"),
         replies=_CUT, retryable=True, ending="fails", only="streamed",
     ),
     Scene(
-        "a pause", f"half of {TEXT!r}, and then nothing, but it stays on the line", _CUT * 2, ending="stalls",
+        "a pause", f"half of {TEXT!r}, then nothing, with the connection open", _CUT * 2, ending="stalls",
         only="streamed",
     ),
 )  # fmt: skip
-"""All scenes, in the order in which they are played."""
+"""All scenes, in the order in which `check_model` runs them."""
