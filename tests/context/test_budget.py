@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from windlass import Agent, Failed, Injected, ModelCall, ModelRequest, TurnStarting, tool
-from windlass.context.budget import Budget, Counter, Meter, estimated, pieces
+from windlass.context.budget import Budget, Counter, Meter, estimate_tokens, pieces
 from windlass.errors import ConfigError, ContextOverflow
 from windlass.messages import Message, Messages, TextPart, Usage, assistant, user
 from windlass.models import open_model
@@ -31,7 +31,7 @@ async def test_a_request_that_is_too_large_is_not_sent_and_the_error_says_what_f
         result.raise_for_error()
     sizes = overflow.value.sizes
     assert [*sizes] == ["user", "rules", "system"]
-    assert sizes["rules"] == estimated("the rules " * 40)
+    assert sizes["rules"] == estimate_tokens("the rules " * 40)
 
 
 async def test_what_the_answer_may_take_is_kept_free():
@@ -74,7 +74,7 @@ async def test_what_vendors_counted_is_learned_from_the_log_of_another_process()
     store = Agent(FunctionModel(reply)).store
     first = Agent(FunctionModel(reply), window=100_000, store=store)
     await first.run(LONG, session="s")
-    other = Agent(FunctionModel(reply), window=4 * estimated(LONG), store=store)
+    other = Agent(FunctionModel(reply), window=4 * estimate_tokens(LONG), store=store)
     result = await other.run(LONG, session="s")
     assert isinstance(result.outcome, Failed)
     assert "ContextOverflow" in result.outcome.error.type

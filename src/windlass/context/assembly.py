@@ -149,7 +149,7 @@ class TurnView:
         if not self.items or not (injected := self.step_injections.get(step)):
             return messages
         parts = [part for item in injected for part in item.parts if not isinstance(part, str)]
-        return Messages(messages, overlay={len(self.items) - 1: attached(self.items[-1], tuple(parts))})
+        return Messages(messages, overlay={len(self.items) - 1: attach(self.items[-1], tuple(parts))})
 
     @staticmethod
     def in_order(logged: Sequence[Injected], unlogged: Sequence[Injected]) -> list[Injected]:
@@ -182,7 +182,7 @@ class TurnView:
         if 0 <= index < len(self.items):
             if index < self.length:
                 self.items = self.items[:]
-            self.items[index] = attached(self.items[index], parts, call)
+            self.items[index] = attach(self.items[index], parts, call)
 
 
 def view_of_turn(state: State | Fold, unlogged: tuple[Injected, ...] = ()) -> TurnView:
@@ -203,7 +203,7 @@ def view_of_turn(state: State | Fold, unlogged: tuple[Injected, ...] = ()) -> Tu
     return view
 
 
-def attached(message: Message, parts: tuple[ContentPart, ...], call: str | None = None) -> Message:
+def attach(message: Message, parts: tuple[ContentPart, ...], call: str | None = None) -> Message:
     """A message with more parts: added to a user message, or inside a tool result, never as text after a result."""
     if message.role != "tool":
         return message.replace(parts=(*message.parts, *parts))

@@ -40,12 +40,12 @@ REMEMBERED = 100_000
 """The number of messages whose size is remembered."""
 
 
-def estimated(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text: four characters each, or two if the text is not ASCII."""
     return (len(text) >> (2 if text.isascii() else 1)) + 1
 
 
-def checked(count: Callable[[str], int]) -> Callable[[str], int]:
+def check_tokenizer(count: Callable[[str], int]) -> Callable[[str], int]:
     """Wrap the application's tokenizer so that its errors name it."""
     name = getattr(count, "__qualname__", None) or type(count).__name__
 
@@ -65,7 +65,7 @@ class Counter:
     """Counts tokens with the application's tokenizer, or estimates them."""
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
-        self.text = estimated if count is None else checked(count)
+        self.text = estimate_tokens if count is None else check_tokenizer(count)
         self._sizes: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._system: tuple[str, int] = ("", 0)
@@ -272,4 +272,4 @@ def overflow(request: ModelRequest, size: int, limit: int, sizes: Mapping[str, i
     return ContextOverflow(f"{text}. Largest pieces: {largest}", sizes=sizes)
 
 
-__all__ = ["Budget", "Counter", "Meter", "estimated", "overflow", "pieces"]
+__all__ = ["Budget", "Counter", "Meter", "estimate_tokens", "overflow", "pieces"]
