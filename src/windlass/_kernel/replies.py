@@ -34,7 +34,8 @@ class Replies:
     """
 
     __slots__ = (
-        "_calling", "_calls", "_compaction", "_failures", "_journal", "_passage", "_program", "_questions",
+        "_calling", "_calls", "_compaction", "_compacts", "_failures", "_injected", "_journal", "_passage",
+        "_program", "_questions",
         "_replying", "_site", "_voice",
     )  # fmt: skip
 
@@ -56,6 +57,8 @@ class Replies:
         self._voice = site.journal.audience.voice
         self._calling = site.hooks.at(ModelCalling)
         self._replying = site.hooks.at(ModelReplying)
+        self._injected = site.injected
+        self._compacts = bool(site.program.compactors)
         self._passage: Passage | None = None
 
     # ------------------------------------------------------------ the model call
@@ -69,9 +72,9 @@ class Replies:
         request = self._failures.take_failed_request(number, round_) if tried else None
         reply: ModelReply | None = None
         if request is None:
-            if program.compactors:
+            if self._compacts:
                 await self._compaction.run()
-            request = assemble(fold, program, self._site.injected.unlogged)
+            request = assemble(fold, program, self._injected.unlogged)
             if self._calling is not None:
                 request, reply = await self._judge_request(self._calling, request)
         if request is not None and fold.going:

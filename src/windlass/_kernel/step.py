@@ -72,12 +72,13 @@ class Runner:
         if self._begins and fold.open is None and not (self._questions.resumed and has_begun(fold)):
             await self._begin(number)
         while fold.going:
-            step = fold.open
-            if step is None or step.reply is None:
+            if (step := fold.open) is None or step.reply is None:
                 await self._replies.get(fold, number)
                 if self._listens and journal.audience.has_work:
                     await journal.audience.flush()
-            elif not self._reviewed or await self._replies.judge(step):
+                if not fold.going or (step := fold.open) is None or step.reply is None:
+                    continue
+            if not self._reviewed or await self._replies.judge(step):
                 if self._may_execute(fold, number):
                     await self._executor.execute(fold)
                 break

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from windlass.decisions import Halt, Rewind
-from windlass.errors import HookError
 from windlass.events import ModelReplying, StepEnding
 from windlass.messages import Messages, user
 from windlass.outcomes import Stopped, StopReason, error_value
@@ -52,7 +51,8 @@ class StepEnd:
     """
 
     __slots__ = (
-        "_accepted_step", "_current_step", "_ending", "_injections", "_journal", "_questions", "_replying", "_results",
+        "_accepted_step", "_current_step", "_ending", "_guarded", "_has_handlers", "_injections", "_journal",
+        "_questions", "_replying", "_results", "_settles_replies",
         "_site", "_transcript", "end_children",
     )  # fmt: skip
 
@@ -74,6 +74,9 @@ class StepEnd:
         self._replying = site.hooks.at(ModelReplying)
         self._ending = site.hooks.at(StepEnding)
         self._current_step = self._accepted_step = 0
+        self._settles_replies = self._replying is not None or site.journal.audience.voice is not None
+        self._guarded = self._transcript.guarded
+        self._has_handlers = bool(site.program.handlers)
 
     def note_begin(self, number: int) -> None:
         """A step begins in this pass."""
@@ -86,30 +89,28 @@ class StepEnd:
     async def end(self, error: BaseException | None = None, reason: str = "The turn ended before this call.") -> None:
         """MessageAdding, the record that ends the step, messages that hooks added beside, then StepEnding."""
         journal, fold = self._journal, self._journal.fold
-        step, number = fold.open, fold.steps + 1
-        messages = None
-        failures: list[HookError] = []
-        if self._replying is not None or journal.audience.voice is not None:
+        if self._settles_replies:
             self._settle_reply(reason)
-            step = fold.open
+        step, number = fold.open, fold.steps + 1
+        messages = failure = None
         if step is not None:
             for call in step.calls.values():
                 if call.result is None:  # also one that a replaced executor has forgotten
                     await self._close_calls(reason)
                     break
-            if self._transcript.guarded:
+            if self._guarded:
                 about = step_id(fold.session, number)
-                messages = await self._transcript.admit_step(step.messages(), about, failures)
+                messages, failure = await self._transcript.admit_step(step.messages(), about)
         journal.add(StepEnded(number, messages, journal.time.take(), at=fold.at))
         if fold.turn is not None and fold.turn.held:
             await self._transcript.add_held()
         if self._ending is not None:
             ending = self._run_hooks(Step(number, None) if step is None else step.step(), error)
             await (shielded(ending) if self._ending.waits else ending)
-        if journal.program.handlers:
+        if self._has_handlers:
             await self._transcript.run_handlers("after_step")
-        if failures:
-            raise failures[0]
+        if failure is not None:
+            raise failure
 
     async def abandon(self, reason: str, error: BaseException | None = None) -> None:
         """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with the error."""

@@ -81,7 +81,8 @@ class ToolAttempts:
         """The result of a call that may run, inside its wraps if it has any."""
         if self.wrapped:
             return self._in_wraps(state, call)
-        return self._attempt(call, state.called + 1 if self._children is None else self._next(state), "")
+        number = state.called + 1 if self._children is None else self._next(state)
+        return self._attempt(call, number)
 
     def _next(self, state: CallFold) -> int:
         """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
@@ -103,7 +104,7 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(self, call: ToolCall, number: int, fingerprint: str) -> ToolResult:
+    async def _attempt(self, call: ToolCall, number: int, fingerprint: str = "") -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the tool's result."""
         prepared = self._decisions.prepared.get(call.id)
         if prepared is None or prepared.call is not call or prepared.values is None:
@@ -111,13 +112,15 @@ class ToolAttempts:
                 prepared = self._site.arguments.read(call)
             except ToolError as error:
                 return text_result(f"Error: {error}", "error")
-        tool, values, journal = prepared.tool, prepared.values, self._journal
+        tool, values = prepared.tool, prepared.values
         if tool is None or values is None:
             return self._unknown_tool(call.name)
         if self._children is not None and isinstance(tool, Delegate):
             return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
+        journal = self._journal
         at = journal.fold.at if self._prompt and number == 1 else journal.tick()
-        journal.add(ToolCalled(call.id, call.name, number, fingerprint, call.json if fingerprint else None, at=at))
+        json = call.json if fingerprint else None
+        journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
         if tool.quick and (not self._durable or tool.effect == "pure"):
             value = tool.fn(*values)
         elif tool.direct and not self._durable:

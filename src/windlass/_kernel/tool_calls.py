@@ -224,14 +224,14 @@ class Executor:
 
         Once the turn is concluded, perhaps by a call that ran before this one, nothing more is begun.
         """
-        fold, decided = self._journal.fold, state.decided
-        if not fold.going:
+        if not self._journal.fold.going:
             if self._limits.hit is not None:
                 await self._close(state, self._limits.hit)
             return
+        decided, decisions = state.decided, self._decisions
         assert decided is not None, f"call {state.proposed.id} was not decided"
-        prepared = self._decisions.prepared.get(state.proposed.id)
-        call = self._decisions.shown(state) if prepared is None or decided.digest else prepared.call
+        prepared = decisions.prepared.get(state.proposed.id)
+        call = decisions.shown(state) if prepared is None or decided.digest else prepared.call
         details: ErrorValue | None = None
         if decided.verdict is not ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided)
@@ -262,7 +262,7 @@ class Executor:
                 return
             result = self._keep(writes, result)
         await self._results.record(state, call, result, details)
-        self._decisions.prepared.pop(call.id, None)
+        decisions.prepared.pop(call.id, None)
         if state.undoing:
             await self._journal.commit()
         if self._listens and self._journal.audience.has_work:

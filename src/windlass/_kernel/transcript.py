@@ -74,18 +74,19 @@ class Transcript:
             raise failures[0]
 
     async def admit_step(
-        self, messages: tuple[Message, ...], about: str, failures: list[HookError]
-    ) -> tuple[Message, ...] | None:
-        """The messages of a step as they may enter; None if hooks left them as they are.
+        self, messages: tuple[Message, ...], about: str
+    ) -> tuple[tuple[Message, ...] | None, HookError | None]:
+        """The messages of a step as they may enter, None if hooks left them as they are; and the first failure.
 
         A message on which a hook fails stays out: hooks are not asked about it again while the turn closes.
         """
         admitted: list[Message] = []
+        failure: HookError | None = None
         for message in messages:
             try:
                 verdict = await self.admit(message, f"{about}/{message.role}")
             except HookError as error:
-                failures.append(error)
+                failure = failure or error
                 verdict = Deny(failed_hook(error))
             if isinstance(verdict, Deny | Halt):
                 withheld = _withheld(message, verdict.reason)
@@ -93,11 +94,11 @@ class Transcript:
             else:
                 admitted.append(verdict)
         if tuple(admitted) == messages:
-            return None
+            return None, failure
         voice = self.journal.audience.voice
         if voice is not None and (said := _reply_among(admitted)) != _reply_among(messages):
             voice.admit(self.journal.fold.steps + 1, said)
-        return tuple(admitted)
+        return tuple(admitted), failure
 
     async def run_handlers(self, phase: str) -> None:
         """Let phase handlers go on from the state. A message that one adds passes the guard's door like any other."""

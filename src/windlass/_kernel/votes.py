@@ -43,15 +43,19 @@ _SUCCESS = Completed()
 class Evaluator:
     """Collects the votes and records the strictest, with the reasons of those that cast it."""
 
-    __slots__ = ("_criteria", "_journal", "_point", "_site")
+    __slots__ = ("_criteria", "_journal", "_only_tools_count", "_point", "_site")
 
     def __init__(self, journal: Journal, site: Site) -> None:
         self._journal = journal
         self._site = site
         self._criteria = journal.program.named_criteria
         self._point = site.hooks.at(Continuing)
+        criteria = [criterion for _, criterion in self._criteria]
+        self._only_tools_count = criteria == [tools_ran] and self._point is None
 
     async def evaluate(self, fold: Fold) -> Evaluated:
+        if self._only_tools_count and fold.last is not None and fold.last.calls:
+            return self._go_on(fold)
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
         votes: Iterable[tuple[str, Any]] = self._criteria
@@ -66,12 +70,16 @@ class Evaluator:
                 elif best is None or _RANK[vote] < _RANK[best]:
                     best, reasons = vote, [(name, why)]
         if best is _REQUEST and reasons == _TOOLS_RAN:
-            if self._journal.audience.listens:
-                self._journal.fact(Evaluated, fold.steps, best, tuple(reasons))
-            return GO_ON
+            return self._go_on(fold)
         evaluated = Evaluated(fold.steps, best, tuple(sorted(reasons)))
         self._journal.record(evaluated)
         return evaluated
+
+    def _go_on(self, fold: Fold) -> Evaluated:
+        """The usual vote, which is told but not written: tools were called."""
+        if self._journal.audience.listens:
+            self._journal.fact(Evaluated, fold.steps, _REQUEST, tuple(_TOOLS_RAN))
+        return GO_ON
 
     async def _votes_of_hooks(self, point: Point, state: State) -> Iterable[tuple[str, Any]]:
         passage = self._site.passage(point, Continuing(state, self._site.turn), str(state.steps))
@@ -149,8 +157,7 @@ class Resolver(Struct, frozen=True):
 def _vote(name: str, criterion: Criterion, fold: Fold) -> Any:
     """What one criterion votes. A state is made for those that need one: not for counters that are within limits."""
     if criterion is tools_ran:
-        last = fold.last or (fold.turn.last if fold.turn is not None else None)
-        return TOOLS_RAN if last is not None and last.calls else vote_on_step(fold.turn, last)
+        return vote_on_step(fold.turn, fold.last or (fold.turn.last if fold.turn is not None else None))
     if type(criterion) in COUNTING and criterion.exceeded(fold, fold.turn) is None:  # type: ignore[attr-defined]
         return None
     try:
