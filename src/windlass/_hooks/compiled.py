@@ -26,6 +26,7 @@ class Point:
     """
 
     __slots__ = (
+        "asked",
         "changing",
         "costly",
         "event",
@@ -48,6 +49,7 @@ class Point:
         self.changing = (*says, *[hook for hook in hooks if hook.kind == "rewrite"])
         self.gates = tuple([hook for hook in gates if not hook.shadow and not hook.costly])
         self.costly = tuple([hook for hook in gates if hook.costly and not hook.shadow])
+        self.asked = (*self.gates, *self.costly)
         self.shadows = tuple([hook for hook in gates if hook.shadow])
         self.says = bool(says)
         self.judges = bool(gates)
@@ -65,11 +67,11 @@ class CompiledHooks:
     """The hooks of an agent. `at(event)` gives the point of an event, or None if it has no hooks.
 
     `listeners` has, for every fact with observers, those that are told as it happens; `durable` are those that read the
-    log, and `observers` all of them.
+    log, and `observers` all of them. `attends` says that a turn may have to wait for one of them.
     """
 
     __slots__ = (
-        "_points", "all", "at", "durable", "listeners", "model_wraps", "observers", "slots", "slots_by_type",
+        "_points", "all", "at", "attends", "durable", "listeners", "model_wraps", "observers", "slots", "slots_by_type",
         "step_wraps", "tool_wraps", "transforms", "turn_wraps",
     )  # fmt: skip
 
@@ -91,6 +93,7 @@ class CompiledHooks:
         self.turn_wraps = tuple(placed.get(Turn, ()))
         self.durable = tuple([hook for hook in self.all if hook.durable])
         self.observers = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
+        self.attends = bool(self.durable) or any(hook.wait for hook in self.all)
         self.listeners = {kind: tuple([h for h in hooks if not h.durable]) for kind, hooks in self.observers.items()}
 
     def _place(self, points: dict[type, Point]) -> None:

@@ -288,32 +288,17 @@ class Passage(Struct, gc=False):
     # ------------------------------------------------------------ gate
 
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
-        """The verdict: the strictest of all answers, or None if nobody answered. All gates are asked."""
-        point = self.point
-        if point.says:
-            await self._judge_said(only)
-        await self._ask(point.gates, only)
-        if point.costly and not self._refused():
-            await self._ask(point.costly, only)
-        for hook in point.shadows:
-            self.site.beside(self._shadow(hook))
-        return strictest(point.event, self.answers) if self.answers else None
+        """The verdict: the strictest of all answers, or None if no gate answered. All gates are asked.
 
-    async def _judge_said(self, only: Callable[[Hook], bool] | None) -> None:
-        """What hooks said that combine several verbs; they are asked here if there was no rewrite before."""
-        if not self.heard:
-            await self._ask([hook for hook in self.point.changing if hook.kind == "hook"], only)
-        for hook, says, payload in self.said:
-            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
-                self.answers = (*self.answers, (hook.name, says.decision))
-
-    async def _ask(self, hooks: Iterable[Hook], only: Callable[[Hook], bool] | None) -> None:
-        """Ask some gates, or those `only` picks; their answers join `answers`. A gate that fails answers closed."""
-        site = self.site
+        `only` picks gates. A gate that fails answers closed. Costly gates are only asked if no other gate refused.
+        """
+        point, site = self.point, self.site
         monotonic = site.monotonic
-        for hook in hooks:
+        for hook in point.asked if not point.says else self._with_says():
             if only is not None and not only(hook):
                 continue
+            if hook.costly and self._refused(point.costly):
+                break
             began = monotonic()
             try:
                 if hook.matches is not None and not hook.matches(self.event.call):
@@ -326,12 +311,8 @@ class Passage(Struct, gc=False):
                         answer = await answer
                 else:
                     answer = await call(hook, self.event, site, self.about)
-                if answer is not None and hook.kind == "hook":
-                    answer = self._answer(hook, answer)
-                    answer = answer.decision if isinstance(answer, Says) else answer
-                if answer is None:
-                    continue
-                answer = _check_decision(hook, self.point, answer)
+                if answer is not None:
+                    answer = self._decision(hook, answer)
             except asyncio.CancelledError:
                 if cancelled():
                     raise
@@ -341,6 +322,25 @@ class Passage(Struct, gc=False):
             if answer is not None:
                 self._count(monotonic() - began)
                 self.answers = (*self.answers, (hook.name, answer))
+        for hook in point.shadows:
+            site.beside(self._shadow(hook))
+        return strictest(point.event, self.answers) if self.answers else None
+
+    def _with_says(self) -> Iterable[Hook]:
+        """The gates, where hooks combine several verbs: these are asked too, unless they were asked to rewrite."""
+        if not self.heard:
+            return (*[hook for hook in self.point.changing if hook.kind == "hook"], *self.point.asked)
+        for hook, says, payload in self.said:
+            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
+                self.answers = (*self.answers, (hook.name, says.decision))
+        return self.point.asked
+
+    def _decision(self, hook: Hook, answer: Any) -> Any:
+        """What a hook answered, as a decision that its event takes."""
+        if hook.kind == "hook":
+            answer = self._answer(hook, answer)
+            answer = answer.decision if isinstance(answer, Says) else answer
+        return None if answer is None else _check_decision(hook, self.point, answer)
 
     def _note_failure(self, hook: Hook, error: BaseException, effect: str, took: float) -> None:
         self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect, took=round(took, 6)))
@@ -360,11 +360,14 @@ class Passage(Struct, gc=False):
             return Ask(reason, allow=("approve", "reject"))
         return Deny(reason) if raised is Deny else Halt(reason)
 
-    def _refused(self) -> bool:
+    def _refused(self, costly: Sequence[Hook]) -> bool:
+        """Whether a gate that is not costly has refused."""
         going_on = (Allow, Ask, Answer, Finish, Ignore, Again)
+        names = {hook.name for hook in costly}
         return any(
             not isinstance(d, going_on) and d not in (Vote.REQUEST, Vote.ALLOW, Vote.ALLOW_STOP)
-            for _, d in self.answers
+            for name, d in self.answers
+            if name not in names
         )
 
     async def _shadow(self, hook: Hook) -> None:
@@ -397,11 +400,12 @@ class Passage(Struct, gc=False):
 
     async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
         """What is injected here, in declared order, checked against the reserve; members of a group run together."""
+        answers = await self._injections(only)
+        if not answers:
+            return []
         injected: list[Injected] = []
         spent = self.site.injected_tokens()
-        for hook, answer, took in await self._injections(only):
-            if answer is None:
-                continue
+        for hook, answer, took in answers:
             made = self._injected(hook, answer, self.about if about is None else about, took)
             if self.site.has_injected(made, injected):
                 continue
@@ -412,14 +416,20 @@ class Passage(Struct, gc=False):
         return injected
 
     async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any, float]]:
-        answers = [(hook, says.inject, 0.0) for hook, says, _ in self.said]
+        """What hooks inject, and how long each took; silent hooks are left out."""
+        answers = [(hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None]
         for group in self.point.groups:
-            mine = [h for h in group if self._looks(h)]
-            mine = mine if only is None else [hook for hook in mine if only(hook)]
-            if len(group) == 1 or len(mine) < 2:
-                answers.extend([await self._injecting(hook, may_write=hook.group is None) for hook in mine])
-            else:
-                answers.extend(await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine]))
+            if len(group) > 1:
+                mine = [hook for hook in group if (only is None or only(hook)) and self._looks(hook)]
+                alone = len(mine) == 1 and mine[0].group is None
+                given = await asyncio.gather(*[self._injecting(hook, may_write=alone) for hook in mine])
+                answers += [answer for answer in given if answer is not None]
+                continue
+            (hook,) = group
+            if (only is None or only(hook)) and (hook.matches is None or self._looks(hook)):
+                answer = await self._injecting(hook, may_write=hook.group is None)
+                if answer is not None:
+                    answers.append(answer)
         return answers
 
     def _looks(self, hook: Hook) -> bool:
@@ -430,16 +440,26 @@ class Passage(Struct, gc=False):
             self._not_injected(hook, error, 0.0)
             return False
 
-    async def _injecting(self, hook: Hook, *, may_write: bool) -> tuple[Hook, Any, float]:
-        """What a hook injects, and how long it took."""
-        monotonic = self.site.monotonic
-        began = monotonic()
+    async def _injecting(self, hook: Hook, *, may_write: bool) -> tuple[Hook, Any, float] | None:
+        """What a hook injects, and how long it took; None if it is silent."""
+        site = self.site
+        began = site.monotonic()
         try:
-            answer = await call(hook, self.event, self.site, self.about, may_write=may_write)
+            if hook.inline:
+                answer = call_inline(hook, self.event, site)
+                if answer is not None and inspect.isawaitable(answer):
+                    answer = await answer
+            else:
+                answer = await call(hook, self.event, site, self.about, may_write=may_write)
+        except asyncio.CancelledError:
+            if cancelled():
+                raise
+            self._not_injected(hook, unasked(hook), site.monotonic() - began)
+            return None
         except Exception as error:
-            self._not_injected(hook, error, monotonic() - began)
-            return hook, None, 0.0
-        return hook, answer, monotonic() - began
+            self._not_injected(hook, error, site.monotonic() - began)
+            return None
+        return None if answer is None else (hook, answer, site.monotonic() - began)
 
     def _not_injected(self, hook: Hook, error: Exception, took: float) -> None:
         if not hook.optional:

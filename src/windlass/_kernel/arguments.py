@@ -56,7 +56,8 @@ class Arguments:
 
         A call without a tool is not checked: hooks and wraps may answer for it.
         """
-        tool = self.tool(call.name)
+        opened, name = self._fold.opened, call.name
+        tool = self._tools.get(name) if opened is None or opened.tools is None else self.tool(name)
         if tool is None:
             return Prepared(call)
         json, values = completed_arguments(tool, call.json)

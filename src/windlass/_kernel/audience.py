@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
@@ -11,7 +11,7 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, Observers
 from windlass._hooks.readers import Source
 from windlass.deltas import StreamEvent
-from windlass.events import ToolReturning
+from windlass.events import FACTS, ToolReturning
 from windlass.records import Answered, Fact
 from windlass.slots import Slot
 from windlass.states import Fold
@@ -20,6 +20,8 @@ from windlass.turns import Host, Turn
 from .active_time import ActiveTime
 from .channel import Channel
 from .voice import Voice, without_words
+
+_EVERYTHING = frozenset(FACTS)
 
 
 class Bystander:
@@ -40,13 +42,14 @@ class Bystander:
 class Audience:
     """Tells facts to everyone who listens. A child's facts are told above it, too, with the child's path.
 
-    `listens` is False if nobody does: then nothing is told. `known_above` are answers that came from above. `holds`
-    says that a person may have to judge a reply that the log has.
+    `listens` is False if nobody does: then nothing is told. `kinds` are the kinds of facts that somebody listens to.
+    `attends` says that the turn may have to wait for a listener. `known_above` are answers that came from above.
+    `holds` says that a person may have to judge a reply that the log has.
     """
 
     __slots__ = (
-        "_above", "_fold", "_observers", "_scope", "_time", "backlog", "hides_attempts", "hooks", "known_above",
-        "listens", "voice",
+        "_above", "_fold", "_observers", "_scope", "_time", "attends", "backlog", "hides_attempts", "hooks", "kinds",
+        "known_above", "listens", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +71,9 @@ class Audience:
         self._above = above if above is not None and above.listens else None
         self.listens: bool = bool(hooks.listeners) or channel is not None or self._above is not None
         self.known_above = known_above
+        everything = channel is not None or self._above is not None
+        self.kinds: Container[type[Fact]] = _EVERYTHING if everything else hooks.listeners
+        self.attends = everything or hooks.attends
         if holds and self.voice is not None:
             self.voice.mute_replies()
         if self.listens:
@@ -80,14 +86,17 @@ class Audience:
 
     def hears(self, kind: type[Fact]) -> bool:
         """Whether anybody wants to know of facts of this kind."""
-        return kind in self.hooks.listeners or self.voice is not None or self._above is not None
+        return kind in self.kinds
 
     @property
     def has_work(self) -> bool:
         """Whether listeners must be waited for before the turn goes on, or have failures to be recorded."""
-        backlog = self.backlog
+        if self.backlog.failures:
+            return True
+        if not self.attends:
+            return False
         full = self.voice is not None and self.voice.channel.full
-        return bool(backlog.awaited or backlog.failures or full or self.hooks.durable or self._above is not None)
+        return bool(self.backlog.awaited or full or self.hooks.durable or self._above is not None)
 
     # ------------------------------------------------------------ telling
 
@@ -95,7 +104,8 @@ class Audience:
         """Tell a fact of this session."""
         if self.voice is not None:
             self.voice.fact(fact)
-        self.observe(fact)
+        if hooks := self.hooks.listeners.get(type(fact)):
+            self._tell(hooks, fact, self._fold)
         if self._above is not None and not any(fact is answered for answered in self.known_above):
             self._above._hear(fact.replace(path=self._fold.session), self)
 

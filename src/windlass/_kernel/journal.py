@@ -52,7 +52,7 @@ class Journal:
     """
 
     __slots__ = (
-        "_append_now", "_awaits_turn", "_early", "_followed", "_in_doubt", "_parent", "_plain", "_sealed",
+        "_append_now", "_awaits_turn", "_direct", "_early", "_followed", "_in_doubt", "_kinds", "_parent", "_sealed",
         "_unwritable", "_writer", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
         "time",
     )  # fmt: skip
@@ -89,7 +89,8 @@ class Journal:
         self._writer: asyncio.Lock | None = None
         self._in_doubt = self._sealed = False
         self._unwritable: StoreError | None = None
-        self._plain = self.mask is None and not audience.listens
+        self._kinds = audience.kinds if audience.listens else None
+        self._direct = self.mask is None
 
     @property
     def state(self) -> State:
@@ -104,10 +105,12 @@ class Journal:
 
     def add(self, record: Record) -> None:
         """Add a record that has the time of `tick` or of the record before it."""
-        if self._plain:
-            fold = self.fold
+        if self._direct:
+            fold, kind = self.fold, type(record)
             fold.pending.append(record)
-            FOLDS[type(record)](fold, record)
+            FOLDS[kind](fold, record)
+            if self._kinds is not None and kind in self._kinds:
+                self.audience.tell(record)
         else:
             self.record(record)
 
@@ -127,7 +130,7 @@ class Journal:
         if record.at != self.fold.at:
             self._stamp(record)
         self.fold.add(record)
-        if self.audience.listens and self.audience.hears(type(record)):
+        if self._kinds is not None and type(record) in self._kinds:
             if type(record) is ToolAttempted and record.result is not None and self.audience.hides_attempts:
                 record = record.replace(result=None)  # no hook has cleaned it; the log has it, for a resume
             self.audience.tell(record)
@@ -164,13 +167,13 @@ class Journal:
 
     def fact(self, kind: type[Fact], *values: Any) -> None:
         """Tell a fact that is not written; it is not made if nobody listens."""
-        if self.audience.hears(kind):
+        if self._kinds is not None and kind in self._kinds:
             fact = kind(*values, at=self.tick())
             self.audience.tell(fact if self.mask is None else self.mask(fact))
 
     def seal(self) -> None:
         """From here on nothing is recorded, whatever still works for this turn."""
-        self._plain = False
+        self._direct = False
         self._sealed = True
 
     def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
@@ -186,14 +189,14 @@ class Journal:
     def open_turn(self, started: TurnStarted) -> None:
         """From here on hooks see a turn that has begun, and what they write waits for `begin_turn`."""
         self.opening = Opening(self.fold, started, self.now)
-        self._plain = False
+        self._direct = False
 
     def begin_turn(self, started: TurnStarted) -> list[Record]:
         """Record that a turn begins. Returns the records that hooks made before, for the caller to add."""
         opening, self.opening = self.opening, None
         early, self._early = self._early, []
         self._awaits_turn = False
-        self._plain = self.mask is None and not self.audience.listens
+        self._direct = self.mask is None
         self.record(started)
         return early if opening is None else [*early, *opening.records]
 

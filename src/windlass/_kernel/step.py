@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from windlass._hooks.dispatch import Passage
 from windlass.decisions import Halt
 from windlass.errors import ToolError
 from windlass.events import ModelReplying, StepStarted, StepStarting
@@ -30,8 +31,8 @@ class Runner:
     """Runs a step, or goes on with an open one."""
 
     __slots__ = (
-        "_begins", "_cancellation", "_executor", "_inbox", "_injections", "_journal", "_listens", "_program",
-        "_questions", "_replies", "_reviewed", "_site", "_step_end", "_transcript", "_voice",
+        "_attends", "_begins", "_cancellation", "_executor", "_inbox", "_injections", "_journal", "_program",
+        "_questions", "_replies", "_reviewed", "_site", "_starting", "_step_end", "_transcript", "_voice",
     )  # fmt: skip
 
     def __init__(
@@ -58,10 +59,11 @@ class Runner:
         self._step_end = step_end
         self._cancellation = cancellation
         self._voice = journal.audience.voice
-        self._listens = journal.audience.listens
+        self._attends = journal.audience.attends
         self._reviewed = hooks.at(ModelReplying) is not None
         handlers = "before_step" in self._program.handlers
-        self._begins = handlers or hooks.at(StepStarting) is not None or journal.audience.hears(StepStarted)
+        self._starting = hooks.at(StepStarting)
+        self._begins = handlers or self._starting is not None or journal.audience.hears(StepStarted)
 
     async def run(self, fold: Fold) -> StepFold:
         """Take the step to its end: a reply that stands, then its calls; or to where the turn waits or is over."""
@@ -72,13 +74,12 @@ class Runner:
         if self._begins and fold.open is None and not (self._questions.resumed and has_begun(fold)):
             await self._begin(number)
         while fold.going:
-            if (step := fold.open) is None or step.reply is None:
+            step = fold.open
+            if step is None or step.reply is None:
                 await self._replies.get(fold, number)
-                if self._listens and journal.audience.has_work:
+                if self._attends and journal.audience.has_work:
                     await journal.audience.flush()
-                if not fold.going or (step := fold.open) is None or step.reply is None:
-                    continue
-            if not self._reviewed or await self._replies.judge(step):
+            elif not self._reviewed or await self._replies.judge(step):
                 if self._may_execute(fold, number):
                     await self._executor.execute(fold)
                 break
@@ -86,21 +87,23 @@ class Runner:
 
     async def _begin(self, number: int) -> None:
         """StepStarting, and the handlers of this phase."""
-        journal, site = self._journal, self._site
+        journal, site, point = self._journal, self._site, self._starting
         journal.fact(StepStarted, number)
         if self._program.handlers:
             await self._transcript.run_handlers("before_step")
-        if (point := site.hooks.at(StepStarting)) is None or not journal.fold.going:
+        if point is None or not journal.fold.going:
             return
-        about = step_id(journal.fold.session, number)
-        passage = site.passage(point, StepStarting(number, site.turn), about + "/start")
+        about = f"{journal.fold.session}/{number}"
+        passage = Passage(point, StepStarting(number, site.turn), site, about + "/start")
         if point.changing:
             await passage.rewrite()
-        verdict = await self._questions.decide(passage) if point.judges or self._questions.resumed else None
-        if isinstance(verdict, Halt):
-            journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
-        else:
-            await self._injections.inject(passage, about)
+        if point.judges or point.says or self._questions.resumed:
+            verdict = await self._questions.decide(passage)
+            if isinstance(verdict, Halt):
+                journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+                return
+        for item in await passage.inject(about) if passage.injects else ():
+            await self._injections.take_in(item)
 
     def _may_execute(self, fold: Fold, number: int) -> bool:
         """The reply stands: whether its calls are made."""

@@ -53,7 +53,7 @@ class StepEnd:
     __slots__ = (
         "_accepted_step", "_current_step", "_ending", "_guarded", "_has_handlers", "_injections", "_journal",
         "_questions", "_replying", "_results", "_settles_replies",
-        "_site", "_transcript", "end_children",
+        "_site", "_transcript", "_voice", "end_children",
     )  # fmt: skip
 
     def __init__(
@@ -74,7 +74,8 @@ class StepEnd:
         self._replying = site.hooks.at(ModelReplying)
         self._ending = site.hooks.at(StepEnding)
         self._current_step = self._accepted_step = 0
-        self._settles_replies = self._replying is not None or site.journal.audience.voice is not None
+        self._voice = site.journal.audience.voice
+        self._settles_replies = self._replying is not None or self._voice is not None
         self._guarded = self._transcript.guarded
         self._has_handlers = bool(site.program.handlers)
 
@@ -89,7 +90,7 @@ class StepEnd:
     async def end(self, error: BaseException | None = None, reason: str = "The turn ended before this call.") -> None:
         """MessageAdding, the record that ends the step, messages that hooks added beside, then StepEnding."""
         journal, fold = self._journal, self._journal.fold
-        if self._settles_replies:
+        if self._settles_replies and (self._voice is not None or self._accepted_step != fold.steps + 1):
             self._settle_reply(reason)
         step, number = fold.open, fold.steps + 1
         messages = failure = None

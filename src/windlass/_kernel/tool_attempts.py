@@ -69,7 +69,7 @@ class ToolAttempts:
         self._durable = site.program.durable
         self.wrapped = bool(site.hooks.tool_wraps)
         self.written: dict[str, Writes] = {}
-        slow = self.wrapped or site.journal.audience.listens or site.program.durable or children is not None
+        slow = self.wrapped or site.journal.audience.attends or site.program.durable or children is not None
         self._prompt = not (slow or resumed or decisions.injects)
         if self.wrapped:
             self._attempts: dict[str, Attempts] = {}
@@ -90,7 +90,8 @@ class ToolAttempts:
 
     def check_cancelled(self) -> None:
         """Raise if the turn was cancelled and a hook swallowed that."""
-        self._cancellation.check()
+        if (task := self._cancellation.task) is not None and task.cancelling():
+            self._cancellation.check()
 
     async def end_children(self, reason: str) -> None:
         """End the agents that work on open calls."""

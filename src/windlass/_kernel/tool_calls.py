@@ -36,7 +36,7 @@ class Executor:
     """
 
     __slots__ = (
-        "_attempts", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits", "_listens",
+        "_attempts", "_attends", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits",
         "_program", "_questions", "_results", "_site", "_waiting_writes",
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ class Executor:
         self._inbox = inbox
         self._doubts = CallsInDoubt(site.journal, questions, results)
         self._limited = limits.exist("tool")
-        self._listens = site.journal.audience.listens
+        self._attends = site.journal.audience.attends
         self._waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
 
     async def execute(self, fold: Fold) -> None:
@@ -84,8 +84,11 @@ class Executor:
                     ready.append(call)
                 else:
                     held_back = True
-        if decisions.judged and not await self._may_begin(fold, step, ready, held_back):
-            return
+        if decisions.judged:
+            waiting = fold.turn is not None and fold.turn.waiting
+            if (held_back or waiting or not fold.going) and not await self._may_begin(fold, step, ready, held_back):
+                return
+            self._attempts.check_cancelled()
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -108,8 +111,7 @@ class Executor:
             for call in ready if self._limits.hit is not None else ():
                 await self._run(call)
             return False
-        self._attempts.check_cancelled()
-        if fold.turn is not None and fold.turn.waiting:
+        if self._questions.waiting:
             await self._journal.commit()
         return True
 
@@ -265,7 +267,7 @@ class Executor:
         decisions.prepared.pop(call.id, None)
         if state.undoing:
             await self._journal.commit()
-        if self._listens and self._journal.audience.has_work:
+        if self._attends and self._journal.audience.has_work:
             await self._journal.audience.flush()
 
     async def _close(self, state: CallFold, stopped: Stopped) -> None:

@@ -34,8 +34,8 @@ class ToolDecisions:
     """
 
     __slots__ = (
-        "_delegates", "_injections", "_journal", "_judged_again", "_point", "_questions", "_read", "_site", "judged",
-        "prepared",
+        "_allows", "_delegates", "_injections", "_journal", "_judged_again", "_point", "_questions", "_read", "_site",
+        "judged", "prepared",
     )  # fmt: skip
 
     def __init__(self, site: Site, questions: Questions, injections: Injections, *, reviewed: bool) -> None:
@@ -46,8 +46,9 @@ class ToolDecisions:
         self._injections = injections
         self._delegates = program.delegates
         self._point = hooks.at(ToolCalling)
+        self._allows = program.unmatched == "allow"
         self._judged_again: set[str] = set()
-        by_agent = program.unmatched != "allow" or bool(program.delegates)
+        by_agent = not self._allows or bool(program.delegates)
         self.judged = self._point is not None or by_agent or questions.resumed
         self.prepared: dict[str, Prepared] = {}
         seen = self.judged or reviewed or bool(hooks.tool_wraps)
@@ -102,22 +103,30 @@ class ToolDecisions:
                 await self._decide_again(state, state.decided)
             return
         try:
-            call = self._prepare(state).call
+            prepared = self.prepared[state.proposed.id] = self._read(state.call)
         except ArgumentsError as error:
             self._refuse(state, error)
             return
+        call = prepared.call
         if self._point is None and call.name not in self._delegates:
             self._decide_unmatched(state, call)
             return
         passage, changed = self.passage(call), call
+        point, journal = passage.point, self._journal
         try:
-            if self._delegates or passage.point.changing:
+            if self._delegates or point.changing:
                 changed = (await passage.rewrite()).call
         except HookError as error:
             self._deny_for_error(state, call, passage, error)
             return
         verdict = await passage.judge()
-        if self._record(passage, verdict, changed, state, rewritten=changed is not call):
+        if verdict is None and changed is call and self._allows and not self._delegates:
+            at = journal.fold.tick(journal.now) if point.waits else journal.fold.at
+            journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=at))
+            runs = True
+        else:
+            runs = self._record(passage, verdict, changed, state, rewritten=changed is not call)
+        if runs and passage.injects:
             await self._injections.inject_beside(passage, changed.id)
 
     def _deny_for_error(self, state: CallFold, call: ToolCall, passage: Passage, error: HookError) -> None:
@@ -129,11 +138,9 @@ class ToolDecisions:
 
     def passage(self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None) -> Passage:
         """The way of a call through its hooks. That of a task for another agent goes on through `Delegating`."""
-        site = self._site
+        site, point = self._site, self._point or _NOBODY
         event, about = ToolCalling(call, site.turn), call.id if about is None else about
-        point = self._point or _NOBODY
-        tool = self._delegates.get(call.name) if self._delegates else None
-        if tool is None:
+        if not self._delegates or (tool := self._delegates.get(call.name)) is None:
             return Passage(point, event, site, about)
         return Handing(
             point,
@@ -166,12 +173,8 @@ class ToolDecisions:
     def _record(self, passage: Passage, verdict: Any, call: ToolCall, state: CallFold, *, rewritten: bool) -> bool:
         """Record the verdict on a call, with its final arguments if a hook spoke and they differ. Whether it runs."""
         journal, answers = self._journal, passage.answers
-        if verdict is None:
-            verdict = self.unmatched(call)
+        verdict = self.unmatched(call) if verdict is None else verdict
         spoken = rewritten or answers or verdict is not ALLOW
-        if not spoken and type(passage) is Passage:
-            journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=journal.tick()))
-            return True
         digest, json = (call.digest, difference(state, call)) if spoken else ("", None)
         delegation, names = (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
         took = passage.took
