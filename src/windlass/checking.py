@@ -206,15 +206,13 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
     if type(parts) is not tuple:
         return False
     for part in parts:
-        if type(part) is TextPart:
-            if type(part.text) is not str or not (part.origin is None or type(part.origin) is str):
-                return False
-        elif type(part) is ToolCallPart:
-            if type(part.name) is not str or type(part.json) is not str:
-                return False
-            if part.id != "" and type(part.id) is not str:
+        if type(part) is ToolCallPart:
+            if type(part.name) is not str or type(part.json) is not str or type(part.id) is not str:
                 return False
             if part.vendor_id is not None and type(part.vendor_id) is not str:
+                return False
+        elif type(part) is TextPart:
+            if type(part.text) is not str or not (part.origin is None or type(part.origin) is str):
                 return False
         elif type(part) is ToolResultPart or not _is_part(part):
             return False

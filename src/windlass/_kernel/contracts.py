@@ -43,7 +43,7 @@ class StepRunner(Protocol):
 class StepApplier(Protocol):
     """Lets the step's messages enter the transcript and ends the step."""
 
-    async def apply(self, fold: Fold, step: StepFold) -> None: ...
+    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]: ...
 
 
 class ContinuationEvaluator(Protocol):

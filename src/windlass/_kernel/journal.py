@@ -27,7 +27,7 @@ from windlass.records import (
     TurnStarted,
     encode,
 )
-from windlass.states import FOLDS, Fold, State, microseconds
+from windlass.states import Fold, State, microseconds
 
 from .active_time import ActiveTime
 from .audience import Audience, SideTasks
@@ -46,14 +46,15 @@ _OF_HANDLERS = (MessageAdded, MessageHeld, Injected, SlotSet, HookFailed, Evalua
 class Journal:
     """Writes one session's log during one pass.
 
-    `fold` is the log so far. `has_mail` says that the session's inbox may hold entries that nobody has read. `mask`
+    `fold` is the log so far. `add` is `record` for a record of the turn under way that has its time: that of `tick`, or
+    of the record before it. `has_mail` says that the session's inbox may hold entries that nobody has read. `mask`
     takes secrets out of records. `opening` holds what hooks write before the turn's first record may be stored. `time`
     counts how long the turn has worked.
     """
 
     __slots__ = (
-        "_append_now", "_awaits_turn", "_direct", "_early", "_followed", "_in_doubt", "_kinds", "_parent", "_sealed",
-        "_unwritable", "_writer", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
+        "_append_now", "_awaits_turn", "_early", "_followed", "_in_doubt", "_kinds", "_parent", "_sealed",
+        "_unwritable", "_writer", "add", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
         "time",
     )  # fmt: skip
 
@@ -90,7 +91,8 @@ class Journal:
         self._in_doubt = self._sealed = False
         self._unwritable: StoreError | None = None
         self._kinds = audience.kinds if audience.listens else None
-        self._direct = self.mask is None
+        plain = self.mask is None and self._kinds is None
+        self.add: Callable[[Record], None] = fold.add if plain else _adder(fold, audience, self.mask)
 
     @property
     def state(self) -> State:
@@ -102,17 +104,6 @@ class Journal:
     def tick(self) -> float:
         """The time for the next record."""
         return self.fold.tick(self.now)
-
-    def add(self, record: Record) -> None:
-        """Add a record that has the time of `tick` or of the record before it."""
-        if self._direct:
-            fold, kind = self.fold, type(record)
-            fold.pending.append(record)
-            FOLDS[kind](fold, record)
-            if self._kinds is not None and kind in self._kinds:
-                self.audience.tell(record)
-        else:
-            self.record(record)
 
     def record(self, record: Record) -> None:
         """Add a record to the log. It gets the time of now, unless it came with one."""
@@ -173,7 +164,6 @@ class Journal:
 
     def seal(self) -> None:
         """From here on nothing is recorded, whatever still works for this turn."""
-        self._direct = False
         self._sealed = True
 
     def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
@@ -189,14 +179,12 @@ class Journal:
     def open_turn(self, started: TurnStarted) -> None:
         """From here on hooks see a turn that has begun, and what they write waits for `begin_turn`."""
         self.opening = Opening(self.fold, started, self.now)
-        self._direct = False
 
     def begin_turn(self, started: TurnStarted) -> list[Record]:
         """Record that a turn begins. Returns the records that hooks made before, for the caller to add."""
         opening, self.opening = self.opening, None
         early, self._early = self._early, []
         self._awaits_turn = False
-        self._direct = self.mask is None
         self.record(started)
         return early if opening is None else [*early, *opening.records]
 
@@ -334,6 +322,20 @@ class Journal:
             legal = ", ".join(kind.__name__ for kind in _OF_HANDLERS)
             raise ConfigError(f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}")
         return tuple([record.replace(at=0.0) for record in new])
+
+
+def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Record], None]:
+    """Adds records that have their time, where secrets are masked or somebody listens."""
+    kinds = audience.kinds if audience.listens else ()
+
+    def add(record: Record) -> None:
+        if mask is not None:
+            record = mask(record)
+        fold.add(record)
+        if type(record) in kinds:
+            audience.tell(record)
+
+    return add
 
 
 def _both(mine: Masks | None, above: Masks | None) -> Masks | None:

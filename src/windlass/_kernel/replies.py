@@ -34,7 +34,7 @@ class Replies:
     """
 
     __slots__ = (
-        "_calling", "_calls", "_compaction", "_compacts", "_failures", "_injected", "_journal", "_passage",
+        "_calling", "_calls", "_compaction", "_failures", "_injected", "_journal", "_passage",
         "_program", "_questions",
         "_replying", "_site", "_voice",
     )  # fmt: skip
@@ -44,7 +44,7 @@ class Replies:
         site: Site,
         calls: ModelCalls,
         questions: Questions,
-        compaction: Compaction,
+        compaction: Compaction | None,
         failures: Failures,
     ) -> None:
         self._site = site
@@ -58,7 +58,6 @@ class Replies:
         self._calling = site.hooks.at(ModelCalling)
         self._replying = site.hooks.at(ModelReplying)
         self._injected = site.injected
-        self._compacts = bool(site.program.compactors)
         self._passage: Passage | None = None
 
     # ------------------------------------------------------------ the model call
@@ -72,7 +71,7 @@ class Replies:
         request = self._failures.take_failed_request(number, round_) if tried else None
         reply: ModelReply | None = None
         if request is None:
-            if self._compacts:
+            if self._compaction is not None:
                 await self._compaction.run()
             request = assemble(fold, program, self._injected.unlogged)
             if self._calling is not None:
@@ -81,7 +80,7 @@ class Replies:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
             except Exception as error:
-                if not isinstance(error, ContextOverflow) or not await self._compaction.relieve(error):
+                if not await self._relieves(error):
                     attempt = max(self._calls.number, tried + 1)
                     self._failures.note_failed_call(FailedCall(error, request, number, round_, attempt))
                     raise
@@ -94,6 +93,12 @@ class Replies:
             if self._replying.changing:
                 reply = (await passage.rewrite()).reply
         self._record_reply(reply, number, round_, request is not None)
+
+    async def _relieves(self, error: Exception) -> bool:
+        """Whether the request was too large and a compaction makes another try worth it."""
+        if self._compaction is None or not isinstance(error, ContextOverflow):
+            return False
+        return await self._compaction.relieve(error)
 
     async def _judge_request(
         self, point: Point, request: ModelRequest

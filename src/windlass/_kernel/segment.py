@@ -207,7 +207,9 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
     above = "" if s.parent is None else s.parent.journal.fold.session
     delivered, injected = (None, ()) if s.parent is None else (s.parent.delivered, s.parent.injected)
     start = TurnStart(s.site, s.entry, s.questions, s.injections, s.cancellation, above)
-    resume = TurnResume(s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, delivered)
+    resume = None
+    if s.entry.message is None:
+        resume = TurnResume(s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, delivered)
     end = TurnEnd(s.site, s.entry, s.questions, s.injections.transcript, s.step_end, s.failures, s.cancellation, start)
     votes = s.phases.evaluator, s.phases.resolver
     return TurnLifecycle(s.entry, start, resume, end, s.injections, s.cancellation, votes, injected)
@@ -215,7 +217,7 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
 
 def make_runner(s: Segment) -> StepRunner:
     calls = ModelCalls(s.journal, s.site, s.cancellation, s.limits, s.meter, resumed=s.entry.resumed)
-    replies = Replies(s.site, calls, s.questions, compaction(s), s.failures)
+    replies = Replies(s.site, calls, s.questions, compaction(s) if s.program.compactors else None, s.failures)
     return Runner(s.site, replies, s.phases.executor, s.inbox, s.questions, s.injections, s.step_end, s.cancellation)
 
 
@@ -226,7 +228,7 @@ def make_executor(s: Segment) -> ToolExecutor:
 
 
 def make_applier(s: Segment) -> StepApplier:
-    return Applier(s.journal, s.step_end)
+    return Applier(s.step_end)
 
 
 def make_evaluator(s: Segment) -> ContinuationEvaluator:

@@ -15,7 +15,6 @@ from windlass.records import HookFailed, ModelReplied, ReplyRejected, Rewound, S
 from windlass.states import Fold, Step, StepFold, step_id
 
 from .injections import Injections
-from .journal import Journal
 from .questions import Questions
 from .shields import shielded
 from .site import Site
@@ -29,19 +28,16 @@ ENDED_BY_ERROR = "the turn ended with an error"
 class Applier(Struct, frozen=True):
     """Applies a finished step to the state. A suspended step stays open."""
 
-    journal: Journal
     step_end: StepEnd
 
-    async def apply(self, fold: Fold, step: StepFold) -> None:
+    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
         turn = fold.turn
         if turn is None or turn.outcome is not None:
-            return
+            return self.step_end.leave_open()
         concluded, reason = turn.concluded, "The step ended before this call had a result."
         if concluded is not None and isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
             reason = f"{concluded.detail}."
-        await self.step_end.end(None, reason)
-        if not self.journal.commit_now():
-            await self.journal.commit()
+        return self.step_end.end(None, reason, commits=True)
 
 
 class StepEnd:
@@ -87,7 +83,16 @@ class StepEnd:
         """The gates let the reply of a step pass."""
         self._accepted_step = number
 
-    async def end(self, error: BaseException | None = None, reason: str = "The turn ended before this call.") -> None:
+    async def leave_open(self) -> None:
+        """The turn is suspended: its step goes on when it is resumed."""
+
+    async def end(
+        self,
+        error: BaseException | None = None,
+        reason: str = "The turn ended before this call.",
+        *,
+        commits: bool = False,
+    ) -> None:
         """MessageAdding, the record that ends the step, messages that hooks added beside, then StepEnding."""
         journal, fold = self._journal, self._journal.fold
         if self._settles_replies and (self._voice is not None or self._accepted_step != fold.steps + 1):
@@ -112,6 +117,8 @@ class StepEnd:
             await self._transcript.run_handlers("after_step")
         if failure is not None:
             raise failure
+        if commits and not journal.commit_now():
+            await journal.commit()
 
     async def abandon(self, reason: str, error: BaseException | None = None) -> None:
         """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with the error."""

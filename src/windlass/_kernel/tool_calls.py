@@ -37,7 +37,7 @@ class Executor:
 
     __slots__ = (
         "_attempts", "_attends", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits",
-        "_program", "_questions", "_results", "_site", "_waiting_writes",
+        "_program", "_questions", "_results", "_reviewed", "_site", "_waiting_writes",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Executor:
         self._inbox = inbox
         self._doubts = CallsInDoubt(site.journal, questions, results)
         self._limited = limits.exist("tool")
+        self._reviewed = results.reviewed
         self._attends = site.journal.audience.attends
         self._waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
 
@@ -263,7 +264,9 @@ class Executor:
                 self._waiting_writes[call.id] = (state, result, writes)
                 return
             result = self._keep(writes, result)
-        await self._results.record(state, call, result, details)
+        if self._reviewed:
+            result = await self._results.review(state, call, result)
+        self._results.add(state, result, details)
         decisions.prepared.pop(call.id, None)
         if state.undoing:
             await self._journal.commit()

@@ -10,7 +10,7 @@ from windlass.errors import HookError
 from windlass.events import ToolReturning
 from windlass.messages import ToolCall, ToolResult, text_result
 from windlass.outcomes import ErrorValue, error_value
-from windlass.records import HookDecided, HookFailed, Injected, ToolReturned
+from windlass.records import HookDecided, HookFailed, ToolReturned
 from windlass.states import CallFold
 
 from .injections import Injections
@@ -43,18 +43,34 @@ class ToolResults:
     async def record(
         self, state: CallFold, shown: ToolCall, result: ToolResult, error: ErrorValue | None = None
     ) -> None:
-        """A result, past its hooks, into the log. If that is broken off, the result is kept for the end of the step."""
-        journal, call = self._journal, state.call
-        turn = journal.fold.turn
-        if turn is not None and turn.injected:
-            result = _with_durable(turn.injected, call.id, result)
+        """A result, past its hooks, into the log."""
         if self._point is not None:
-            try:
-                result = await self._pass_on(shown, result)
-            except asyncio.CancelledError:
-                self._unreturned[call.id] = result
-                raise
+            result = await self.review(state, shown, result)
+        self.add(state, result, error)
+
+    async def review(self, state: CallFold, shown: ToolCall, result: ToolResult) -> ToolResult:
+        """A result past its hooks. If that is broken off, the result is kept for the end of the step."""
+        result = self._joined(state, result)
+        try:
+            return await self._pass_on(shown, result)
+        except asyncio.CancelledError:
+            self._unreturned[state.call.id] = result
+            raise
+
+    def add(self, state: CallFold, result: ToolResult, error: ErrorValue | None = None) -> None:
+        """A result into the log, once its hooks have reviewed it, if there are any."""
+        journal, call = self._journal, state.call
+        if self._point is None:
+            result = self._joined(state, result)
         journal.add(ToolReturned(call.id, call.name, result, error, at=journal.fold.tick(journal.now)))
+
+    def _joined(self, state: CallFold, result: ToolResult) -> ToolResult:
+        """The result with what was injected beside it for good, when the call was judged."""
+        turn = self._journal.fold.turn
+        for item in turn.injected if turn is not None else ():
+            if item.durable and item.about == state.call.id:
+                result = result.replace(content=(*result.content, *item.parts))
+        return result
 
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
@@ -132,11 +148,3 @@ class ToolResults:
         """What the log has of a tool's error: its text only if no hook cleans the results of the tool."""
         value, point = error_value(error), self._point
         return value if point is None or not point.looks_at(call) else value.replace(message=_WITHHELD)
-
-
-def _with_durable(injected: tuple[Injected, ...], call: str, result: ToolResult) -> ToolResult:
-    """The result with what was injected beside it for good, when the call was judged."""
-    for item in injected:
-        if item.durable and item.about == call:
-            result = result.replace(content=(*result.content, *item.parts))
-    return result

@@ -25,7 +25,7 @@ class TurnLifecycle:
         self,
         entry: Entry,
         start: TurnStart,
-        resume: TurnResume,
+        resume: TurnResume | None,
         end: TurnEnd,
         injections: Injections,
         cancellation: Cancellation,
@@ -47,7 +47,7 @@ class TurnLifecycle:
             if fold.turn is not None and not fold.state.over:
                 await self._end.supersede()
             await self._start.open(message)
-        elif await self._resume.resume():
+        elif self._resume is not None and await self._resume.resume():
             turn = fold.turn
             voted = turn.evaluated if turn is not None else None
             if voted is None or voted.step != fold.steps:
