@@ -23,10 +23,12 @@ import adapters
 import agents
 import contexts
 import handloop
+import silent
 from costs import Cost, cost_of, resident_kb, rounds, summary, timing
 from work import work
 
 from windlass import Agent, Approve, Ask, ToolCalling
+from windlass.stores.memory import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
 
 SIZES = (10, 100, 400, 2000)
@@ -73,6 +75,24 @@ async def hooks(seconds: float) -> dict[str, Any]:
         found[str(count)]["added"] = {
             name: round((found[str(count)][name]["cpu"] - found["0"][name]["cpu"]) / count, 4) for name in CONTENDERS
         }
+    return found
+
+
+async def verbs(seconds: float) -> dict[str, Any]:
+    """The cost of a step with one silent hook of each verb, and what the hook adds to the plain step."""
+    steps, turns = 100, 5
+    samples: Samples = defaultdict(list)
+    for number in rounds(seconds):
+        for name in _order([None, *silent.HOOKS], number):
+            turn = silent.ready(name)
+            await cost_of(turn, steps=2)
+            silent.verify(name, steps=2, turns=1)
+            samples[name or "plain"].append(await cost_of(turn, steps, turns))
+            silent.verify(name, steps, turns)
+    found = _summaries(samples, steps * turns)
+    for name, hook in silent.HOOKS.items():
+        added = round(found[name]["cpu"] - found["plain"]["cpu"], 4)
+        found[name] |= {"added": added, "judged": hook.judged}
     return found
 
 
@@ -139,8 +159,11 @@ async def store(seconds: float) -> dict[str, Any]:
         found["records_per_second"] = max([await _many(f"{folder}/many{at}.db") for at in range(3)])
         for steps in (500, 1000, 2000):
             found["resume_ms"][str(steps)] = await _resume(f"{folder}/{steps}.db", steps)
+    for number in range(30):
+        for name in _order(["memory", "none"], number):
+            samples[name].append(await _in_memory(keeps=name == "memory", steps=2000))
     for name in ("memory", "none"):
-        found[name] = summary([await _in_memory(name == "none") for _ in range(30)], 2000)
+        found[name] = summary(samples[name], 2000)
     return found
 
 
@@ -200,14 +223,25 @@ async def _resume(path: str, steps: int) -> float:
     return round(timer.cost.wall * 1000, 1)
 
 
-async def _in_memory(none: bool) -> Cost:
-    """A turn of 2,000 steps in memory, or in a store that keeps nothing."""
-    agent = agents.make()
-    if none:
-        agent.compile().append_now = lambda session, records, expected: False
-    work.plan(2000)
+async def _in_memory(*, keeps: bool, steps: int) -> Cost:
+    """A turn in a memory store, or in one that keeps nothing.
+
+    The kernel appends without waiting only to a `MemoryStore` itself, not to a subclass. So the method of one instance
+    is replaced, and the log is checked: if the kernel takes another way, the job fails.
+    """
+    store = MemoryStore()
+    if not keeps:
+        store.append_now = lambda session, records, expected: False  # type: ignore[method-assign]
+    agent = Agent(agents.MODEL, tools=[agents.add], store=store)
+    work.plan(steps)
     with timing() as timer:
-        await agent.run("go")
+        result = await agent.run("go")  # held until the time is taken: without a store its records would be freed here
+    if result.text != "done":
+        raise RuntimeError(f"the turn ended with {result.text!r}")
+    work.verify(1)
+    kept = sum([len(await store.read(session)) for session in await store.sessions()])
+    if kept < steps if keeps else kept > 0:
+        raise RuntimeError(f"the store kept {kept} records of {steps} steps")
     return timer.cost
 
 
@@ -357,6 +391,7 @@ def _summaries(samples: Samples, units: float, scale: float = 1e6) -> dict[str, 
 JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "step": (step, 24.0),
     "hooks": (hooks, 18.0),
+    "verbs": (verbs, 24.0),
     "latency": (latency, 14.0),
     "stream": (stream, 6.0),
     "store": (store, 8.0),

@@ -29,7 +29,8 @@ class Row(NamedTuple):
 def step_rows(found: Found) -> Iterator[Row]:
     for size, costs in found.items():
         cpu = _pair(costs, "cpu")
-        yield Row("step", f"N={size}", cpu, _pair(costs, "wall"), _ratio(cpu), bar=4.0)
+        bar = 4.0 if int(size) >= 100 else None
+        yield Row("step", f"N={size}", cpu, _pair(costs, "wall"), _ratio(cpu), bar=bar)
     short = found["10"]
     renewed = short["renewed"]["cpu"], short["hand"]["cpu"]
     wall = short["renewed"]["wall"], short["hand"]["wall"]
@@ -50,10 +51,19 @@ def hook_rows(found: Found) -> Iterator[Row]:
     for count, costs in found.items():
         if "added" in costs:
             added = costs["added"]["windlass"], costs["added"]["hand"]
-            bar = 2.0 if count == "20" else None
+            bar = 2.4 if count == "20" else None
             yield Row("hooks", f"k={count}, added per object and step", added, figure=_ratio(added), bar=bar)
     more = tuple((found["20"][name]["cpu"] - found["5"][name]["cpu"]) / 15 for name in ("windlass", "hand"))
-    yield Row("hooks", "k=5 to 20, added per object and step", more, figure=_ratio(more))
+    yield Row("hooks", "k=5 to 20, added per further object", more, figure=_ratio(more), bar=2.0)
+
+
+def verb_rows(found: Found) -> Iterator[Row]:
+    plain = found["plain"]
+    yield Row("verbs", "the plain step", (plain["cpu"], None), (plain["wall"], None))
+    for name, costs in found.items():
+        if name != "plain":
+            added, bar = costs["added"], 0.3 if costs["judged"] else None
+            yield Row("verbs", f"+ {name}", (added, None), figure=added / plain["cpu"], bar=bar)
 
 
 def latency_rows(found: Found) -> Iterator[Row]:
@@ -135,9 +145,9 @@ def concurrent_rows(found: Found) -> Iterator[Row]:
 
 def model_rows(found: Found) -> Iterator[Row]:
     for name, costs in found.items():
-        for what in ("", " with a part injected"):
-            pair = costs[f"step 400{what}"], costs[f"step 10{what}"]
-            yield Row("models", f"{name}: step 400 over step 10{what}", pair, figure=_ratio(pair), bar=1.3)
+        for key, what in (("", ""), (" with a part injected", ", part injected")):
+            pair = costs[f"step 400{key}"], costs[f"step 10{key}"]
+            yield Row("models", f"{name}: step 400 over 10{what}", pair, figure=_ratio(pair), bar=1.3)
     for name, costs in found.items():
         rate = costs["chunks_per_second"]
         yield Row("models", f"{name}: {rate:,} chunks a second", figure=1e6 / rate, unit="µs", bar=10.0)
@@ -159,6 +169,10 @@ def _ratio(pair: tuple[float, float]) -> float:
 ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "step": ("step: a model without latency, one tool call per step; µs per step", step_rows),
     "hooks": ("hooks: k no-op objects at before, after, wrap-model and wrap-tool, N=100; µs", hook_rows),
+    "verbs": (
+        "verbs: what silent hooks add to the plain step, N=100; µs, and as a share of the plain step",
+        verb_rows,
+    ),
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
     "stream": ("stream: a delta of text, from the model to the consumer; µs", stream_rows),
     "store": ("store: N=400 in an SQLite file on tmpfs, synchronous=FULL; µs per step", store_rows),
@@ -185,8 +199,8 @@ def rows(results: dict[str, Found]) -> list[Row]:
 def table(given: list[Row]) -> str:
     """The rows as plain text."""
     lines = [
-        f"{'':<38}{'CPU':>22}{'wall':>22}",
-        f"{'':<38}{'Windlass':>11}{'by hand':>11}{'Windlass':>11}{'by hand':>11}{'figure':>12}{'bar':>9}",
+        f"{'':<44}{'CPU':>22}{'wall':>22}",
+        f"{'':<44}{'Windlass':>11}{'by hand':>11}{'Windlass':>11}{'by hand':>11}{'figure':>12}{'bar':>9}",
     ]
     job = None
     for row in given:
@@ -202,4 +216,4 @@ def _line(row: Row) -> str:
     figure = "" if row.figure is None else f"{row.figure:.2f} {row.unit}"
     bar = "" if row.bar is None else f"{row.bar:g} {row.unit}"
     verdict = "" if row.bar is None else "FAIL" if row.missed else "ok"
-    return f"  {row.what:<36}{costs}{figure:>12}{bar:>9}  {verdict}".rstrip()
+    return f"  {row.what:<42}{costs}{figure:>12}{bar:>9}  {verdict}".rstrip()

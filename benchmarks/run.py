@@ -97,7 +97,7 @@ def _plain(row: report.Row) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 20 s, and noisier")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about half a minute, and noisier")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     parser.add_argument("--jobs", type=_names, default=JOBS, help=f"only some of {','.join(JOBS)}")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "latest.json", help="where the results go")
