@@ -1,4 +1,4 @@
-"""The adapters of vendors without their SDKs' work: encoding a turn that grows, and decoding chunks made beforehand."""
+"""The adapters of vendors without their SDKs: encoding a turn that grows, and decoding prepared chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Adapter(NamedTuple):
 
 
 def growth(adapter: Adapter, rounds: int, *, injected: bool = False) -> tuple[float, float]:
-    """Microseconds that encoding takes at the 10th step of a turn and at the 400th, be it with a part injected."""
+    """The µs that encoding takes at the 10th and the 400th step of a turn, without or with an injected part."""
     early: list[int] = []
     late: list[int] = []
     for _ in range(rounds):
@@ -58,7 +58,7 @@ def growth(adapter: Adapter, rounds: int, *, injected: bool = False) -> tuple[fl
 
 
 def rate(adapter: Adapter, rounds: int) -> float:
-    """How many chunks a second are decoded, in the best of some rounds."""
+    """Chunks decoded per second, in the best round."""
     chunks = adapter.chunks()
     best = 0.0
     for _ in range(rounds):
@@ -70,7 +70,7 @@ def rate(adapter: Adapter, rounds: int) -> float:
                 deltas += 1
         took = perf_counter_ns() - start
         if deltas < CHUNKS:
-            raise RuntimeError(f"{deltas} deltas were made of {len(chunks)} chunks")
+            raise RuntimeError(f"{len(chunks)} chunks gave only {deltas} deltas")
         best = max(best, len(chunks) / took * 1e9)
     return best
 

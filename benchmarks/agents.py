@@ -24,7 +24,7 @@ from windlass import (
 
 
 class FakeModel:
-    """What `handloop.fake_model` is, for Windlass."""
+    """The counterpart of `handloop.fake_model`."""
 
     name = "fake"
 
@@ -59,7 +59,7 @@ class NoOp(Lifecycle):
 
 
 class SpeakingModel(FakeModel):
-    """The same model, which says so many pieces of five characters in each step."""
+    """The same model, which streams `pieces` pieces of five characters in each step."""
 
     def __init__(self, pieces: int) -> None:
         self.pieces = pieces
@@ -87,7 +87,7 @@ MODEL = FakeModel()
 
 
 def make(hooks: int = 0) -> Agent[Any, str]:
-    """A new agent with so many no-op lifecycles."""
+    """A new agent with this many no-op lifecycles."""
     agent = Agent(MODEL, tools=[add])
     for _ in range(hooks):
         agent.with_lifecycle(NoOp())
@@ -105,7 +105,7 @@ def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
 
 
 async def renewed() -> str:
-    """One turn of an agent that is made for it, as where each request to a server makes its own."""
+    """One turn of a new agent, as in a server that makes an agent per request."""
     return (await make().run("go")).text
 
 

@@ -1,4 +1,4 @@
-"""What models are shown: a long session on a simulated vendor's cache, and the cost of assembling a long history."""
+"""Context: a long session on a simulated vendor's cache, and the cost of assembling a long history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORDS = (
 
 
 def passage(number: int, words: int) -> str:
-    """A text like no other, of so many words."""
+    """A unique text of this many words."""
     return " ".join([f"{WORDS[(number * 7 + at) % len(WORDS)]}{(number * 31 + at) % 97}" for at in range(words)])
 
 
@@ -143,7 +143,7 @@ async def cached(steps: int = STEPS, turns: int = TURNS, compact_at: int = 75_00
 
 
 def history(length: int) -> Fold:
-    """A session with so many messages in which a turn has just begun."""
+    """A session with this many messages in which a turn has just begun."""
     fold = Fold("long")
     for number in range(length):
         message = user(passage(number, 60))
@@ -154,7 +154,7 @@ def history(length: int) -> Fold:
 
 
 def assembly(length: int, injected: bool, times: int = 200) -> Cost:
-    """Assembling a request when nothing is new, so many times."""
+    """The cost of assembling a request once when nothing is new, averaged over `times`."""
     program = long_session().compile()
     fold = history(length)
     if injected:
@@ -167,7 +167,7 @@ def assembly(length: int, injected: bool, times: int = 200) -> Cost:
 
 
 async def turn_after(before: int, steps: int) -> Cost:
-    """A turn in a session that has made so many steps before, with five hooks that inject and a window to keep to."""
+    """A turn after `before` steps of the same session, with five hooks that inject and a context window."""
     agent = long_session(compact_at=10**9)
     model: Any = agent.model
     model.cache.read = lambda request: (len(request.messages), 0)

@@ -1,4 +1,4 @@
-"""What a piece of work costs: CPU and wall time, taken so that a busy machine does least harm."""
+"""The cost of a piece of work: CPU and wall time, measured so that a busy machine distorts them least."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ async def loop(
     wrap_tool: Sequence[Callable[[Call], Call]] = (),
     sink: Callable[[list[Message]], None] | None = None,
 ) -> tuple[str, list[Message]]:
-    """A turn from a prompt to the final text and the messages; `sink` gets those of each step, to keep them."""
+    """A turn from a prompt to the final text and the messages; `sink` gets the messages of each step to store them."""
 
     async def call_tool(call: Message) -> Any:
         return await tools[call["name"]](**json.loads(call["args"]))
@@ -83,7 +83,7 @@ def pass_on(inner: Call) -> Call:
 
 
 def ready(hooks: int = 0) -> Callable[[], Awaitable[str]]:
-    """A function that runs one turn, with so many no-op hooks at each of four points."""
+    """A function that runs one turn with this many no-op hooks at each of four points."""
 
     async def turn() -> str:
         text, _ = await loop(
@@ -129,7 +129,7 @@ async def kept(file: File) -> str:
 
 
 def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
-    """A function that streams one reply through so many generators that pass everything on."""
+    """A function that streams one reply through this many generators that pass everything on."""
 
     async def model() -> AsyncGenerator[str, None]:
         for _ in range(pieces):

@@ -99,7 +99,7 @@ async def verbs(seconds: float) -> dict[str, Any]:
 async def latency(seconds: float) -> dict[str, Any]:
     """The wall time of a step where the model takes a millisecond.
 
-    A timer's error is larger than what is looked for, so overheads are medians over pairs from the same round.
+    The error of a timer is larger than the overhead, so overheads are medians over pairs from the same round.
     """
     steps, delay = 20, 0.001
     configurations = [("hand", 0), ("windlass", 0), ("windlass", 1), ("windlass", 5)]
@@ -141,14 +141,14 @@ async def stream(seconds: float) -> dict[str, Any]:
             with timing() as timer:
                 deltas, told = await turn()
             if deltas != expected:
-                raise RuntimeError(f"{name}: {deltas} deltas came, expected were {expected}")
+                raise RuntimeError(f"{name}: {deltas} deltas arrived instead of {expected}")
             samples[name].append(timer.cost)
             facts = max(facts, told)
     return {**_summaries(samples, pieces), "facts_per_step": facts / steps}
 
 
 async def store(seconds: float) -> dict[str, Any]:
-    """What it costs to keep a turn: an SQLite file against the hand loop's own, on tmpfs; and reading it again."""
+    """The cost of storing a turn in an SQLite file on tmpfs, against the hand loop's own file, and of reading it."""
     found: dict[str, Any] = {"bytes": {}, "resume_ms": {}}
     samples: Samples = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=_tmpfs(), prefix="bench-store-") as folder:
@@ -193,7 +193,7 @@ async def _keep(name: str, path: str, steps: int, sizes: dict[str, int]) -> Cost
 
 
 async def _many(path: str) -> float:
-    """How many records a second 100 sessions write, each a turn of 20 steps with a model that takes 1 ms."""
+    """Records per second that 100 sessions write, each with a turn of 20 steps and a model that takes 1 ms."""
     kept = SQLiteStore(path)
     agent = Agent(agents.MODEL, tools=[agents.add], store=kept)
     work.plan(20, delay=0.001)
@@ -206,7 +206,7 @@ async def _many(path: str) -> float:
 
 
 async def _resume(path: str, steps: int) -> float:
-    """Milliseconds until a new process's agent has gone on with a turn that waits after so many steps."""
+    """Milliseconds that a new agent takes to resume a turn that waits after this many steps."""
     work.plan(steps + 1)
     first = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path))
     first.gate(ToolCalling)(lambda event: Ask() if event.turn.steps == steps - 1 else None)
@@ -288,7 +288,7 @@ async def construct(seconds: float) -> dict[str, Any]:
 
 
 async def models(seconds: float) -> dict[str, Any]:
-    """Our own part of talking to vendors: encoding as a turn grows, and decoding chunks that are ready."""
+    """Our part of talking to vendors: encoding as a turn grows, and decoding prepared chunks."""
     found: dict[str, Any] = {}
     count = max(3, round(seconds * 2))
     for name, make in adapters.ADAPTERS.items():
@@ -301,7 +301,7 @@ async def models(seconds: float) -> dict[str, Any]:
 
 
 async def memory(seconds: float) -> dict[str, Any]:
-    """The resident memory of agents that wait, before and after they were compiled."""
+    """The resident memory of idle agents, before and after they are compiled."""
     count = 4000
     agents.make().compile()
     gc.collect()
@@ -321,9 +321,9 @@ async def memory(seconds: float) -> dict[str, Any]:
 
 
 async def context(seconds: float) -> dict[str, Any]:
-    """What a vendor's cache serves of a long session, and what assembly and a step cost where the history is long.
+    """The share of a long session that a vendor's cache serves, and the cost of assembly and a step after it.
 
-    A step's cost is what 100 more of them add to a turn: what a turn costs once is not in it.
+    The cost of a step is what 100 more steps add to a turn, so it excludes the fixed cost of a turn.
     """
     found: dict[str, Any] = {"cache": await contexts.cached(), "assembly": {}, "step": {}}
     assembled: Samples = defaultdict(list)
@@ -405,6 +405,6 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
 
 
 def run_job(name: str, share: float) -> dict[str, Any]:
-    """Run one job in this process, for a share of the time it is given by default."""
+    """Run one job in this process, for a share of its default time."""
     job, seconds = JOBS[name]
     return asyncio.run(job(seconds * share))

@@ -1,4 +1,4 @@
-"""The results as rows: what was measured, which figure counts, and whether it is within its bar."""
+"""The results as rows: the measured costs, the figure that is judged, and its bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING: Pair = (None, None)
 
 
 class Row(NamedTuple):
-    """One line of the table: costs of Windlass and of the hand loop, and a figure. Without a bar it informs only."""
+    """One line of the table: costs of Windlass and of the hand loop, a figure, and its bar if it has one."""
 
     job: str
     what: str
@@ -192,7 +192,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
 
 
 def rows(results: dict[str, Found]) -> list[Row]:
-    """All rows of the jobs that were run."""
+    """The rows of all jobs that ran."""
     return [row for job, found in results.items() for row in ROWS[job][1](found)]
 
 

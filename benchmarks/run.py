@@ -26,7 +26,7 @@ QUICK = 0.18
 def main() -> int:
     options = _options()
     if options.job:
-        import jobs  # with Windlass, which this process does not need
+        import jobs  # imports Windlass, which only the process of a job needs
 
         print(json.dumps(jobs.run_job(options.job, options.share)))
         return 0
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def measure(names: list[str], share: float) -> tuple[dict[str, Any], bool]:
-    """Run jobs, each in a fresh process with cached bytecode; say whether one of them broke."""
+    """Run jobs, each in a fresh process with cached bytecode. Returns the results and whether a job failed."""
     results: dict[str, Any] = {}
     broken = False
     with tempfile.TemporaryDirectory(prefix="bench-bytecode-") as cache:
@@ -68,7 +68,7 @@ def measure(names: list[str], share: float) -> tuple[dict[str, Any], bool]:
             done = subprocess.run(command, capture_output=True, text=True, env=env)
             if done.returncode:
                 broken = True
-                print(f"{name} broke:\n{done.stderr[-2000:]}", file=sys.stderr)
+                print(f"{name} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
             else:
                 results[name] = json.loads(done.stdout)
     return results, broken

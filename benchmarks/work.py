@@ -15,23 +15,23 @@ class Work:
         self.plan(steps=10)
 
     def plan(self, steps: int, delay: float = 0.0) -> None:
-        """Forget what was seen; turns have so many steps from now on, and each model call takes `delay` seconds."""
+        """Start anew: turns have `steps` steps from now on, and each model call takes `delay` seconds."""
         self.steps = steps
         self.delay = delay
         self.calls = 0
         self.total = 0
 
     def add(self, a: int, b: int) -> int:
-        """What the tool of every contender does."""
+        """The work of the tool, the same for every contender."""
         self.calls += 1
         self.total += a
         return a + b
 
     def verify(self, turns: int) -> None:
-        """Raise unless the tool ran as often, and with the arguments, that so many turns ask for."""
+        """Raise unless the tool ran as often as this many turns call it, with the right arguments."""
         expected = turns * (self.steps - 1), turns * self.steps * (self.steps - 1) // 2
         if (self.calls, self.total) != expected:
-            raise RuntimeError(f"{self.calls} tool calls with a sum of {self.total}, expected were {expected}")
+            raise RuntimeError(f"got (calls, sum of a) = {(self.calls, self.total)} instead of {expected}")
 
 
 work = Work()
