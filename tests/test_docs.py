@@ -1,4 +1,4 @@
-"""The documentation says what the code says: the quoted loop, the generated pages, the links."""
+"""The documentation says what the code says: the quoted loop, the tour, the generated pages, the links."""
 
 import importlib.util
 import inspect
@@ -37,6 +37,14 @@ def test_the_design_page_quotes_the_loop_whole():
     )
     assert quoted is not None
     assert quoted[1] == inspect.getsource(drive)
+
+
+def test_the_design_page_has_one_paragraph_for_every_file_of_the_kernel_and_of_the_hooks():
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\*\*`(\w+\.py)`\*\* ", page, re.M)
+    folders = [PROJECT / "src" / "windlass" / name for name in ("_kernel", "_hooks")]
+    files = [path.name for folder in folders for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert sorted(described) == sorted(files)
 
 
 def test_the_guide_to_an_own_model_is_short_and_so_is_the_whole_adapter():
