@@ -21,11 +21,14 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run.
 
+    `asked` are the gates whose verdict counts, the costly ones last. `alike` says that the hooks which may change the
+    payload are plain async functions that see the same `view` of it.
     `judges` says that there are gates, shadows included; `speaks` that somebody's verdict counts; `waits` that a hook
     may take more than a moment.
     """
 
     __slots__ = (
+        "alike",
         "asked",
         "changing",
         "costly",
@@ -38,6 +41,7 @@ class Point:
         "says",
         "shadows",
         "speaks",
+        "view",
         "waits",
     )
 
@@ -50,6 +54,10 @@ class Point:
         self.gates = tuple([hook for hook in gates if not hook.shadow and not hook.costly])
         self.costly = tuple([hook for hook in gates if hook.costly and not hook.shadow])
         self.asked = (*self.gates, *self.costly)
+        views = {hook.view for hook in self.changing}
+        plain = all(hook.plain and hook.is_async and hook.matches is None for hook in self.changing)
+        self.alike = plain and len(views) == 1
+        self.view = views.pop() if self.alike else None
         self.shadows = tuple([hook for hook in gates if hook.shadow])
         self.says = bool(says)
         self.judges = bool(gates)

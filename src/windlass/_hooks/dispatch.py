@@ -194,21 +194,20 @@ class Passage(Struct, gc=False):
     async def rewrite(self) -> Any:
         """The event with its final payload. A hook that fails fails the action."""
         self.heard = True
-        site = self.site
-        monotonic = site.monotonic
-        for hook in self.point.changing:
+        point, event, site = self.point, self.event, self.site
+        monotonic, view, alike = site.monotonic, point.view, point.alike
+        given = event if view is None else view(getattr(event, event.payload))
+        for hook in point.changing:
             began = monotonic()
             try:
-                if hook.matches is not None and not hook.matches(self.event.call):
+                if alike:
+                    answer = await hook.fn(given)
+                elif hook.matches is not None and not hook.matches(self.event.call):
                     continue
-                if hook.inline:
+                elif hook.inline:
                     answer = call_inline(hook, self.event, site)
                     if answer is not None and inspect.isawaitable(answer):
                         answer = await answer
-                elif hook.plain:
-                    view = hook.view
-                    event = self.event
-                    answer = await hook.fn(event if view is None else view(getattr(event, event.payload)))
                 else:
                     answer = await call(hook, self.event, site, self.about)
             except asyncio.CancelledError as error:
@@ -217,9 +216,10 @@ class Passage(Struct, gc=False):
                 raise unasked(hook) from error
             except Exception as error:
                 self.took = round(monotonic() - began, 6)
-                raise failing(hook, self.point, error) from error
+                raise failing(hook, point, error) from error
             if answer is not None:
                 self._answered(hook, answer, monotonic() - began)
+                alike = False  # the next hooks see another payload
         return self.event
 
     def _answered(self, hook: Hook, answer: Any, took: float) -> None:

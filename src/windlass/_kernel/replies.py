@@ -105,9 +105,11 @@ class Replies:
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that replaces it, or neither: the turn waits or is over."""
         journal, site = self._journal, self._site
-        passage = site.passage(point, ModelCalling(request, site.turn), self._about("request"))
+        passage = Passage(point, ModelCalling(request, site.turn), site, self._about("request"))
         if point.changing:
             request = (await passage.rewrite()).request
+        if not point.judges and not passage.said and not self._questions.resumed:
+            return request, None
         verdict = await self._questions.decide(passage, lambda: request_digest(request))
         if verdict is None:
             return request, None
@@ -155,7 +157,7 @@ class Replies:
 
     def _passage_of(self, point: Point, reply: ModelReply) -> Passage:
         """The way of a reply through its hooks. Their verdict counts when the reply is in the log."""
-        return self._site.passage(point, ModelReplying(reply, self._site.turn), self._about("reply"))
+        return Passage(point, ModelReplying(reply, self._site.turn), self._site, self._about("reply"))
 
     async def judge(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
