@@ -235,7 +235,8 @@ class ModelCalls:
         return given
 
     async def _innermost(self, request: ModelRequest) -> ModelReply:
-        self._cancellation.check()
+        if (task := self._cancellation.task) is not None and task.cancelling():
+            self._cancellation.check()
         self.number += 1
         self.fingerprint = ""
         if request is not self.judged:

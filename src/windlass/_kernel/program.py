@@ -23,7 +23,6 @@ from windlass.masking import Mask
 from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.stores import MemoryStore
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -126,7 +125,7 @@ class Program:
         self.handlers = handlers
         self.store = store
         self.durable = store.durable
-        self.append_now = store.append_now if type(store) is MemoryStore else None
+        self.append_now = getattr(store, "append_now", None) if "append_now" in vars(type(store)) else None
         self.clock = clock
         self.now = clock.now
         self.monotonic = clock.monotonic

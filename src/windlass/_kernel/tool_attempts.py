@@ -231,8 +231,9 @@ class ToolAttempts:
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
-        self._cancellation.check()
-        passable(ToolCall, call)
+        self.check_cancelled()
+        if type(call) is not ToolCall:
+            passable(ToolCall, call)
         attempts = self._attempts.get(call.id)
         if attempts is None:
             raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
