@@ -28,15 +28,12 @@ class Prepared(Struct, frozen=True, gc=False):
     values: tuple[Any, ...] | None = None
 
 
-class Arguments:
+class Arguments(Struct, eq=False):
     """Reads the arguments of a session's calls."""
 
-    __slots__ = ("_fold", "_mask", "_tools")
-
-    def __init__(self, tools: Mapping[str, Tool[..., Any]], fold: Fold, mask: Masks | None) -> None:
-        self._tools = tools
-        self._fold = fold
-        self._mask = mask
+    _tools: Mapping[str, Tool[..., Any]]
+    _fold: Fold
+    _mask: Masks | None
 
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of this name, unless a hook took it out when the session started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.checking import check_reason
@@ -15,22 +16,18 @@ from windlass.records import CancelRequested
 from .journal import Journal
 
 
-class Cancellation:
+class Cancellation(Struct, eq=False):
     """Cancels one pass, once. `stop` is the outcome that was asked for."""
 
-    __slots__ = (
-        "_below", "_cancelled", "_cancels", "_ended", "_journal", "_requested", "_timers", "stop", "task",
-    )  # fmt: skip
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._cancels = 0
-        self._cancelled: asyncio.Task[Any] | None = None
-        self._requested = self._ended = False
-        self._timers: tuple[asyncio.Task[None], ...] = ()
-        self.task: asyncio.Task[Any] | None = None
-        self.stop: Stopped | Cancelled | None = None
-        self._below: list[Cancellation] = []
+    _journal: Journal
+    _cancels: int = 0
+    _cancelled: asyncio.Task[Any] | None = None
+    _requested: bool = False
+    _ended: bool = False
+    _timers: tuple[asyncio.Task[None], ...] = ()
+    task: asyncio.Task[Any] | None = None
+    stop: Stopped | Cancelled | None = None
+    _below: list[Cancellation] = []
 
     @property
     def session(self) -> str:

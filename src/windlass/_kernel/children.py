@@ -64,31 +64,20 @@ class Parent(Struct, frozen=True):
     stopping: Point | None = None
 
 
-class Children:
+class Children(Struct, eq=False):
     """The agents that work on the calls of a pass."""
 
-    __slots__ = (
-        "_cancellation", "_drive", "_injections", "_journal", "_limits", "_make", "_questions", "_site",
-    )  # fmt: skip
+    _site: Site
+    _questions: Questions
+    _injections: Injections
+    _limits: Limits
+    _cancellation: Cancellation
+    _make: MakesChild
+    _drive: Drives
 
-    def __init__(
-        self,
-        site: Site,
-        questions: Questions,
-        injections: Injections,
-        limits: Limits,
-        cancellation: Cancellation,
-        make: MakesChild,
-        drive: Drives,
-    ) -> None:
-        self._site = site
-        self._journal = site.journal
-        self._questions = questions
-        self._injections = injections
-        self._limits = limits
-        self._cancellation = cancellation
-        self._make = make
-        self._drive = drive
+    @property
+    def _journal(self) -> Journal:
+        return self._site.journal
 
     async def hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int) -> ToolResult:
         """Hand a task to a child and wait for its result. A child that was started before goes on where it stood.

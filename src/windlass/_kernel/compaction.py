@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from msgspec import Struct
+
 from windlass.checking import checked_history, read_back
 from windlass.context.assembly import instructions
 from windlass.context.budget import Meter
@@ -32,22 +34,19 @@ RELIEF = 0.5
 """Once this part of a request that was too large is left, no further strategy is asked."""
 
 
-class Compaction:
+class Compaction(Struct, eq=False):
     """Compacts what models are shown of a session.
 
     `_asked_at` has the size of the context when a strategy last gained nothing; `_relieved_step` is the step whose
     request was too large and was compacted for that.
     """
 
-    __slots__ = ("_asked_at", "_journal", "_questions", "_relieved_step", "_site", "meter")
-
-    def __init__(self, journal: Journal, site: Site, questions: Questions, meter: Meter | None) -> None:
-        self._journal = journal
-        self._site = site
-        self._questions = questions
-        self.meter = meter
-        self._asked_at: dict[str, int] = {}
-        self._relieved_step = 0
+    _journal: Journal
+    _site: Site
+    _questions: Questions
+    meter: Meter | None
+    _asked_at: dict[str, int] = {}
+    _relieved_step: int = 0
 
     async def run(self) -> None:
         """Ask every strategy once, in their order."""

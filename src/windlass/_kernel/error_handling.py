@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from windlass._hooks.compiled import Point
 from windlass.criteria import RetryLimit
 from windlass.decisions import Again, Fail, Halt, Ignore
 from windlass.errors import HookError, SessionError
@@ -42,22 +43,22 @@ class FailedCall(Struct, frozen=True):
     attempt: int
 
 
-class Failures:
+class Failures(Struct, eq=False):
     """What failed in one pass and how that is handled.
 
     `latest` is the error that the turn ends with, if it does. Errors of tools are handled where they happen; what was
     decided there is kept until the error reaches the loop.
     """
 
-    __slots__ = ("_failed_call", "_handled", "_journal", "_point", "_site", "latest")
+    _journal: Journal
+    _site: Site
+    _failed_call: FailedCall | None = None
+    _handled: tuple[tuple[Exception, Handling, ErrorValue], ...] = ()
+    latest: BaseException | None = None
+    _point: Point | None = None
 
-    def __init__(self, journal: Journal, site: Site) -> None:
-        self._journal = journal
-        self._site = site
-        self._point = site.hooks.at(Erring)
-        self._failed_call: FailedCall | None = None
-        self._handled: tuple[tuple[Exception, Handling, ErrorValue], ...] = ()
-        self.latest: BaseException | None = None
+    def __post_init__(self) -> None:
+        self._point = self._site.hooks.at(Erring)
 
     def note(self, error: BaseException | None) -> None:
         """The error that the turn ends with, or None if it goes on."""
@@ -157,15 +158,12 @@ class Failures:
                 return otherwise
 
 
-class DefaultErrorHandler:
+class DefaultErrorHandler(Struct, eq=False):
     """Turns an error into retry (the step is entered again), ignore, or the end of the turn."""
 
-    __slots__ = ("_failures", "_journal", "_step_end")
-
-    def __init__(self, journal: Journal, failures: Failures, step_end: StepEnd) -> None:
-        self._journal = journal
-        self._failures = failures
-        self._step_end = step_end
+    _journal: Journal
+    _failures: Failures
+    _step_end: StepEnd
 
     async def handle(self, error: Exception, fold: Fold) -> None:
         journal, failures = self._journal, self._failures

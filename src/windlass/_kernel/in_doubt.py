@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from typing import Any
 
+from msgspec import Struct
+
 from windlass.decisions import Approve, Respond
 from windlass.errors import ToolError
 from windlass.messages import ToolCall, ToolResult, text_result
@@ -21,15 +23,12 @@ UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have 
 _ANSWERS = ("approve", "reject", "respond")
 
 
-class CallsInDoubt:
+class CallsInDoubt(Struct, eq=False):
     """Decides what becomes of calls in doubt: run again, told to the model, asked of a person, or undone."""
 
-    __slots__ = ("_journal", "_questions", "_results")
-
-    def __init__(self, journal: Journal, questions: Questions, results: ToolResults) -> None:
-        self._journal = journal
-        self._questions = questions
-        self._results = results
+    _journal: Journal
+    _questions: Questions
+    _results: ToolResults
 
     def _rule(self, state: CallFold) -> DoubtRule | None:
         """The rule for a call in doubt; None if it is not in doubt. A call whose tool is gone can only be told of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from windlass._hooks.readers import SKIPPED
 from windlass.approvals import answer_of, check_answer
@@ -19,14 +20,11 @@ from .journal import Journal
 from .transcript import Transcript
 
 
-class Inbox:
+class Inbox(Struct, eq=False):
     """The inbox of a session, during one pass."""
 
-    __slots__ = ("_journal", "_transcript")
-
-    def __init__(self, journal: Journal, transcript: Transcript) -> None:
-        self._journal = journal
-        self._transcript = transcript
+    _journal: Journal
+    _transcript: Transcript
 
     async def take(self) -> bool:
         """Move entries into the log: steering becomes a message, a cancel ends the turn that it was meant for.

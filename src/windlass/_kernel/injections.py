@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from windlass._hooks.dispatch import Passage
 from windlass.events import StepEnding, StepStarting, ToolCalling, ToolReturning, TurnStarting
 from windlass.messages import Message, ToolCall, ToolCallPart, ToolResult, ToolResultPart
@@ -119,16 +121,12 @@ def is_for_child(item: Injected, session: str) -> bool:
     return item.event == "Delegating" and not item.about.startswith(f"{session}/t")
 
 
-class Injections:
+class Injections(Struct, eq=False):
     """Asks hooks for what they inject and brings it into the state."""
 
-    __slots__ = ("_journal", "_ledger", "_site", "transcript")
-
-    def __init__(self, journal: Journal, site: Site, transcript: Transcript) -> None:
-        self._journal = journal
-        self._site = site
-        self._ledger = site.injected
-        self.transcript = transcript
+    _journal: Journal
+    _site: Site
+    transcript: Transcript
 
     async def inject(self, passage: Passage, about: str) -> None:
         """What hooks inject here: transient parts are recorded for their turn or step, durable ones become messages."""
@@ -155,12 +153,12 @@ class Injections:
         if item.record or item.durable:
             self._journal.record(item)
         else:
-            self._ledger.add_unlogged(item)
+            self._site.injected.add_unlogged(item)
             self._journal.record(item.replace(parts=()))
 
     def add_unlogged(self, item: Injected) -> None:
         """Parts that stay out of the log, where it says so already."""
-        self._ledger.add_unlogged(item)
+        self._site.injected.add_unlogged(item)
 
     # ------------------------------------------------------------ on resume
 
@@ -174,11 +172,11 @@ class Injections:
         }
         if unlogged:
             again = await passage.inject(about, only=lambda hook: hook.name in unlogged)
-            self._ledger.add_unlogged(*[item for item in again if not item.durable])
+            self._site.injected.add_unlogged(*[item for item in again if not item.durable])
 
     async def inject_for_child(self, passage: Passage, about: str) -> None:
         """Ask hooks once more whose parts for a child are not in the log, unless that was done."""
-        if not any(item.about == about for item in self._ledger.unlogged):
+        if not any(item.about == about for item in self._site.injected.unlogged):
             await self.inject_again(passage, about)
 
     async def inject_unlogged(self) -> None:

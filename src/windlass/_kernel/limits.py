@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.criteria import CostLimit, Effect, Limit, TokenLimit, name_of
@@ -16,28 +17,27 @@ from .journal import Journal
 _NOTHING = Usage(requests=0)
 
 
-class Limits:
+class Limits(Struct, eq=False):
     """The limits of one pass. Each knows the pass above it and those at work below it.
 
     `started` says how a child was started; its share of its parent's budget is a limit of its own. `hit` is the limit
     that ended the turn before an effect.
     """
 
-    __slots__ = ("_below", "_journal", "_parent", "_program", "_share", "_standing", "hit", "started")
+    _journal: Journal
+    _parent: Limits | None = None
+    started: Delegated | None = None
+    _below: tuple[Limits, ...] = ()
+    _standing: Usage | None = None
+    hit: Stopped | None = None
+    _share: tuple[Limit, ...] = ()
 
-    def __init__(self, journal: Journal, parent: Limits | None = None, started: Delegated | None = None) -> None:
-        self._journal = journal
-        self._program = journal.program
-        self._parent = parent
-        self._below: tuple[Limits, ...] = ()
-        self._share = () if started is None else _share_of(started)
-        self._standing: Usage | None = None
-        self.started = started
-        self.hit: Stopped | None = None
+    def __post_init__(self) -> None:
+        self._share = () if self.started is None else _share_of(self.started)
 
     def exist(self, effect: Effect) -> bool:
         """Whether there are limits to check before an effect."""
-        return self._parent is not None or bool(self._program.limits_before[effect])
+        return self._parent is not None or bool(self._journal.program.limits_before[effect])
 
     def stop_before(self, effect: Effect) -> Stopped | None:
         """The limit that forbids an effect now, of this agent or of one above it. Then the turn is concluded."""
@@ -67,8 +67,8 @@ class Limits:
 
     def _before(self, effect: Effect, *, below: bool) -> list[tuple[str, Limit]]:
         """The limits of this level that hold before an effect, with their names."""
-        of = f" of agent {self._program.name!r}"
-        own = [limit for limit in self._program.limits_before[effect] if limit.holds_below or not below]
+        of = f" of agent {self._journal.program.name!r}"
+        own = [limit for limit in self._journal.program.limits_before[effect] if limit.holds_below or not below]
         shares = [limit for limit in self._share if effect in limit.holds_before]
         named = [(name_of(limit) + (of if below else ""), limit) for limit in own]
         return [*named, *[(f"the share{of}", limit) for limit in shares]]
@@ -117,7 +117,7 @@ class Limits:
         money: list[float] = []
         for level in self._levels():
             usage = level.spent()
-            for limit in (*level._program.limits, *level._share):
+            for limit in (*level._journal.program.limits, *level._share):
                 if isinstance(limit, TokenLimit):
                     tokens.append(max(limit.tokens - usage.total, 0))
                 elif isinstance(limit, CostLimit):

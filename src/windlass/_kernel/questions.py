@@ -49,20 +49,20 @@ class Judged(Struct, frozen=True):
         return tuple(sorted(asks_of(self.new)))
 
 
-class Questions:
+class Questions(Struct, eq=False):
     """The verdicts of one pass that a person may have to answer, and the questions that are open.
 
     `prior` are the verdicts that the log had when the pass began; each is served once. `_known` are the hooks of the
     agent that wrote the log, if it was another one.
     """
 
-    __slots__ = ("_journal", "_known", "_prior", "resumed")
+    _journal: Journal
+    resumed: bool
+    _known: set[tuple[str, str, str]] | None = None
+    _prior: tuple[HookDecided, ...] = ()
 
-    def __init__(self, journal: Journal, *, resumed: bool) -> None:
-        self._journal = journal
-        self.resumed = resumed
-        self._prior = prior_verdicts(journal.fold) if resumed else ()
-        self._known: set[tuple[str, str, str]] | None = None
+    def __post_init__(self) -> None:
+        self._prior = prior_verdicts(self._journal.fold) if self.resumed else ()
 
     # ------------------------------------------------------------ verdicts
 

@@ -122,7 +122,7 @@ class Segment:
         self.limits = Limits(
             journal, None if parent is None else parent.limits, None if parent is None else parent.started
         )
-        side_calls = SideCalls(journal, self.limits, hooks, resumed=entry.resumed)
+        side_calls = SideCalls(journal, self.limits, hooks, entry.resumed)
         self.site = Site(hooks, journal, self.cancellation, side_calls, entry.scope)
         self.questions = Questions(journal, resumed=entry.resumed)
         transcript = Transcript(journal, self.site, self.questions)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 
 from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage, Site
@@ -41,17 +42,14 @@ DEEPEST = 3
 _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 
 
-class SideCalls:
+class SideCalls(Struct, eq=False):
     """The side calls of one pass, each counted among equal ones."""
 
-    __slots__ = ("_counts", "_journal", "_limits", "_resumed", "hooks")
-
-    def __init__(self, journal: Journal, limits: Limits, hooks: CompiledHooks, *, resumed: bool) -> None:
-        self._journal = journal
-        self._limits = limits
-        self._resumed = resumed
-        self._counts: dict[str, int] = {}
-        self.hooks = hooks
+    _journal: Journal
+    _limits: Limits
+    hooks: CompiledHooks
+    _resumed: bool
+    _counts: dict[str, int] = {}
 
     async def ask(self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
         """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""

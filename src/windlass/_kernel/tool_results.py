@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
+
+from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import failed_hook
 from windlass.decisions import Deny
 from windlass.errors import HookError
@@ -23,17 +26,17 @@ CLOSED = "/closed"
 _WITHHELD = "withheld: hooks on ToolReturning look at the results of this tool, but have not seen this text"
 
 
-class ToolResults:
+class ToolResults(Struct, eq=False):
     """Brings results past their hooks into the log. `unreturned` are results that no hook has let pass yet, by call."""
 
-    __slots__ = ("_injections", "_journal", "_point", "_site", "_unreturned")
+    _journal: Journal
+    _site: Site
+    _injections: Injections
+    _unreturned: dict[str, ToolResult] = {}
+    _point: Point | None = None
 
-    def __init__(self, journal: Journal, site: Site, injections: Injections) -> None:
-        self._journal = journal
-        self._site = site
-        self._injections = injections
-        self._point = site.hooks.at(ToolReturning)
-        self._unreturned: dict[str, ToolResult] = {}
+    def __post_init__(self) -> None:
+        self._point = self._site.hooks.at(ToolReturning)
 
     @property
     def reviewed(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from msgspec import Struct
+
 from windlass._hooks.dispatch import failed_hook
 from windlass.checking import read_back
 from windlass.decisions import Deny, Halt
@@ -20,16 +22,16 @@ from .questions import Questions
 from .site import Site
 
 
-class Transcript:
+class Transcript(Struct, eq=False):
     """Lets messages into the transcript, or keeps them out."""
 
-    __slots__ = ("_questions", "_site", "guarded", "journal")
+    journal: Journal
+    _site: Site
+    _questions: Questions
+    guarded: bool = False
 
-    def __init__(self, journal: Journal, site: Site, questions: Questions) -> None:
-        self.journal = journal
-        self._site = site
-        self._questions = questions
-        self.guarded = site.hooks.at(MessageAdding) is not None
+    def __post_init__(self) -> None:
+        self.guarded = self._site.hooks.at(MessageAdding) is not None
 
     async def admit(self, message: Any, about: str) -> Any:
         """The message as it may enter, or the `Deny` or `Halt` that keeps it out. A Halt concludes the turn."""

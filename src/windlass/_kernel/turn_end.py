@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from msgspec import Struct
+
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import failed_hook
 from windlass.decisions import Answer, Deny
@@ -20,6 +22,7 @@ from .cancellation import Cancellation
 from .compaction import prepare_compaction
 from .entry import Entry
 from .error_handling import Failures
+from .journal import Journal
 from .questions import WAITING, Questions
 from .shields import shielded
 from .site import Site
@@ -28,35 +31,25 @@ from .transcript import Transcript
 from .turn_start import TurnStart
 
 
-class TurnEnd:
+class TurnEnd(Struct, eq=False):
     """Ends turns."""
 
-    __slots__ = (
-        "_cancellation", "_entry", "_failures", "_journal", "_point", "_questions", "_site", "_start", "_step_end",
-        "_transcript",
-    )  # fmt: skip
+    _site: Site
+    _entry: Entry
+    _questions: Questions
+    _transcript: Transcript
+    _step_end: StepEnd
+    _failures: Failures
+    _cancellation: Cancellation
+    _start: TurnStart
+    _point: Point | None = None
 
-    def __init__(
-        self,
-        site: Site,
-        entry: Entry,
-        questions: Questions,
-        transcript: Transcript,
-        step_end: StepEnd,
-        failures: Failures,
-        cancellation: Cancellation,
-        start: TurnStart,
-    ) -> None:
-        self._site = site
-        self._journal = site.journal
-        self._entry = entry
-        self._questions = questions
-        self._transcript = transcript
-        self._step_end = step_end
-        self._failures = failures
-        self._cancellation = cancellation
-        self._start = start
-        self._point = site.hooks.at(TurnEnding)
+    def __post_init__(self) -> None:
+        self._point = self._site.hooks.at(TurnEnding)
+
+    @property
+    def _journal(self) -> Journal:
+        return self._site.journal
 
     async def finish(self) -> State:
         """End a turn that is concluded; one that is suspended stays so."""

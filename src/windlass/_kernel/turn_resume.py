@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from windlass.approvals import checked_answers, stale
 from windlass.decisions import Allow, Ask, Halt, Reject
@@ -18,6 +19,7 @@ from .drift import differences
 from .entry import Entry
 from .inbox import Inbox
 from .injections import Injections
+from .journal import Journal
 from .questions import WAITING, Questions, asks_of
 from .site import Site
 from .step import has_begun
@@ -25,33 +27,21 @@ from .step_end import StepEnd
 from .turn_start import TurnStart
 
 
-class TurnResume:
+class TurnResume(Struct, eq=False):
     """Resumes turns. `delivered` are the answers for a child that its parent's log has; None if it takes its own."""
 
-    __slots__ = (
-        "_delivered", "_entry", "_inbox", "_injections", "_journal", "_questions", "_site", "_start", "_step_end",
-    )  # fmt: skip
+    _site: Site
+    _entry: Entry
+    _questions: Questions
+    _injections: Injections
+    _inbox: Inbox
+    _step_end: StepEnd
+    _start: TurnStart
+    _delivered: tuple[Answered, ...] | None
 
-    def __init__(
-        self,
-        site: Site,
-        entry: Entry,
-        questions: Questions,
-        injections: Injections,
-        inbox: Inbox,
-        step_end: StepEnd,
-        start: TurnStart,
-        delivered: tuple[Answered, ...] | None,
-    ) -> None:
-        self._site = site
-        self._journal = site.journal
-        self._entry = entry
-        self._questions = questions
-        self._injections = injections
-        self._inbox = inbox
-        self._step_end = step_end
-        self._start = start
-        self._delivered = delivered
+    @property
+    def _journal(self) -> Journal:
+        return self._site.journal
 
     async def resume(self) -> bool:
         """Go on with a turn. Whether its last step has ended and is to be voted on, unless the log has the vote."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
@@ -20,33 +21,29 @@ from windlass.turns import Writes
 from .cancellation import Cancellation
 from .entry import Entry
 from .injections import Injections
+from .journal import Journal
 from .opening import withheld
 from .questions import WAITING, Questions
 from .site import Site
 
 
-class TurnStart:
+class TurnStart(Struct, eq=False):
     """Opens sessions and turns. `parent` is the session of the agent above, if there is one."""
 
-    __slots__ = ("_cancellation", "_entry", "_injections", "_journal", "_judged", "_parent", "_questions", "_site")
+    _site: Site
+    _entry: Entry
+    _questions: Questions
+    _injections: Injections
+    _cancellation: Cancellation
+    _parent: str = ""
+    _judged: bool = False
 
-    def __init__(
-        self,
-        site: Site,
-        entry: Entry,
-        questions: Questions,
-        injections: Injections,
-        cancellation: Cancellation,
-        parent: str = "",
-    ) -> None:
-        self._site = site
-        self._journal = site.journal
-        self._entry = entry
-        self._questions = questions
-        self._injections = injections
-        self._cancellation = cancellation
-        self._parent = parent
-        self._judged = any(site.hooks.at(event) for event in (SessionStarting, TurnStarting, MessageAdding))
+    def __post_init__(self) -> None:
+        self._judged = any(self._site.hooks.at(event) for event in (SessionStarting, TurnStarting, MessageAdding))
+
+    @property
+    def _journal(self) -> Journal:
+        return self._site.journal
 
     async def open(self, message: Message) -> None:
         """Open the session, if it is not open, and the turn."""

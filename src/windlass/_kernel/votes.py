@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -40,16 +40,18 @@ _CONTINUING_VOTES = (Vote.REQUEST, Vote.ALLOW)
 _SUCCESS = Completed()
 
 
-class Evaluator:
+class Evaluator(Struct, eq=False):
     """Collects the votes and records the strictest, with the reasons of those that cast it."""
 
-    __slots__ = ("_criteria", "_journal", "_only_tools_count", "_point", "_site")
+    _journal: Journal
+    _site: Site
+    _criteria: Sequence[tuple[str, Criterion]] = ()
+    _point: Point | None = None
+    _only_tools_count: bool = False
 
-    def __init__(self, journal: Journal, site: Site) -> None:
-        self._journal = journal
-        self._site = site
-        self._criteria = journal.program.named_criteria
-        self._point = site.hooks.at(Continuing)
+    def __post_init__(self) -> None:
+        self._criteria = self._journal.program.named_criteria
+        self._point = self._site.hooks.at(Continuing)
         criteria = [criterion for _, criterion in self._criteria]
         self._only_tools_count = criteria == [tools_ran] and self._point is None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from windlass.errors import SlotConflict
 from windlass.records import MessageHeld, SlotSet
 from windlass.slots import Slot
@@ -12,14 +14,11 @@ from windlass.turns import Writes
 from .journal import Journal
 
 
-class WriteBuffer:
+class WriteBuffer(Struct, eq=False):
     """Turns what hooks and tools wrote into records. While calls run in parallel, two writers of a slot conflict."""
 
-    __slots__ = ("_journal", "_writers")
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._writers: dict[str, str] | None = None
+    _journal: Journal
+    _writers: dict[str, str] | None = None
 
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Record what a hook or tool wrote; `stage` is where a hook wrote it."""
