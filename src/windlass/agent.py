@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
@@ -41,6 +41,7 @@ from ._options import (
     optional,
     whole,
 )
+from ._threads import threads
 from .approvals import resolve
 from .checking import check_reason, said_message
 from .context.assembly import prompt_of
@@ -757,9 +758,7 @@ def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="windlass-run-sync")
-    thread.start()
-    thread.join()
+    threads().start(partial(copy_context().run, work), "windlass-run-sync", daemon=None).join()
     if errors:
         raise errors[0]
     return results[0]

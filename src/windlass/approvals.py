@@ -8,11 +8,13 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
 from ._text import printable
+from ._threads import run_alone
 from .checking import checked_resolution
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
 from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
@@ -212,7 +214,7 @@ async def at_the_terminal(asked: Asked) -> AnyResolution | None:
     """An approver that asks the person at this process's terminal. An empty line leaves the question open."""
     call = "" if asked.call is None else f"\n  {printable(f'{asked.call.name} {asked.call.json}')}"
     prompt = f"\n{printable(asked.question)}{call}\n{' / '.join(asked.allow)}: "
-    word, _, rest = (await asyncio.to_thread(input, prompt)).strip().partition(" ")
+    word, _, rest = (await run_alone(partial(input, prompt), "windlass-terminal")).strip().partition(" ")
     if not word:
         return None
     kind = next((kind for kind in asked.allow if kind.startswith(word.lower())), None)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from windlass._threads import threads
 from windlass.errors import HookError, HookTimeout
 from windlass.outcomes import error_value
 from windlass.records import Fact, HookFailed
@@ -20,7 +21,7 @@ from windlass.turns import Turn
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
-from .threads import THREADS, Crew, stray
+from .threads import Crew, stray
 
 log = logging.getLogger("windlass")
 
@@ -164,7 +165,7 @@ class _ThreadLane:
             if self.running:
                 return
             self.awake = self.running = True
-        THREADS.start(self._work)
+        threads().lend(self._work)
 
     def _work(self) -> None:
         queue = self.queue

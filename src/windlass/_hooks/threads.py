@@ -1,59 +1,19 @@
-"""Threads for plain observers, in which one that hangs is nobody else's trouble."""
+"""Calls of plain observers in threads, in which an observer that hangs does not hold up the others."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from queue import SimpleQueue
 from typing import Any
 
+from windlass._threads import threads
 from windlass.errors import HookError
 
 CREW = 8
 """How many threads one awaited or durable observer may hold at a time, over all sessions."""
-
-_IDLE = 32
-"""How many threads wait for work; more than that end when they are done."""
-
-
-class _Threads:
-    """Threads for plain observers: as many as are busy at once, so that one that blocks holds up none of the others.
-
-    They are daemons: one that blocks for ever does not keep the process from exiting.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """A forked process does not have the threads."""
-        self._lock = threading.Lock()
-        self._idle: list[SimpleQueue[Callable[[], None]]] = []
-
-    def start(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            jobs = self._idle.pop() if self._idle else None
-        if jobs is None:
-            jobs = SimpleQueue()
-            threading.Thread(target=self._work, args=(jobs,), name="windlass-observer", daemon=True).start()
-        jobs.put(work)
-
-    def _work(self, jobs: SimpleQueue[Callable[[], None]]) -> None:
-        while True:
-            jobs.get()()
-            with self._lock:
-                if len(self._idle) >= _IDLE:
-                    return
-                self._idle.append(jobs)
-
-
-THREADS = _Threads()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=THREADS.forget)
 
 
 class Crew:
@@ -76,7 +36,7 @@ class Crew:
             if self._busy == CREW:
                 return future
             self._busy += 1
-        THREADS.start(self._work)
+        threads().lend(self._work)
         return future
 
     def _work(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from msgspec import Struct
 
+from windlass._threads import threads
 from windlass.checking import checked_request
 from windlass.decisions import Decision, Says
 from windlass.errors import HookError, IllegalAnswer, SlotConflict, WindlassError, name_raiser, text_of
@@ -340,7 +340,7 @@ class _Crossing:
 
     def start(self, value: Any, supplied: dict[str, Any]) -> asyncio.Future[Any]:
         run = partial(contextvars.copy_context().run, self.hook.fn, value, self.call_next, **supplied)
-        threading.Thread(target=self._work, args=(run,), name="windlass-wrap", daemon=True).start()
+        threads().start(partial(self._work, run), "windlass-wrap")
         return self.done
 
     def _work(self, run: Callable[[], Any]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
+from windlass._threads import run_alone, threads
 from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
@@ -147,7 +148,7 @@ class Program:
         self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
         self.kept = False
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
 
     def model_for(self, request: ModelRequest) -> Model:
         """The model that a request is for."""
@@ -179,14 +180,10 @@ class Program:
 
         name = f"windlass-{self.name}"
         if self in waiting:
-            alone = ThreadPoolExecutor(1, thread_name_prefix=name)
-            try:
-                return await asyncio.get_running_loop().run_in_executor(alone, run)
-            finally:
-                alone.shutdown(wait=False)
+            return await run_alone(run, name)
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.max_parallel, thread_name_prefix=name)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+            self._pool = threads().pool(self.max_parallel, name)
+        return await asyncio.wrap_future(self._pool.submit(run))
 
 
 _waiting: ContextVar[frozenset[Program]] = ContextVar("windlass_waiting", default=frozenset())

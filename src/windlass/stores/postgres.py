@@ -8,10 +8,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from windlass._threads import run_alone, threads
 from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
@@ -141,7 +142,7 @@ class PostgresStore:
         self._schema = psycopg.sql.Identifier(schema)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        self._workers: ThreadPoolExecutor | None = None
+        self._workers: Executor | None = None
         self._local = threading.local()
         self._connections: set[Connection] = set()
         self._ready = False
@@ -336,7 +337,7 @@ class PostgresStore:
         with self._lock:
             workers, self._closed = self._workers, True
         if workers is not None:
-            await asyncio.to_thread(workers.shutdown)
+            await run_alone(workers.shutdown, "windlass-postgres-close")
         while self._connections:
             self._connections.pop().close()
 
@@ -356,7 +357,7 @@ class PostgresStore:
             if self._closed:
                 raise StoreError(f"the store ({self._place}) is closed; make a new one")
             if self._workers is None:
-                self._workers = ThreadPoolExecutor(self.max_size, thread_name_prefix="windlass-postgres")
+                self._workers = threads().pool(self.max_size, "windlass-postgres")
             self._workers.submit(work).add_done_callback(lambda result: _deliver(loop, done, result))
         value: T = await done
         return value

@@ -8,12 +8,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from windlass._threads import Worker, run_alone, threads
 from windlass.errors import ConfigError, StoreError, WindlassError
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, decode, encode
@@ -142,9 +142,9 @@ class SQLiteStore:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._heads: OrderedDict[str, _Head] = OrderedDict()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._writer: threading.Thread | None = None
-        self._readers: ThreadPoolExecutor | None = None
+        self._writer: Worker[_Job] | None = None
+        self._db: sqlite3.Connection | None = None
+        self._readers: Executor | None = None
         self._pipelines: set[str] = set()
         self._local = threading.local()
         self._connections: set[sqlite3.Connection] = set()
@@ -163,7 +163,8 @@ class SQLiteStore:
 
     def _append_here(self, session: str, records: Sequence[Record], expected: int) -> bool | None:
         """Append on the caller's thread, if the disk is fast and no other write is pending. None: use the writer."""
-        if not self._jobs.empty() or not self._writing.acquire(blocking=False):
+        writer = self._writer
+        if (writer is not None and not writer.empty()) or not self._writing.acquire(blocking=False):
             return None
         db = self._here
         try:
@@ -391,10 +392,9 @@ class SQLiteStore:
             self._closed = True
             writer, readers = self._writer, self._readers
         if writer is not None:
-            self._jobs.put(None)
-            await asyncio.to_thread(writer.join)
+            await writer.close()
         if readers is not None:
-            await asyncio.to_thread(readers.shutdown)
+            await run_alone(readers.shutdown, "windlass-sqlite-close")
         with self._writing:  # another thread may be about to append without the writer
             while self._connections:
                 self._connections.pop().close()
@@ -405,9 +405,8 @@ class SQLiteStore:
         with self._lock:
             self._check_open()
             if self._writer is None:
-                self._writer = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
-                self._writer.start()
-            self._jobs.put(_Job(work, loop, done))
+                self._writer = threads().worker(self._handle, "windlass-sqlite")
+            self._writer.put(_Job(work, loop, done))
         value: T = await done
         return value
 
@@ -415,7 +414,7 @@ class SQLiteStore:
         with self._lock:
             self._check_open()
             if self._readers is None:
-                self._readers = ThreadPoolExecutor(2, thread_name_prefix="windlass-sqlite-read")
+                self._readers = threads().pool(2, "windlass-sqlite-read")
             readers = self._readers
         return await asyncio.wrap_future(readers.submit(self._query, query, values))
 
@@ -428,8 +427,8 @@ class SQLiteStore:
         INHERITED.append((self._connections, self._local))
         self._connections, self._local = set(), threading.local()
         self._writer = self._readers = None
-        self._lock, self._jobs, self._writing = threading.Lock(), SimpleQueue(), threading.Lock()
-        self._here = None
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._db = self._here = None
         self._heads.clear()
 
     def _query(self, query: str, values: tuple[Any, ...]) -> list[Any]:
@@ -443,29 +442,18 @@ class SQLiteStore:
             self._disconnect(db)
             raise self._error("read", error) from error
 
-    def _work(self) -> None:
-        """The writer thread: commits all waiting jobs together. After an error it reopens the file."""
-        db: sqlite3.Connection | None = None
-        jobs = self._jobs
-        running = True
-        while running:
-            batch = [jobs.get()]
-            while not jobs.empty():
-                batch.append(jobs.get())
-            running = None not in batch
-            if not (todo := [job for job in batch if job is not None]):
-                continue
-            try:
-                db = db or self._connect()
-            except Exception as error:
-                _deliver([(job, None, self._as_store_error("open", error)) for job in todo])
-            else:
-                results, sound = self._commit(db, todo)
-                if not sound:
-                    self._disconnect(db)
-                    db = None
-                _deliver(results)
-        self._disconnect(db)
+    def _handle(self, jobs: list[_Job]) -> None:
+        """On the writer thread: commit all waiting jobs together. After an error, reopen the file."""
+        try:
+            db = self._db = self._db or self._connect()
+        except Exception as error:
+            _deliver([(job, None, self._as_store_error("open", error)) for job in jobs])
+            return
+        results, sound = self._commit(db, jobs)
+        if not sound:
+            self._db = None
+            self._disconnect(db)
+        _deliver(results)
 
     def _commit(self, db: sqlite3.Connection, jobs: list[_Job]) -> tuple[list[_Result], bool]:
         """Commit all jobs in one transaction. If that fails, commit each in its own, so that only the culprit fails.
