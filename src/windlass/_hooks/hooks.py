@@ -87,9 +87,9 @@ class Hook:
 
     __slots__ = (
         "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
-        "group", "guards_models", "inherit", "inline", "is_async", "kind", "live", "matches", "name", "on_error",
-        "on_resume", "optional", "options", "parameters", "plain", "priority", "reserve", "shadow", "side_calls",
-        "thread", "timeout", "tool", "tries", "view", "wait", "wants",
+        "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live", "matches", "name",
+        "on_error", "on_resume", "optional", "options", "parameters", "plain", "priority", "queued", "reserve",
+        "shadow", "side_calls", "thread", "timeout", "tool", "tries", "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +135,8 @@ class Hook:
         self.wants: tuple[tuple[str, str], ...] = ()
         self.plain = False
         self.inline = False
+        self.queued = False
+        self.lane: Any = None
         inline = not self.is_async and not self.thread and (kind != "observe" or self.wait)
         if self.timeout is not None and inline:
             raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
@@ -222,6 +224,7 @@ class Hook:
         """The same hook for another set of hooks, in which it gets its own name and is bound anew."""
         made = copy(self)
         made.above = above
+        made.lane = None
         return made
 
     # ------------------------------------------------------------ what it wants to be given
@@ -254,6 +257,7 @@ class Hook:
         self.guards_models = self.band == "guard" and self.event is ModelCalling  # it may meet its own side calls
         self.plain = not wants and self.timeout is None and not self.thread and not self.guards_models
         self.inline = self.plain and not self.is_async
+        self.queued = self.kind == "observe" and self.inline and not self.wait
 
     # ------------------------------------------------------------ how it is shown
 

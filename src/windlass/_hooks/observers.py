@@ -261,16 +261,20 @@ class Observers:
 
     def queue(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
         """Queue a fact for an observer that nobody waits for."""
-        key = id(hook.fn)
         if hook.is_async:
+            key = id(hook.fn)
             if key not in backlog.lanes:
                 backlog.lanes[key] = _TaskLane(self)
             backlog.lanes[key].put(hook, fact, turn, backlog)
             return
-        lane = self._lanes.get(key)
+        self.lane(hook).put(hook, fact, turn, backlog)
+
+    def lane(self, hook: Hook) -> _ThreadLane:
+        """The queue of a plain observer, in this agent."""
+        lane = self._lanes.get(id(hook.fn))
         if lane is None:
-            lane = self._lanes.setdefault(key, _ThreadLane(self))
-        lane.put(hook, fact, turn, backlog)
+            lane = self._lanes.setdefault(id(hook.fn), _ThreadLane(self))
+        return lane
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something in a task of its own, which is remembered until it is done."""

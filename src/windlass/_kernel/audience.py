@@ -127,6 +127,11 @@ class Audience:
         """Queue a fact for observers; the state of the fact's moment is made for those that ask for the turn."""
         turn: Turn[Any] | None = None
         for hook in hooks:
+            if hook.queued:
+                if hook.lane is None:
+                    hook.lane = self._observers.lane(hook)
+                hook.lane.put(hook, fact, None, self.backlog)
+                continue
             if turn is None and hook.wants:
                 turn = Turn(cast(Host, Bystander(self.hooks, self._scope)), state=fold.glimpse())
             if hook.wait:

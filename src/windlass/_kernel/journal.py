@@ -27,7 +27,7 @@ from windlass.records import (
     TurnStarted,
     encode,
 )
-from windlass.states import Fold, State, microseconds
+from windlass.states import FOLDS, Fold, State, microseconds
 
 from .active_time import ActiveTime
 from .audience import Audience, SideTasks
@@ -331,8 +331,10 @@ def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Reco
     def add(record: Record) -> None:
         if mask is not None:
             record = mask(record)
-        fold.add(record)
-        if type(record) in kinds:
+        kind = type(record)
+        fold.pending.append(record)
+        FOLDS[kind](fold, record)
+        if kind in kinds:
             audience.tell(record)
 
     return add
