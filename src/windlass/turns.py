@@ -63,6 +63,10 @@ class Writes:
         self.slots: dict[str, tuple[Slot[Any], Any]] = {}
         self.messages: list[Message] = []
 
+    def close(self) -> None:
+        """They are recorded: a later write would be lost."""
+        self.kept = True
+
 
 class Turn(Generic[ScopeT]):
     """The turn as hooks and tools see it."""

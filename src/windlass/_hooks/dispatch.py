@@ -22,7 +22,7 @@ from windlass.turns import Asker, Host, Turn, Writes, askers
 
 from .compiled import Point
 from .hooks import Hook, legal_answers
-from .merging import rank_of, strictest
+from .merging import Answers, rank_of, strictest
 from .payloads import changes, coerced
 
 BLOCKED_AFTER = 0.05
@@ -75,7 +75,7 @@ async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write
             raise
         raise unasked(hook) from error
     if writes is not None:
-        writes.kept = True
+        writes.close()
         if writes.slots or writes.messages:
             site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
@@ -188,6 +188,14 @@ class Passage(Struct, gc=False):
     said: tuple[tuple[Hook, Says, Any], ...] = ()
     heard: bool = False
     took: float = 0.0
+
+    def begin_with(self, answers: Answers) -> None:
+        """Start from answers that the log has, or that count instead of those given."""
+        self.answers = tuple(answers)
+
+    def show(self, **payload: Any) -> None:
+        """Show another payload to the hooks from here on."""
+        self.event = replace(self.event, **payload)
 
     # ------------------------------------------------------------ rewrite
 

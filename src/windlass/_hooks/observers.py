@@ -274,6 +274,7 @@ class Observers:
         lane = self._lanes.get(id(hook.fn))
         if lane is None:
             lane = self._lanes.setdefault(id(hook.fn), _ThreadLane(self))
+        hook.lane = lane
         return lane
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

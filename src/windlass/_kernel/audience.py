@@ -128,9 +128,7 @@ class Audience:
         turn: Turn[Any] | None = None
         for hook in hooks:
             if hook.queued:
-                if hook.lane is None:
-                    hook.lane = self._observers.lane(hook)
-                hook.lane.put(hook, fact, None, self.backlog)
+                (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
                 continue
             if turn is None and hook.wants:
                 turn = Turn(cast(Host, Bystander(self.hooks, self._scope)), state=fold.glimpse())

@@ -92,7 +92,7 @@ class Questions(Struct, eq=False):
         held = prior.verdict if answered is None else after_answer(event, prior.answers, answered)
         settled = () if answered is None else settled_by(prior.answers)
         judged = await self.judge_again(passage, held, settled, self.asked_again(about))
-        passage.answers = (*prior.answers, *judged.new)
+        passage.begin_with((*prior.answers, *judged.new))
         if judged.new:
             name, answers, took = passage.point.name, passage.answers, passage.took
             self._journal.record(HookDecided(name, about, judged.verdict, answers, took=took))
@@ -118,11 +118,12 @@ class Questions(Struct, eq=False):
         Of a gate whose `Ask` was answered only a refusal still counts, or an `Ask` on other terms: a new question.
         """
         event = passage.point.event
-        passage.answers = before = () if rank_of(event, held) is None else (("recorded", held),)
+        before = () if rank_of(event, held) is None else (("recorded", held),)
+        passage.begin_with(before)
         await passage.judge(only)
         said = passage.answers[len(before) :]
         new = tuple([(name, decision) for name, decision in said if _counts(event, name, decision, settled)])
-        passage.answers = new
+        passage.begin_with(new)
         verdict = strictest(event, new)
         if verdict is None or (held is not None and _rank(event, verdict) >= _rank(event, held)):
             return Judged(held)

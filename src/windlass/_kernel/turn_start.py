@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
@@ -179,10 +178,10 @@ class TurnStart(Struct, eq=False):
         if passage is not None:
             message = (await passage.rewrite()).message
         if door is not None:
-            door.event = replace(door.event, message=message)
+            door.show(message=message)
             message = (await door.rewrite()).message
             if passage is not None:
-                passage.event = replace(passage.event, message=message)
+                passage.show(message=message)
         verdict, refusal = await self._judge(passage, door, message)
         if refusal is None:
             self._begin(message)

@@ -32,7 +32,7 @@ class WriteBuffer(Struct, eq=False):
             journal.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
             journal.record(MessageHeld(message, writes.by, stage))
-        writes.kept = True
+        writes.close()
 
     def in_parallel(self, on: bool) -> None:
         """Whether several calls run at once."""
