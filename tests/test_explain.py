@@ -46,8 +46,7 @@ from windlass import (
 from windlass._hooks.hooks import EFFECTS
 from windlass._text import WIDTH, shown
 from windlass.errors import CompiledError
-from windlass.events import EVENTS, Continuing, Erring
-from windlass.explaining import LIFECYCLE, STREAM
+from windlass.events import EVENTS, LIFECYCLE, Continuing, Erring
 from windlass.pipeline import DEFAULT
 from windlass.testing import ScriptedModel, says
 from windlass.testing.strategies import texts
@@ -149,7 +148,9 @@ def test_wraps_are_listed_outermost_first():
 
 
 def test_every_point_of_the_lifecycle_has_its_place():
-    assert {place for place in LIFECYCLE if place is not STREAM} == {*EVENTS, *EFFECTS}
+    wraps = {f"wrap({effect.__name__})" for effect in EFFECTS}
+    assert len(LIFECYCLE) == len(set(LIFECYCLE))
+    assert set(LIFECYCLE) == {*EVENTS, *wraps, "token stream"}
 
 
 def test_points_come_in_the_order_of_a_turn_and_the_others_are_named():

@@ -15,6 +15,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+import windlass.events
 from windlass import (
     Agent,
     Completed,
@@ -34,7 +35,7 @@ from windlass import (
 from windlass._hooks import dispatch
 from windlass.decisions import Vote
 from windlass.errors import RegistrationError
-from windlass.events import EVENTS, Event
+from windlass.events import EVENTS, LIFECYCLE, Event
 from windlass.messages import Message, ModelReply, TextPart, ThinkingPart
 from windlass.testing import ScriptedModel, calls, says
 
@@ -411,7 +412,7 @@ async def test_what_requests_share_cannot_be_changed_but_copied():
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
-def test_the_type_parameters_of_an_event_say_the_same_as_its_ranks_and_payload(event):
+def test_the_ranks_of_an_event_are_its_type_parameter_in_that_order(event):
     """Type checkers read the parameters, the kernel reads the class attributes."""
     [base] = [base for base in event.__orig_bases__ if base.__origin__ is Event]
     itself, decisions, payload = get_args(base)
@@ -419,5 +420,12 @@ def test_the_type_parameters_of_an_event_say_the_same_as_its_ranks_and_payload(e
     if decisions is Vote:
         assert event.ranks == tuple(Vote)
     else:
-        assert decisions == ForwardRef(" | ".join(rank.__name__ for rank in event.ranks))
+        assert event.ranks == get_args(decisions)
+        assert len(event.ranks) > 1
     assert (payload is type(None)) == (event.payload is None)
+
+
+def test_every_event_class_has_its_place_in_the_lifecycle():
+    defined = [kind for kind in vars(windlass.events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+    assert set(defined) - {Event} == set(EVENTS)
+    assert [place for place in LIFECYCLE if place in EVENTS] == list(EVENTS)

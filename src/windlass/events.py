@@ -7,7 +7,7 @@ gate and a person's rejection count as.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -44,7 +44,9 @@ Placement = Literal["prefix", "turn", "step", "result", "child"]
 
 
 class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
-    """A point of the lifecycle. `E` is the event itself, `D` what its gates may answer, `P` what a rewrite returns.
+    """A point of the lifecycle. `E` is the event itself, `P` what a rewrite returns.
+
+    `D` is a union of what its gates may answer, strictest first. Type checkers read it, and `ranks` is taken from it.
 
     - `payload`: the field a rewrite may replace, or None
     - `injects`: where injected parts go, or None if nothing can be injected here
@@ -63,6 +65,12 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
     answers: ClassVar[tuple[str, ...]] = ("approve", "reject", "respond")
     on_tools: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            _, decisions, _ = get_args(base)
+            cls.ranks = tuple(Vote) if decisions is Vote else get_args(decisions) or (decisions,)
+
 
 class Setup(Value, frozen=True):
     """What a session starts with: the system text, and the tools as the model sees them."""
@@ -71,7 +79,7 @@ class Setup(Value, frozen=True):
     tools: tuple[ToolSpec, ...]
 
 
-class SessionStarting(Event["SessionStarting", "Halt | Allow", Setup], frozen=True):
+class SessionStarting(Event["SessionStarting", Halt | Allow, Setup], frozen=True):
     """A new session is about to write its first record."""
 
     setup: Setup
@@ -81,7 +89,7 @@ class SessionStarting(Event["SessionStarting", "Halt | Allow", Setup], frozen=Tr
     injects: ClassVar[Placement | None] = "prefix"
 
 
-class TurnStarting(Event["TurnStarting", "Halt | Ask | Answer | Allow", Message], frozen=True):
+class TurnStarting(Event["TurnStarting", Halt | Ask | Answer | Allow, Message], frozen=True):
     """A user message is about to open a turn."""
 
     message: Message
@@ -89,11 +97,10 @@ class TurnStarting(Event["TurnStarting", "Halt | Ask | Answer | Allow", Message]
 
     payload: ClassVar[str | None] = "message"
     injects: ClassVar[Placement | None] = "turn"
-    ranks = (Halt, Ask, Answer, Allow)
     rejected = Halt
 
 
-class StepStarting(Event["StepStarting", "Halt | Allow", None], frozen=True):
+class StepStarting(Event["StepStarting", Halt | Allow, None], frozen=True):
     """A step is about to begin."""
 
     step: int
@@ -114,7 +121,7 @@ class Compaction(Value, frozen=True):
     reason: str = ""
 
 
-class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, int] | str"], frozen=True):
+class Compacting(Event["Compacting", Deny | Allow, "Compaction | tuple[int, int] | str"], frozen=True):
     """A range of the history is about to be replaced by something shorter, in the model's view of it.
 
     A rewrite may return another plan, or only a range or the instructions. `Deny` skips the compaction for now.
@@ -124,7 +131,6 @@ class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, in
     turn: Turn[Any]
 
     payload: ClassVar[str | None] = "plan"
-    ranks = (Deny, Allow)
     raised = Deny
 
     @property
@@ -133,7 +139,7 @@ class Compacting(Event["Compacting", "Deny | Allow", "Compaction | tuple[int, in
         return self.plan.range
 
 
-class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelRequest], frozen=True):
+class ModelCalling(Event["ModelCalling", Halt | Ask | Answer | Allow, ModelRequest], frozen=True):
     """A request is about to be sent to a model: the last look at everything that is sent.
 
     `side` names the hook or tool that asks with `turn.ask`; it is empty for the turn's own requests.
@@ -147,22 +153,20 @@ class ModelCalling(Event["ModelCalling", "Halt | Ask | Answer | Allow", ModelReq
         return self.request.side
 
     payload: ClassVar[str | None] = "request"
-    ranks = (Halt, Ask, Answer, Allow)
     rejected = Halt
 
 
-class ModelReplying(Event["ModelReplying", "Halt | Regenerate | Ask | Allow", ModelReply], frozen=True):
+class ModelReplying(Event["ModelReplying", Halt | Regenerate | Ask | Allow, ModelReply], frozen=True):
     """A model has replied; the reply has not been used yet."""
 
     reply: ModelReply
     turn: Turn[Any]
 
     payload: ClassVar[str | None] = "reply"
-    ranks = (Halt, Regenerate, Ask, Allow)
     rejected = Regenerate
 
 
-class ToolCalling(Event["ToolCalling", "Halt | Deny | Ask | Answer | Allow", ToolCall], frozen=True):
+class ToolCalling(Event["ToolCalling", Halt | Deny | Ask | Answer | Allow, ToolCall], frozen=True):
     """A tool call is about to be decided."""
 
     call: ToolCall
@@ -170,14 +174,13 @@ class ToolCalling(Event["ToolCalling", "Halt | Deny | Ask | Answer | Allow", Too
 
     payload: ClassVar[str | None] = "call"
     injects: ClassVar[Placement | None] = "result"
-    ranks = (Halt, Deny, Ask, Answer, Allow)
     raised = Deny
     rejected = Deny
     answers = ("approve", "edit", "reject", "respond")
     on_tools: ClassVar[bool] = True
 
 
-class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], frozen=True):
+class Delegating(Event["Delegating", Halt | Deny | Ask | Allow, Delegation], frozen=True):
     """A task is about to be handed to a child agent."""
 
     task: Delegation
@@ -185,13 +188,12 @@ class Delegating(Event["Delegating", "Halt | Deny | Ask | Allow", Delegation], f
 
     payload: ClassVar[str | None] = "task"
     injects: ClassVar[Placement | None] = "child"
-    ranks = (Halt, Deny, Ask, Allow)
     raised = Deny
     rejected = Deny
     answers = ("approve", "edit", "reject", "respond")
 
 
-class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolResult], frozen=True):
+class ToolReturning(Event["ToolReturning", Halt | Deny | Finish | Allow, ToolResult], frozen=True):
     """A call has a result, from any source; the model has not seen it yet."""
 
     call: ToolCall
@@ -200,22 +202,20 @@ class ToolReturning(Event["ToolReturning", "Halt | Deny | Finish | Allow", ToolR
 
     payload: ClassVar[str | None] = "result"
     injects: ClassVar[Placement | None] = "result"
-    ranks = (Halt, Deny, Finish, Allow)
     raised = Deny
     on_tools: ClassVar[bool] = True
 
 
-class MessageAdding(Event["MessageAdding", "Halt | Deny | Allow", Message], frozen=True):
+class MessageAdding(Event["MessageAdding", Halt | Deny | Allow, Message], frozen=True):
     """A message is about to enter the transcript, from any source."""
 
     message: Message
     turn: Turn[Any]
 
     payload: ClassVar[str | None] = "message"
-    ranks = (Halt, Deny, Allow)
 
 
-class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True):
+class StepEnding(Event["StepEnding", Halt | Rewind | Allow, None], frozen=True):
     """A step is over; `error` is set if it ended with one."""
 
     step: Step
@@ -223,7 +223,6 @@ class StepEnding(Event["StepEnding", "Halt | Rewind | Allow", None], frozen=True
     error: BaseException | None = None
 
     injects: ClassVar[Placement | None] = "step"
-    ranks = (Halt, Rewind, Allow)
 
 
 class Continuing(Event["Continuing", Vote, None], frozen=True):
@@ -232,33 +231,30 @@ class Continuing(Event["Continuing", Vote, None], frozen=True):
     state: State
     turn: Turn[Any]
 
-    ranks = (Vote.FORBID, Vote.REQUEST, Vote.ALLOW_STOP, Vote.ALLOW)
     raised = Vote.FORBID
 
 
-class Stopping(Event["Stopping", "Halt | Veto | Allow", None], frozen=True):
+class Stopping(Event["Stopping", Halt | Veto | Allow, None], frozen=True):
     """The turn is about to stop. `stop_active` is true if a stop of this turn was vetoed before."""
 
     reason: StopReason
     stop_active: bool
     turn: Turn[Any]
 
-    ranks = (Halt, Veto, Allow)
     raised = None
 
 
-class SubagentStopping(Event["SubagentStopping", "Halt | Veto | Allow", None], frozen=True):
+class SubagentStopping(Event["SubagentStopping", Halt | Veto | Allow, None], frozen=True):
     """A child agent's turn is about to stop."""
 
     reason: StopReason
     stop_active: bool
     turn: Turn[Any]
 
-    ranks = (Halt, Veto, Allow)
     raised = None
 
 
-class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
+class Resuming(Event["Resuming", Halt | Ask | Allow, None], frozen=True):
     """A suspended turn is about to resume; `drift` lists how the agent differs from the one that recorded it."""
 
     state: State
@@ -266,13 +262,12 @@ class Resuming(Event["Resuming", "Halt | Ask | Allow", None], frozen=True):
     drift: tuple[str, ...] = ()
 
     injects: ClassVar[Placement | None] = "step"
-    ranks = (Halt, Ask, Allow)
     raised = Ask
     rejected = Halt
     answers = ("approve", "reject")
 
 
-class Erring(Event["Erring", "Halt | Fail | Ignore | Again", None], frozen=True):
+class Erring(Event["Erring", Halt | Fail | Ignore | Again, None], frozen=True):
     """An error occurred; `attempt` counts the failed attempts at this model call, or the errors in a row."""
 
     error: BaseException
@@ -280,10 +275,8 @@ class Erring(Event["Erring", "Halt | Fail | Ignore | Again", None], frozen=True)
     attempt: int
     turn: Turn[Any]
 
-    ranks = (Halt, Fail, Ignore, Again)
 
-
-class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):
+class TurnEnding(Event["TurnEnding", Deny | Ask | Allow, str], frozen=True):
     """The turn is over, whatever the outcome; a rewrite may still change the text that the caller gets."""
 
     outcome: Outcome
@@ -291,15 +284,40 @@ class TurnEnding(Event["TurnEnding", "Deny | Ask | Allow", str], frozen=True):
     turn: Turn[Any]
 
     payload: ClassVar[str | None] = "text"
-    ranks = (Deny, Ask, Allow)
     raised = Deny
     rejected = Deny
 
 
-EVENTS: tuple[type[Event[Any, Any, Any]], ...] = (
-    SessionStarting, TurnStarting, StepStarting, Compacting, ModelCalling, ModelReplying, ToolCalling, Delegating,
-    ToolReturning, MessageAdding, StepEnding, Continuing, Stopping, SubagentStopping, Resuming, Erring, TurnEnding,
-)  # fmt: skip
+LIFECYCLE: tuple[type[Event[Any, Any, Any]] | str, ...] = (
+    "wrap(Turn)",
+    SessionStarting,
+    TurnStarting,
+    "wrap(Step)",
+    StepStarting,
+    Compacting,
+    ModelCalling,
+    "wrap(ModelCall)",
+    "token stream",
+    ModelReplying,
+    ToolCalling,
+    Delegating,
+    "wrap(ToolCall)",
+    ToolReturning,
+    MessageAdding,
+    StepEnding,
+    Continuing,
+    Stopping,
+    SubagentStopping,
+    TurnEnding,
+    Erring,
+    Resuming,
+)
+"""The order in which a turn reaches its events, the wraps of its effects and the transformers of the token stream.
+
+`Erring` and `Resuming` come last: they can happen anywhere.
+"""
+
+EVENTS: tuple[type[Event[Any, Any, Any]], ...] = tuple([place for place in LIFECYCLE if not isinstance(place, str)])
 
 
 # ---------------------------------------------------------------- facts that are only seen live, not written

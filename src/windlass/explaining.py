@@ -23,44 +23,13 @@ from ._text import entry, items
 from .context.compaction import Compactor
 from .criteria import Limit, name_of
 from .decisions import Deny, Vote
-from .events import (
-    FACTS,
-    Compacting,
-    Continuing,
-    Delegating,
-    Erring,
-    Event,
-    MessageAdding,
-    ModelCalling,
-    ModelReplying,
-    Resuming,
-    SessionStarting,
-    StepEnding,
-    StepStarting,
-    Stopping,
-    SubagentStopping,
-    ToolCalling,
-    ToolReturning,
-    TurnEnding,
-    TurnStarting,
-)
-from .messages import ModelCall, ToolCall
+from .events import FACTS, LIFECYCLE, Event
 from .pipeline import DEFAULT
 from .policies import CATEGORIES, ErrorPolicy
-from .states import Step
 from .tools import Tool
-from .turns import Turn
 from .types import Criterion
 
 Data: TypeAlias = dict[str, Any]
-
-STREAM = "token stream"
-LIFECYCLE: tuple[Any, ...] = (
-    Turn, SessionStarting, TurnStarting, Step, StepStarting, Compacting, ModelCalling, ModelCall, STREAM,
-    ModelReplying, ToolCalling, Delegating, ToolCall, ToolReturning, MessageAdding, StepEnding, Continuing, Stopping,
-    SubagentStopping, TurnEnding, Erring, Resuming,
-)  # fmt: skip
-"""The points in the order in which a turn reaches them; an effect stands for its wraps."""
 
 
 class Explanation:
@@ -135,16 +104,19 @@ def _tool(tool: Tool[..., Any]) -> Data:
     }
 
 
-def _point(place: Any, hooks: CompiledHooks) -> Data:
+def _point(place: type[Event[Any, Any, Any]] | str, hooks: CompiledHooks) -> Data:
     """One point of the lifecycle and its stages, in the order in which they run."""
-    if place is STREAM:
-        transforms: list[tuple[str, Iterable[Data]]] = [("transform", map(_transform, hooks.transforms))]
-        return {"point": STREAM, "stages": _stages(transforms)}
-    if issubclass(place, Event):
-        point: Point | None = hooks.at(place)
+    if not isinstance(place, str):
+        point = hooks.at(place)
         return {"point": place.__name__, "stages": [] if point is None else _stages(_stages_of(point))}
-    wraps = {Turn: hooks.turn_wraps, Step: hooks.step_wraps, ModelCall: hooks.model_wraps, ToolCall: hooks.tool_wraps}
-    return {"point": f"wrap({place.__name__})", "stages": _stages([("wrap", map(_hook, wraps[place]))])}
+    others: dict[str, tuple[str, Iterable[Data]]] = {
+        "token stream": ("transform", map(_transform, hooks.transforms)),
+        "wrap(Turn)": ("wrap", map(_hook, hooks.turn_wraps)),
+        "wrap(Step)": ("wrap", map(_hook, hooks.step_wraps)),
+        "wrap(ModelCall)": ("wrap", map(_hook, hooks.model_wraps)),
+        "wrap(ToolCall)": ("wrap", map(_hook, hooks.tool_wraps)),
+    }
+    return {"point": place, "stages": _stages([others[place]])}
 
 
 def _stages_of(point: Point) -> list[tuple[str, Iterable[Data]]]:
