@@ -528,6 +528,7 @@ def test_a_value_and_its_accumulator_have_the_same_fields(value, accumulator):
 
 def test_an_open_step_and_its_accumulator_have_the_same_fields():
     assert {*StepFold.__struct_fields__} - {"made", "versions"} == {*OpenStep.__struct_fields__}
+    assert {*Fold.__match_args__} | {"seq"} == {*State.__struct_fields__}
 
 
 def test_the_fold_of_nothing_is_a_session_that_has_not_begun():

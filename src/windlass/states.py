@@ -7,6 +7,7 @@ that is why a step costs the same however many records it writes and however lon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from msgspec import Struct
@@ -30,10 +31,23 @@ from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 
 _sharing = Messages.sharing  # which Python 3.11 finds slowly
 _NO_MESSAGES = Messages()
-_NO_ITEMS: list[Message] = []
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
 _NO_RESULT = (TextPart("Interrupted, outcome unknown: the step ended before this call had a result."),)
+
+
+T = TypeVar("T")
+
+
+def _maker(kind: Callable[..., T], *given: str) -> Callable[..., T]:
+    """Compile a function that makes a `kind` from its counterpart: `given` are arguments, all else it has itself.
+
+    The fields are read from their declaration once, and a call is as fast as if they were written out.
+    """
+    fields: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
+    values = [name if name in given else f"counterpart.{name}" for name in fields]
+    made: Callable[..., T] = eval(f"lambda counterpart, {', '.join(given)}: kind({', '.join(values)})", {"kind": kind})
+    return made
 
 
 class Child(Value, frozen=True):
@@ -361,10 +375,10 @@ class StepFold(Struct):
     attempts: tuple[r.ModelAttempted, ...] = ()
     rejected: tuple[tuple[ModelReply, str], ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
-    made: Step | None = None
-    versions: list[CallState] | None = None
     tried: int = 0
     retries: int = 0
+    made: Step | None = None
+    versions: list[CallState] | None = None
 
     def changed(self, call: CallFold) -> None:
         """A call has changed since somebody looked at the step: its new version joins the old ones."""
@@ -407,18 +421,7 @@ class StepFold(Struct):
         """The value it stands for."""
         if self.versions is None:
             self.versions = [CallState(*astuple(call)) for call in self.calls.values()]
-        calls = Calls(self.versions)
-        return OpenStep(
-            self.number,
-            self.round,
-            self.reply,
-            calls,
-            self.attempts,
-            self.rejected,
-            self.decided,
-            self.tried,
-            self.retries,
-        )
+        return _open_step(self, Calls(self.versions))
 
     @property
     def failures(self) -> int:
@@ -428,10 +431,11 @@ class StepFold(Struct):
     @classmethod
     def of(cls, step: OpenStep) -> StepFold:
         """The accumulator that stands for a value."""
-        calls = {call.proposed.id: CallFold(*astuple(call)) for call in step.calls}
-        made = cls(step.number, step.round, step.reply, calls, step.attempts, step.rejected, step.decided)
-        made.tried, made.retries = step.tried, step.retries
-        return made
+        return _step_fold(step, {call.proposed.id: CallFold(*astuple(call)) for call in step.calls}, None, None)
+
+
+_open_step = _maker(OpenStep, "calls")
+_step_fold = _maker(StepFold, "calls", "made", "versions")
 
 
 def microseconds(seconds: float) -> float:
@@ -442,63 +446,60 @@ def microseconds(seconds: float) -> float:
     return (seconds * 1e6 + 2.0**52 - 2.0**52) / 1e6
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
-    `going` says whether the turn goes on with another step: it is neither concluded nor suspended nor over. `last` is
-    the latest step, if nobody has asked for it as a value yet. `messages` is the transcript so far; it shares its
-    storage with all that came before. `laid` is what the assembly of requests remembers of the turn. `written` are the
-    stored records since the latest turn began, and maybe some before: `of_latest_turn` cuts them off. `unknown` names
-    the first kind of record that only a newer version knows. `at` is the time of the latest record.
+    A field of the state is declared here again, as the accumulator has it. The others are its own: `stored` counts the
+    records that the store has, `at` is the time of the latest record, and `written` are the stored records since the
+    latest turn began, and maybe some before: `of_latest_turn` cuts them off. `going` says whether the turn goes on with
+    another step: it is neither concluded nor suspended nor over. `last` is the latest step, until its value is asked
+    for. `turn_view` is what the assembly of requests remembers of the turn. `unknown` names the first kind of record
+    that only a newer version knows. `messages` shares its storage with all earlier transcripts.
     """
 
-    __slots__ = (
-        "_items", "_shown", "_state", "at", "before", "compactions", "ended", "going", "inbox", "laid", "last",
-        "messages", "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turns",
-        "unknown",
-        "written",
-    )  # fmt: skip
+    session: str
+    messages: Messages = field(default_factory=lambda: _NO_MESSAGES)
+    steps: int = 0
+    turns: int = 0
+    before: Usage = _NOTHING
+    slots: Mapping[str, Any] = field(default_factory=dict)
+    turn: TurnFold | None = None
+    open: StepFold | None = None
+    opened: r.SessionOpened | None = None
+    ended: bool = False
+    inbox: tuple[str, ...] = ()
+    pipeline: str = ""
+    compactions: tuple[Shown, ...] = ()
+    pending: list[r.Record] = field(default_factory=list)
 
-    def __init__(self, session: str) -> None:
-        self.session = session
-        self.stored = 0
-        self.at = -1.0
-        self.written: list[r.Record] = []
-        self.steps = 0
-        self.turns = 0
-        self.before = _NOTHING
-        self.slots = _NO_SLOTS
-        self.turn: TurnFold | None = None
-        self.going = False
-        self.open: StepFold | None = None
-        self.last: StepFold | None = None
-        self.opened: r.SessionOpened | None = None
-        self.ended = False
-        self.inbox: tuple[str, ...] = ()
-        self.pipeline = ""
-        self.pending: list[r.Record] = []
-        self.messages = _NO_MESSAGES
-        self.compactions: tuple[Shown, ...] = ()
-        self.laid: Any = None
-        self.unknown = ""
-        self._items: list[Message] = []
-        self._shown = _NO_ITEMS
-        self._state: State | None = None
+    stored: int = field(default=0, init=False)
+    at: float = field(default=-1.0, init=False)
+    written: list[r.Record] = field(default_factory=list, init=False)
+    going: bool = field(default=False, init=False)
+    last: StepFold | None = field(default=None, init=False)
+    turn_view: Any = field(default=None, init=False)
+    unknown: str = field(default="", init=False)
+    _items: list[Message] = field(default_factory=list, init=False)
+    _shown: list[Message] = field(init=False)
+    _state: State | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, state: State) -> Fold:
         """The accumulator that stands for a state."""
-        fold = cls(state.session)
-        fold.stored, fold.steps, fold.turns = state.seq - len(state.pending), state.steps, state.turns
-        fold.before = state.before
-        fold.slots, fold.opened, fold.ended = state.slots, state.opened, state.ended
-        fold.inbox, fold.pipeline, fold.pending = state.inbox, state.pipeline, list(state.pending)
-        fold.turn = None if state.turn is None else TurnFold(*astuple(state.turn))
+        messages = list(state.messages)
+        fold = _fold(
+            state,
+            _sharing(messages),
+            None if state.turn is None else TurnFold(*astuple(state.turn)),
+            None if state.open is None else StepFold.of(state.open),
+            list(state.pending),
+        )
+        fold.stored = state.seq - len(state.pending)
         fold.going = state.going
-        fold.open = None if state.open is None else StepFold.of(state.open)
-        fold.say(state.messages)
-        fold.compactions = state.compactions
-        fold._shown = list(state.shown) if state.compactions else []
+        fold._items = messages
+        if state.compactions:
+            fold._shown = list(state.shown)
         return fold
 
     def add(self, record: r.Record) -> None:
@@ -549,21 +550,11 @@ class Fold:
         if state is None or state.seq != seq or len(state.pending) != len(pending):
             if turn is not None and self.last is not None:
                 turn.last, self.last = self.last.step(), None
-            state = self._state = State(
-                self.session,
+            state = self._state = _state(
+                self,
                 seq,
-                self.messages,
-                self.steps,
-                self.turns,
-                self.before,
-                self.slots,
                 None if turn is None else TurnState(*astuple(turn)),
                 None if self.open is None else self.open.state(),
-                self.opened,
-                self.ended,
-                self.inbox,
-                self.pipeline,
-                self.compactions,
                 tuple(pending),
             )
         return state
@@ -621,6 +612,10 @@ class Fold:
         turn = self.turn
         assert turn is not None
         turn.usage = turn.usage + usage
+
+
+_state = _maker(State, "seq", "turn", "open", "pending")
+_fold = _maker(Fold, "messages", "turn", "open", "pending")
 
 
 def fold(session: str, records: Iterable[r.Record]) -> State:
@@ -1025,7 +1020,7 @@ def _(fold: Fold, record: r.TurnEnded) -> None:
         turn.injected = ()
     if turn.waiting:
         turn.waiting = ()
-    fold.open = fold.laid = None
+    fold.open = fold.turn_view = None
     fold.going = False
 
 

@@ -191,11 +191,11 @@ def view_of_turn(state: State | Fold, unlogged: tuple[Injected, ...] = ()) -> Tu
     assert turn is not None
     source, length, _ = state.shown.shared
     counts = len(turn.injected), len(unlogged)
-    view: TurnView | None = state.laid if isinstance(state, Fold) else None
+    view: TurnView | None = state.turn_view if isinstance(state, Fold) else None
     if view is None or not view.extends_to(turn, source, length, counts):
         view = TurnView(turn, source)
         if isinstance(state, Fold):
-            state.laid = view
+            state.turn_view = view
     view.items += islice(source, view.length, length)
     for item in view.in_order(turn.injected[view.used[0] :], unlogged[view.used[1] :]):
         view.add(item, state.session, state.place)
