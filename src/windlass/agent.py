@@ -13,49 +13,26 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from msgspec.structs import replace
 
-from ._hooks.compiled import NO_HOOKS, CompiledHooks
-from ._hooks.hooks import Band, Hook
-from ._hooks.observers import Observers
+from ._hooks.hooks import Band
 from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
-from ._hooks.streams import CHANNELS, LAST, Transform
 from ._kernel.catch_up import catch_up
 from ._kernel.channel import Channel
-from ._kernel.child_program import check_edit, child_program, program_of
+from ._kernel.child_program import check_edit, child_program
 from ._kernel.delegation import Delegate
-from ._kernel.matchers import check_matchers
-from ._kernel.program import Program, SystemClock
-from ._kernel.scopes import check_scope, require_scopes
+from ._kernel.program import BOUNDS, Options, Program, SystemClock
+from ._kernel.scopes import check_scope
 from ._kernel.voice import PLACES
-from ._options import (
-    APPROVER,
-    CRITERION,
-    TEXT,
-    Domain,
-    check_options,
-    choice,
-    each,
-    having,
-    instance,
-    listed,
-    number,
-    optional,
-    whole,
-)
+from ._options import check_options, listed
 from ._threads import threads
 from .approvals import resolve
+from .assembly import OPTIONS, check_program, compile_program, windows_of
 from .checking import check_reason, said_message
-from .context.assembly import prompt_of
-from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
-from .errors import (
-    ConfigError,
-    StoreError,
-)
-from .events import ModelReplying
+from .errors import ConfigError, StoreError
 from .lifecycle import install_lifecycle
-from .masking import Mask, Masking
-from .messages import Message, TextPart, ToolCall, as_message, user
+from .masking import Mask
+from .messages import Message, ToolCall, as_message, user
 from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -132,7 +109,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         super().__init__()
         tools, criteria = listed(tools), listed(criteria)
         approvers, models, secrets = listed(approvers), listed(models), listed(secrets)
-        check_options("Agent", _OPTIONS, locals())
+        given = locals()
+        check_options("Agent", OPTIONS, given)
         model = open_model(model) if isinstance(model, str) else model
         others = [open_model(other) if isinstance(other, str) else other for other in models]
         if (check_settings := getattr(model, "check_settings", None)) is not None:
@@ -151,25 +129,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._capabilities: list[str] = []
         self.registered.criteria.extend(criteria)
         self.registered.approvers.extend(approvers)
-        self._given: dict[str, Any] = {
-            "models": {other.name: other for other in others},
-            "settings": settings or {},
-            "policy": errors or _DEFAULT_POLICY,
-            "unmatched": unmatched,
-            "reserve": injection_reserve,
-            "count": tokenizer,
-            "max_regenerations": max_regenerations,
-            "max_vetoes": max_vetoes,
-            "max_idle_steps": max_idle_steps,
-            "max_parallel": max_parallel,
-            "max_depth": max_depth,
-            "mask": Mask(secrets) if secrets else None,
-            "ending_timeout": ending_timeout,
-            "patience": observer_patience,
-            "clock": clock or _CLOCK,
-        }
+        self._options = Options(
+            **{name: given[name] for name in BOUNDS},
+            models={other.name: other for other in others},
+            settings=settings or {},
+            policy=errors or _DEFAULT_POLICY,
+            tokenizer=tokenizer,
+            mask=Mask(secrets) if secrets else None,
+            clock=clock or _CLOCK,
+        )
         self._program: Program | None = None
-        self._sessions = Sessions(self._store, self._output, busy, self.registered, self._given["mask"])
+        self._sessions = Sessions(self._store, self._output, busy, self.registered, self._options.mask)
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
@@ -199,7 +169,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return self
 
     def masked(self, value: Any) -> Any:
-        mask: Mask | None = self._given["mask"]
+        mask = self._options.mask
         return value if mask is None else mask.plain(value)
 
     def with_lifecycle(self, lifecycle: Any) -> Self:
@@ -233,76 +203,32 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._merge(registrar.registered)
             registrar._seal("after the first run had compiled the agent")
         self._pipeline = replace(self._pipeline, registrars=())
-        hooks = [*self.registered.hooks, *self._pipeline.observing()]
-        if self._output.schema is not None:
-            check = Hook("gate", ModelReplying, self._output.check, {"name": "output", "band": "guard"})
-            check.inherit = False
-            hooks.append(check)
-        transforms, slots = [*self.registered.transforms, *self._masking()], self.registered.slots
-        compiled = CompiledHooks(hooks, transforms, slots) if hooks or transforms or slots else NO_HOOKS
-        tools, sections, windows = self.tools, self._sections(), self._windows()
-        criteria = [*self._pipeline.criteria, *self.registered.criteria]
-        self._program = Program(
+        self._program = compile_program(
+            self._options,
+            self.registered,
+            self._pipeline,
+            self._output,
             name=self.name,
             model=self.model,
-            sections=sections,
-            tools=tools,
-            output_schema=self._output.schema,
-            read_output=None if self._output.schema is None else self._output.parse,
-            hooks=compiled,
-            compactors=self.registered.compactors,
-            windows=windows,
-            criteria=criteria,
-            composites=self._pipeline.composites,
-            handlers=self._pipeline.handlers,
+            system=self.system,
+            tools=self.tools,
+            windows=windows_of(self.model, self._window, self._options.models),
             store=self._store,
-            observers=Observers(),
-            scopes=() if self.scope is None else ((self.name, self.scope),),
-            description=describe(
-                compiled.all,
-                tools.values(),
-                [name_of(criterion) for criterion in criteria],
-                prompt_of(sections, self.model.name, windows, self._given["settings"], self._output.schema),
-                [self._given["mask"]],
-            ),
-            **self._given,
+            scope=self.scope,
         )
         try:
-            for delegate in self._program.delegates.values():
-                require_scopes(self._program, self.scope, program_of(self._program, delegate))
-            check_matchers(self._program)
+            check_program(self._program, self.scope)
         except BaseException:
             self._program = None
             raise
         return self._program
-
-    def _masking(self) -> list[Transform]:
-        """The last of all transformers takes the secrets out, if the application has named any."""
-        mask: Mask | None = self._given["mask"]
-        if mask is None:
-            return []
-        return [Transform(lambda: Masking(mask), CHANNELS, "secrets", LAST, "guard", inherit=True)]
-
-    def _windows(self) -> dict[str, int | None]:
-        """How much each model can have before it: what was given, or what the model says itself."""
-        known = {name: getattr(model, "context_window", None) for name, model in self._given["models"].items()}
-        own = getattr(self.model, "context_window", None) if self._window is None else self._window
-        return {**known, self.model.name: own}
-
-    def _sections(self) -> list[TextPart]:
-        """What the system text is put together from, the most stable first."""
-        own = (0, TextPart(self.system))
-        ranked = sorted([own, *self.registered.instructions], key=lambda ranked: ranked[0])
-        return [section for _, section in ranked if section.text]
 
     def explain(self) -> Explanation:
         """The compiled agent like a query plan: `print(agent.explain())`. It is compiled if it was not."""
         from .explaining import Explanation, explained
 
         program = self.compile()
-        return Explanation(
-            explained(program, capabilities=self._capabilities, output=self._output.type, busy=self.busy)
-        )
+        return Explanation(explained(program, capabilities=self._capabilities, output=self._output.type))
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
@@ -566,7 +492,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if not records:
             raise unknown_session(session)
         known = {digest: described(await self._store.pipeline(digest)) for digest in pipelines(records)}
-        return prefixes(requests(session, records, known), self._given["count"])
+        return prefixes(requests(session, records, known), self._options.tokenizer)
 
     async def steer(self, session: str, message: str | Message) -> None:
         """Put a message into the turn that is running in a session; the model reads it at its next step.
@@ -600,7 +526,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
         """
-        mask, now = self._given["mask"], self._given["clock"].now()
+        mask, now = self._options.mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
 
@@ -659,7 +585,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if "/" in session:
             await self._sessions.refuse_child(session)
         name = to or new_id()
-        await fork_session(self._store, session, name, at, self._given["clock"].now())
+        await fork_session(self._store, session, name, at, self._options.clock.now())
         return name
 
     async def compact(
@@ -763,50 +689,6 @@ def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise errors[0]
     return results[0]
 
-
-def _is_scope(given: object) -> bool:
-    """Whether `isinstance` takes it: a class or a union does, a TypedDict and `dict[str, int]` do not."""
-    try:
-        isinstance(None, given)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return not isinstance(given, tuple)
-
-
-_MODEL = Domain(
-    "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
-    lambda given: (
-        isinstance(given, str)
-        or (hasattr(given, "reply") and isinstance(getattr(given, "name", None), str) and not isinstance(given, type))
-    ),
-)
-_OPTIONS: dict[str, Domain] = {
-    "model": _MODEL,
-    "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
-    "system": TEXT,
-    "scope": optional(Domain("a class that isinstance takes", _is_scope)),
-    "name": TEXT,
-    "settings": optional(instance("a mapping", Mapping)),
-    "criteria": each("a list of criteria, each", CRITERION),
-    "approvers": each("a list of approvers, each", APPROVER),
-    "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
-    "models": each("a list of models, each", _MODEL),
-    "pipeline": optional(instance("a Pipeline", Pipeline)),
-    "unmatched": choice("allow", "ask", "deny"),
-    "busy": choice("refuse", "queue", "steer"),
-    "window": optional(whole(1)),
-    "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
-    "injection_reserve": whole(0),
-    "max_regenerations": whole(0),
-    "max_vetoes": whole(0),
-    "max_idle_steps": whole(0),
-    "max_parallel": whole(1),
-    "max_depth": whole(0),
-    "ending_timeout": number(above=0),
-    "observer_patience": number(least=0),
-    "clock": optional(having("a clock with now, monotonic, sleep and alarm", "now", "monotonic", "sleep", "alarm")),
-}
-"""What the arguments of an agent may be. The others are checked where they are read: `output`, `store`, `secrets`."""
 
 _TEXT: Output[Any] = Output(str)
 _DEFAULT_PIPELINE = Pipeline.minimal()

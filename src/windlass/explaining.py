@@ -18,7 +18,7 @@ from ._hooks.streams import Transform
 from ._kernel.contracts import PHASES, Composites
 from ._kernel.delegation import Delegate
 from ._kernel.matchers import matcher_warnings
-from ._kernel.program import Program
+from ._kernel.program import BOUNDS, Program
 from ._text import entry, items
 from .context.compaction import Compactor
 from .criteria import Limit, name_of
@@ -55,7 +55,7 @@ class Explanation:
         return f"<Explanation of agent {self.data['agent']!r}>"
 
 
-def explained(program: Program, *, capabilities: Sequence[str], output: type, busy: str) -> Data:
+def explained(program: Program, *, capabilities: Sequence[str], output: type) -> Data:
     """A compiled agent as plain data."""
     hooks = program.hooks
     points = [_point(place, hooks) for place in LIFECYCLE]
@@ -74,7 +74,7 @@ def explained(program: Program, *, capabilities: Sequence[str], output: type, bu
         "stream": {"held_by": [_hook_label(hook) for hook in hooks.holders]},
         "criteria": [_criterion(criterion, program.clock.now) for criterion in program.criteria],
         "errors": _policy(program.policy),
-        "bounds": _bounds(program, busy),
+        "bounds": {name: getattr(program, name) for name in BOUNDS},
         "composites": _custom_composites(program.composites),
         "handlers": _handlers(program),
         "store": {"type": type(program.store).__name__, "durable": program.store.durable},
@@ -268,22 +268,6 @@ def _policy(policy: ErrorPolicy) -> Data:
         "delay": policy.delay,
         "cap": policy.cap,
     }
-
-
-def _bounds(program: Program, busy: str) -> Data:
-    bounds: Data = {
-        "max_regenerations": program.max_regenerations,
-        "max_vetoes": program.max_vetoes,
-        "max_idle_steps": program.max_idle_steps,
-        "max_parallel": program.max_parallel,
-        "max_depth": getattr(program, "max_depth", None),
-        "ending_timeout": program.ending_timeout,
-        "observer_patience": program.patience,
-        "injection_reserve": program.reserve,
-        "unmatched": program.unmatched,
-        "busy": busy,
-    }
-    return {name: value for name, value in bounds.items() if value is not None}
 
 
 def _custom_composites(composites: Composites) -> Data:

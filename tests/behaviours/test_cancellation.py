@@ -495,7 +495,7 @@ async def test_a_cancel_at_the_end_of_a_turn_comes_too_late_and_does_not_hit_the
 
 async def test_ending_hooks_that_never_end_are_given_up():
     watched = in_a_tool()
-    watched.agent._given["ending_timeout"] = 0.01
+    watched.agent._options.ending_timeout = 0.01
 
     @watched.agent.gate(StepEnding)
     async def never(event: Any) -> None:
@@ -742,7 +742,7 @@ async def test_a_tool_in_a_thread_that_times_out_is_told_late_while_the_turn_goe
 async def test_a_limit_of_time_ends_what_is_running(limit, reason, place, streamed):
     clock = FakeClock()
     watched = PLACES[place]()
-    watched.agent._given["clock"] = clock
+    watched.agent._options.clock = clock
     watched.agent.criterion(limit)
     stream = watched.agent.stream("go", session=SESSION)
 
@@ -775,7 +775,7 @@ async def test_a_limit_of_time_leaves_no_timer_behind():
 async def test_a_limit_of_time_holds_for_the_rest_of_a_suspended_turn():
     clock = FakeClock()
     watched = in_a_tool()
-    watched.agent._given["clock"] = clock
+    watched.agent._options.clock = clock
     watched.agent.criterion(ActiveTimeLimit(60))
     watched.agent.gate(ToolCalling)(lambda event: Ask("?"))
     result = await watched.agent.run("go", session=SESSION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -80,44 +81,23 @@ def child_program(
         hooks.listeners.setdefault(kind, ())
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
     stricter = _STRICTNESS[own.unmatched] > _STRICTNESS[parent.unmatched]
-    return Program(
-        name=own.name,
-        model=own.model,
-        models=own.models,
-        sections=own.sections,
-        tools=tools,
-        settings=own.settings,
-        output_schema=own.output_schema,
-        read_output=own.read_output,
+    return dataclasses.replace(
+        own,
         hooks=hooks,
-        compactors=own.compactors,
-        windows=own.budget.windows,
-        count=own.budget.count,
-        criteria=[_on_clock(criterion, own, parent) for criterion in own.criteria],
-        policy=own.policy,
-        composites=own.composites,
-        handlers=own.handlers,
+        tools=tools,
+        criteria=tuple([_on_clock(criterion, own, parent) for criterion in own.criteria]),
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
-        scopes=own.scopes,
+        unmatched=own.unmatched if stricter else parent.unmatched,
+        max_depth=min(own.max_depth, parent.max_depth - 1),
         description=describe(
             [*hooks.all, *stopping],
             tools.values(),
             [name for name, _ in own.named_criteria],
-            prompt_of(own.sections, own.model_name, own.budget.windows, own.settings, own.output_schema),
+            prompt_of(own.sections, own.model_name, own.windows, own.settings, own.output_schema),
             [own.mask, parent.mask],
         ),
-        unmatched=own.unmatched if stricter else parent.unmatched,
-        reserve=own.reserve,
-        max_regenerations=own.max_regenerations,
-        max_vetoes=own.max_vetoes,
-        max_idle_steps=own.max_idle_steps,
-        max_parallel=own.max_parallel,
-        mask=own.mask,
-        max_depth=min(own.max_depth, parent.max_depth - 1),
-        ending_timeout=own.ending_timeout,
-        patience=own.patience,
     )
 
 

@@ -124,7 +124,7 @@ class Compaction(Struct, eq=False):
         system, tools = instructions(fold, program)
         tokens = meter.theirs(meter.ours(system, tools, fold.shown), name)
         limit = program.budget.limit(name, program.settings)
-        room = None if limit is None else max(limit - program.reserve, 0)
+        room = None if limit is None else max(limit - program.injection_reserve, 0)
         return Window(
             fold.session, fold.shown, fold.place, not over(fold), fold.compactions, tokens, room, meter, name,
             program.models,

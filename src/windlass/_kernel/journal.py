@@ -282,7 +282,7 @@ class Journal:
 
     async def settle(self, tasks: SideTasks | None = None) -> State:
         """Wait for work beside the turn, write the last records, then wait for observers and record their failures."""
-        patience = self.program.patience
+        patience = self.program.observer_patience
         if tasks is not None and tasks.running:
             await tasks.wait(patience)
         await self.commit()

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_origin, get_type_hints
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
 from windlass._hooks.wraps import without_stop_iteration
+from windlass._options import Domain, choice, number, whole
 from windlass._threads import run_alone, threads
 from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
@@ -24,6 +26,7 @@ from windlass.masking import Mask
 from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
+from windlass.records import Record
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 Scopes: TypeAlias = tuple[tuple[str, Any], ...]
 """The types of scope that an agent and those below it have declared, each with the name of its agent."""
+
+_EFFECTS: tuple[Effect, ...] = ("model", "tool")
 
 
 class SystemClock:
@@ -51,104 +56,111 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class Program:
-    """What an agent was compiled to. Immutable from then on."""
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Options:
+    """What an agent was given and its program has as it is: an option is declared here, and nowhere else below `Agent`.
 
-    __slots__ = (
-        "_pool", "append_now", "blank", "budget", "children", "clock", "compactors", "composites", "criteria",
-        "delegates", "description", "digest", "durable", "ending_timeout", "handlers", "hooks", "kept", "limits",
-        "limits_before", "mask", "max_depth", "max_idle_steps", "max_parallel", "max_regenerations", "max_vetoes",
-        "metered", "model", "model_name", "models", "monotonic", "name", "named_criteria", "now", "observers",
-        "output_schema", "patience", "policy", "read_output", "reserve", "scopes", "sections", "settings", "specs",
-        "store", "system", "timed", "tools", "unmatched",
-    )  # fmt: skip
+    An option with a `Domain` of legal values is a parameter of `Agent` of the same name, and `explain` shows it.
+    `Agent` makes the others from its parameters.
+    """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: Model,
-        models: Mapping[str, Model],
-        sections: Sequence[TextPart],
-        tools: Mapping[str, Tool[..., Any]],
-        settings: Mapping[str, Any],
-        output_schema: Mapping[str, Any] | None,
-        read_output: Callable[[str], Any] | None,
-        hooks: CompiledHooks,
-        compactors: Sequence[Compactor],
-        windows: Mapping[str, int | None],
-        count: Callable[[str], int] | None,
-        criteria: Sequence[Criterion],
-        policy: ErrorPolicy,
-        composites: Composites,
-        handlers: Mapping[str, tuple[PhaseHandler, ...]],
-        store: Store,
-        clock: Clock,
-        observers: Observers,
-        scopes: Scopes,
-        description: bytes,
-        unmatched: Literal["allow", "ask", "deny"],
-        reserve: int,
-        max_regenerations: int,
-        max_vetoes: int,
-        max_idle_steps: int,
-        max_parallel: int,
-        mask: Mask | None,
-        max_depth: int,
-        ending_timeout: float,
-        patience: float,
-    ) -> None:
-        self.name = name
-        self.model = model
+    max_regenerations: Annotated[int, whole(0)]
+    max_vetoes: Annotated[int, whole(0)]
+    max_idle_steps: Annotated[int, whole(0)]
+    max_parallel: Annotated[int, whole(1)]
+    max_depth: Annotated[int, whole(0)]
+    ending_timeout: Annotated[float, number(above=0)]
+    observer_patience: Annotated[float, number(least=0)]
+    injection_reserve: Annotated[int, whole(0)]
+    unmatched: Annotated[Literal["allow", "ask", "deny"], choice("allow", "ask", "deny")]
+    busy: Annotated[Literal["refuse", "queue", "steer"], choice("refuse", "queue", "steer")]
+    models: Mapping[str, Model]
+    settings: Mapping[str, Any]
+    policy: ErrorPolicy
+    tokenizer: Callable[[str], int] | None
+    mask: Mask | None
+    clock: Clock
+
+    def given(self) -> dict[str, Any]:
+        """The options by name."""
+        return {option.name: getattr(self, option.name) for option in fields(Options)}
+
+
+BOUNDS: dict[str, Domain] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Options, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+"""The options with a domain."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Program(Options):
+    """What an agent was compiled to. Immutable from then on.
+
+    A field that is not an argument is derived from the others: `dataclasses.replace` derives it anew.
+    """
+
+    name: str
+    model: Model
+    sections: tuple[TextPart, ...]
+    tools: Mapping[str, Tool[..., Any]]
+    output_schema: Mapping[str, Any] | None
+    read_output: Callable[[str], Any] | None
+    hooks: CompiledHooks
+    compactors: tuple[Compactor, ...]
+    windows: Mapping[str, int | None]
+    criteria: tuple[Criterion, ...]
+    composites: Composites
+    handlers: Mapping[str, tuple[PhaseHandler, ...]]
+    store: Store
+    observers: Observers
+    scopes: Scopes
+    description: bytes
+
+    model_name: str = field(init=False)
+    specs: tuple[ToolSpec, ...] = field(init=False)
+    blank: ModelRequest = field(init=False)
+    system: str = field(init=False)
+    budget: Budget = field(init=False)
+    metered: bool = field(init=False)
+    limits: tuple[Limit, ...] = field(init=False)
+    limits_before: dict[Effect, tuple[Limit, ...]] = field(init=False)
+    timed: bool = field(init=False)
+    named_criteria: list[tuple[str, Criterion]] = field(init=False)
+    delegates: dict[str, Delegate] = field(init=False)
+    children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(init=False, default_factory=dict)
+    digest: str = field(init=False)
+    durable: bool = field(init=False)
+    append_now: Callable[[str, Sequence[Record], int], bool] | None = field(init=False)
+    kept: bool = field(init=False, default=False)
+    now: Callable[[], float] = field(init=False)
+    monotonic: Callable[[], float] = field(init=False)
+    _pool: Executor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        model, store, clock = self.model, self.store, self.clock
         self.model_name = model.name
-        self.models = {model.name: model, **models} | {model.name: model}  # the first, whoever else has its name
-        self.sections = tuple(sections)
-        self.tools = dict(tools)
-        self.specs: tuple[ToolSpec, ...] = tuple([tool.shown for tool in self.tools.values()])
-        self.settings: Mapping[str, Any] = frozen(settings)
-        self.output_schema = output_schema
-        self.read_output = read_output
-        self.blank = blank_request(self.sections, self.specs, model.name, self.settings, output_schema)
+        self.models = {model.name: model, **self.models, model.name: model}  # the first, whatever has its name
+        self.settings = frozen(self.settings)
+        self.specs = tuple([tool.shown for tool in self.tools.values()])
+        self.blank = blank_request(self.sections, self.specs, model.name, self.settings, self.output_schema)
         self.system = self.blank.system
-        self.hooks = hooks
-        self.compactors = tuple(compactors)
-        self.budget = Budget(windows, count)
+        self.budget = Budget(self.windows, self.tokenizer)
         self.metered = self.budget.known or bool(self.compactors)
-        self.criteria = tuple([on_clock(criterion, clock.now) for criterion in criteria])
-        self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
-        effects: tuple[Effect, ...] = ("model", "tool")
-        self.limits_before = {
-            effect: tuple([limit for limit in self.limits if effect in limit.holds_before]) for effect in effects
-        }
+        self.criteria = tuple([on_clock(criterion, clock.now) for criterion in self.criteria])
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
-        self.policy = policy
-        self.composites = composites
-        self.handlers = handlers
-        self.store = store
+        self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
+        self.limits_before = {
+            effect: tuple([limit for limit in self.limits if effect in limit.holds_before]) for effect in _EFFECTS
+        }
+        self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
+        self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
+        self.digest = blake2b(self.description, digest_size=8).hexdigest()
         self.durable = store.durable
         self.append_now = getattr(store, "append_now", None) if "append_now" in vars(type(store)) else None
-        self.clock = clock
         self.now = clock.now
         self.monotonic = clock.monotonic
-        self.observers = observers
-        self.scopes = scopes
-        self.description = description
-        self.digest = blake2b(description, digest_size=8).hexdigest()
-        self.unmatched: Literal["allow", "ask", "deny"] = unmatched
-        self.reserve = reserve
-        self.max_regenerations = max_regenerations
-        self.max_vetoes = max_vetoes
-        self.max_idle_steps = max_idle_steps
-        self.max_parallel = max_parallel
-        self.mask = mask
-        self.max_depth = max_depth
-        self.ending_timeout = ending_timeout
-        self.patience = patience
-        self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
-        self.children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = {}
-        self.kept = False
-        self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
-        self._pool: Executor | None = None
 
     def model_for(self, request: ModelRequest) -> Model:
         """The model that a request is for."""

@@ -88,7 +88,7 @@ class Site:
     @property
     def reserve(self) -> int:
         """How many tokens may be injected."""
-        return self.program.reserve
+        return self.program.injection_reserve
 
     def record(self, record: Record) -> None:
         """Add a record to the log."""

@@ -1,0 +1,141 @@
+"""The assembly of an agent: the legal values of its options, and its parts compiled to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ._hooks.compiled import NO_HOOKS, CompiledHooks
+from ._hooks.hooks import Hook
+from ._hooks.observers import Observers
+from ._hooks.registrar import Registered
+from ._hooks.streams import CHANNELS, LAST, Transform
+from ._kernel.child_program import program_of
+from ._kernel.matchers import check_matchers
+from ._kernel.program import BOUNDS, Options, Program
+from ._kernel.scopes import require_scopes
+from ._options import APPROVER, CRITERION, TEXT, Domain, each, having, instance, optional, whole
+from .context.assembly import prompt_of
+from .criteria import name_of
+from .events import ModelReplying
+from .masking import Mask, Masking
+from .messages import TextPart
+from .outputs import Output
+from .pipeline import Pipeline, describe
+from .policies import ErrorPolicy
+from .protocols import Model, Store
+from .tools import Tool
+
+
+def _is_scope(given: object) -> bool:
+    """Whether `isinstance` takes it: a class or a union does, a TypedDict and `dict[str, int]` do not."""
+    try:
+        isinstance(None, given)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(given, tuple)
+
+
+_MODEL = Domain(
+    "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
+    lambda given: (
+        isinstance(given, str)
+        or (hasattr(given, "reply") and isinstance(getattr(given, "name", None), str) and not isinstance(given, type))
+    ),
+)
+OPTIONS: dict[str, Domain] = {
+    "model": _MODEL,
+    "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
+    "system": TEXT,
+    "scope": optional(Domain("a class that isinstance takes", _is_scope)),
+    "name": TEXT,
+    "settings": optional(instance("a mapping", Mapping)),
+    "criteria": each("a list of criteria, each", CRITERION),
+    "approvers": each("a list of approvers, each", APPROVER),
+    "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
+    "models": each("a list of models, each", _MODEL),
+    "pipeline": optional(instance("a Pipeline", Pipeline)),
+    "window": optional(whole(1)),
+    "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
+    "clock": optional(having("a clock with now, monotonic, sleep and alarm", "now", "monotonic", "sleep", "alarm")),
+    **BOUNDS,
+}
+"""The legal values of an agent's options. `output`, `store` and `secrets` are checked where they are read."""
+
+
+def compile_program(
+    options: Options,
+    registered: Registered,
+    pipeline: Pipeline,
+    output: Output[Any],
+    *,
+    name: str,
+    model: Model,
+    system: str,
+    tools: Mapping[str, Tool[..., Any]],
+    windows: Mapping[str, int | None],
+    store: Store,
+    scope: Any,
+) -> Program:
+    """Compile the parts of an agent."""
+    hooks = _hooks(registered, pipeline, output, options.mask)
+    sections = _sections(system, registered.instructions)
+    criteria = (*pipeline.criteria, *registered.criteria)
+    return Program(
+        **options.given(),
+        name=name,
+        model=model,
+        sections=sections,
+        tools=tools,
+        output_schema=output.schema,
+        read_output=None if output.schema is None else output.parse,
+        hooks=hooks,
+        compactors=tuple(registered.compactors),
+        windows=windows,
+        criteria=criteria,
+        composites=pipeline.composites,
+        handlers=pipeline.handlers,
+        store=store,
+        observers=Observers(),
+        scopes=() if scope is None else ((name, scope),),
+        description=describe(
+            hooks.all,
+            tools.values(),
+            [name_of(criterion) for criterion in criteria],
+            prompt_of(sections, model.name, windows, options.settings, output.schema),
+            [options.mask],
+        ),
+    )
+
+
+def check_program(program: Program, scope: Any) -> None:
+    """Raise if a sub-agent needs another scope, or if a hook is limited to tools that do not exist."""
+    for delegate in program.delegates.values():
+        require_scopes(program, scope, program_of(program, delegate))
+    check_matchers(program)
+
+
+def windows_of(model: Model, window: int | None, models: Mapping[str, Model]) -> dict[str, int | None]:
+    """The context window of each model: as given for the agent's own, otherwise as the model states it."""
+    known = {name: getattr(other, "context_window", None) for name, other in models.items()}
+    return {**known, model.name: getattr(model, "context_window", None) if window is None else window}
+
+
+def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask: Mask | None) -> CompiledHooks:
+    """All hooks and transformers, with those that check the output and remove the secrets."""
+    hooks, transforms = [*registered.hooks, *pipeline.observing()], [*registered.transforms]
+    if output.schema is not None:
+        check = Hook("gate", ModelReplying, output.check, {"name": "output", "band": "guard"})
+        check.inherit = False
+        hooks.append(check)
+    if mask is not None:
+        transforms.append(Transform(lambda: Masking(mask), CHANNELS, "secrets", LAST, "guard", inherit=True))
+    if not hooks and not transforms and not registered.slots:
+        return NO_HOOKS
+    return CompiledHooks(hooks, transforms, registered.slots)
+
+
+def _sections(system: str, instructions: Iterable[tuple[int, TextPart]]) -> tuple[TextPart, ...]:
+    """The sections of the system text, the most stable first."""
+    ranked = sorted([(0, TextPart(system)), *instructions], key=lambda ranked: ranked[0])
+    return tuple([section for _, section in ranked if section.text])
