@@ -44,7 +44,7 @@ from windlass import (
     tool,
 )
 from windlass._hooks.hooks import EFFECTS
-from windlass._text import WIDTH, shown
+from windlass._text import WIDTH, one_line
 from windlass.errors import CompiledError
 from windlass.events import EVENTS, LIFECYCLE, Continuing, Erring
 from windlass.pipeline import DEFAULT
@@ -523,12 +523,12 @@ def test_explaining_compiles_the_agent_and_changes_nothing():
 
 @given(texts)
 def test_what_is_shown_is_one_short_printable_line(text):
-    assert shown(text * 20).isprintable()
-    assert len(shown(text * 20, 30)) <= 30
+    assert one_line(text * 20).isprintable()
+    assert len(one_line(text * 20, 30)) <= 30
 
 
 def test_what_could_steer_a_terminal_is_spelled_out():
-    assert shown("a\x1b[31m\nb\ud800") == "a\\x1b[31m b\\ud800"
+    assert one_line("a\x1b[31m\nb\ud800") == "a\\x1b[31m b\\ud800"
 
 
 def test_a_turn_is_an_effect_to_wrap_and_is_shown():

@@ -49,7 +49,7 @@ def instance(text: str, *types: type) -> Domain:
     return Domain(text, lambda value: isinstance(value, types))
 
 
-def having(text: str, *names: str) -> Domain:
+def with_methods(text: str, *names: str) -> Domain:
     """An object with these methods; a class that has them does not count."""
     return Domain(
         text,
@@ -81,7 +81,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def listed(values: Iterable[T]) -> Sequence[T]:
+def as_list(values: Iterable[T]) -> Sequence[T]:
     """The values as a list, so that they can be read twice. A value that is not iterable is left for the check."""
     option: object = values
     readable = isinstance(option, Iterable) and not isinstance(option, str | bytes)
@@ -92,17 +92,17 @@ def check_each(owner: str, domain: Domain, values: Iterable[Any]) -> None:
     """Raise `ConfigError` for the first value outside the domain."""
     for value in values:
         if not domain.holds(value):
-            raise ConfigError(f"{owner}({shown(value)}): this must be {domain.text}")
+            raise ConfigError(f"{owner}({short_repr(value)}): this must be {domain.text}")
 
 
 def check_options(owner: str, domains: Mapping[str, Domain], values: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for the first option whose value is outside its domain."""
     for name, domain in domains.items():
         if not domain.holds(values[name]):
-            raise ConfigError(f"{owner}({name}={shown(values[name])}): {name} must be {domain.text}")
+            raise ConfigError(f"{owner}({name}={short_repr(values[name])}): {name} must be {domain.text}")
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A short `repr` for messages; a `repr` that raises is replaced by the type's name."""
     try:
         text = repr(value)

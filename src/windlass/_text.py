@@ -27,7 +27,7 @@ _ITEM = 80
 """The longest item that fits into one line, whatever the column."""
 
 
-def shown(text: str, limit: int = 60) -> str:
+def one_line(text: str, limit: int = 60) -> str:
     """A text on one line, at most `limit` characters long. Control characters are escaped."""
     flat = printable(text[: limit * 8])
     return flat if len(flat) <= limit and len(text) <= limit * 8 else flat[: limit - 1] + "…"

@@ -22,11 +22,11 @@ from ._kernel.delegation import Delegate
 from ._kernel.program import BOUNDS, Options, Program, SystemClock
 from ._kernel.scopes import check_scope
 from ._kernel.voice import PLACES
-from ._options import check_options, listed
+from ._options import as_list, check_options
 from ._threads import threads
 from .approvals import resolve
 from .assembly import OPTIONS, check_program, compile_program, windows_of
-from .checking import check_reason, said_message
+from .checking import check_reason, message_without_calls
 from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
@@ -107,8 +107,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        tools, criteria = listed(tools), listed(criteria)
-        approvers, models, secrets = listed(approvers), listed(models), listed(secrets)
+        tools, criteria = as_list(tools), as_list(criteria)
+        approvers, models, secrets = as_list(approvers), as_list(models), as_list(secrets)
         given = locals()
         check_options("Agent", OPTIONS, given)
         model = open_model(model) if isinstance(model, str) else model
@@ -225,10 +225,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     def explain(self) -> Explanation:
         """The compiled agent like a query plan: `print(agent.explain())`. It is compiled if it was not."""
-        from .explaining import Explanation, explained
+        from .explaining import Explanation, describe_agent
 
         program = self.compile()
-        return Explanation(explained(program, capabilities=self._capabilities, output=self._output.type))
+        return Explanation(describe_agent(program, capabilities=self._capabilities, output=self._output.type))
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
@@ -664,7 +664,7 @@ def _user_message(message: str | Message) -> Message:
     if type(message) is not Message:
         return as_message(message)
     try:
-        given = said_message(message)
+        given = message_without_calls(message)
     except TypeError as error:
         raise ConfigError(f"the message is invalid: {error}") from None
     if given.role != "user":

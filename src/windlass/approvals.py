@@ -52,7 +52,7 @@ async def resolve(
     waiting = {asked.id: asked for asked in fold(session, records).waiting}
     asked = waiting.get(ask_id)
     if asked is None:
-        raise stale(session, ask_id, "no such question is open; " + _open(waiting))
+        raise stale_answer(session, ask_id, "no such question is open; " + _open(waiting))
     now = time.time() if now is None else now
     answer = check_answer(session, asked, answer, now, fits)
     entry = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
@@ -64,7 +64,7 @@ async def resolve(
     for name, key in above if data is not None else ():
         await store.put(name, key, "answer", data)
     if not first:
-        raise stale(session, ask_id, "it has been answered already")
+        raise stale_answer(session, ask_id, "it has been answered already")
 
 
 async def open_questions(store: Store, session: str | None = None) -> list[tuple[str, Asked]]:
@@ -114,7 +114,7 @@ CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
 """The id of a sub-agent's session: its parent's id, then the step and the position of the call."""
 
 
-def child_refused(session: str, parent: str) -> SessionError:
+def child_session_error(session: str, parent: str) -> SessionError:
     """The error for running, resuming or forking a sub-agent's session by itself, outside its parent's guards."""
     return SessionError(
         f"session {session!r} belongs to a sub-agent, which runs only inside the call of session {parent!r} that "
@@ -143,21 +143,21 @@ def check_answer(
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
         name = kind or type(answer).__name__
-        raise stale(session, asked.id, f"it cannot be answered with {name!r}; allowed: {', '.join(asked.allow)}")
+        raise stale_answer(session, asked.id, f"it cannot be answered with {name!r}; allowed: {', '.join(asked.allow)}")
     if expired(asked, now):
-        raise stale(session, asked.id, "it has expired")
+        raise stale_answer(session, asked.id, "it has expired")
     try:
         answer = checked_resolution(answer)
     except TypeError as error:
-        raise stale(session, asked.id, f"the answer is invalid: {error}") from None
+        raise stale_answer(session, asked.id, f"the answer is invalid: {error}") from None
     if asked.approvers is not None and answer.by not in asked.approvers:
         text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
-        raise stale(session, asked.id, text)
+        raise stale_answer(session, asked.id, text)
     if isinstance(answer, Edit) and asked.call is not None and fits is not None:
         try:
             fits(asked.call.replace(arguments=answer.arguments))
         except ToolError as error:
-            raise stale(session, asked.id, f"the edited arguments do not fit: {error}") from error
+            raise stale_answer(session, asked.id, f"the edited arguments do not fit: {error}") from error
     return answer
 
 
@@ -175,7 +175,7 @@ def checked_answers(
     for ask_id, answer in answers.items():
         asked = questions.get(ask_id)
         if asked is None:
-            raise stale(session, ask_id, "no such question is open; " + _open(questions))
+            raise stale_answer(session, ask_id, "no such question is open; " + _open(questions))
         answer = check_answer(session, asked, answer, now, fits)
         records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by, at=now))
     for asked in waiting:
@@ -185,7 +185,7 @@ def checked_answers(
     return records
 
 
-def stale(session: str, ask_id: str, why: str) -> StaleAnswer:
+def stale_answer(session: str, ask_id: str, why: str) -> StaleAnswer:
     """The error for an answer that is not accepted."""
     return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
 

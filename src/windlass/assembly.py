@@ -14,7 +14,7 @@ from ._kernel.child_program import program_of
 from ._kernel.matchers import check_matchers
 from ._kernel.program import BOUNDS, Options, Program
 from ._kernel.scopes import require_scopes
-from ._options import APPROVER, CRITERION, TEXT, Domain, each, having, instance, optional, whole
+from ._options import APPROVER, CRITERION, TEXT, Domain, each, instance, optional, whole, with_methods
 from .context.assembly import prompt_of
 from .criteria import name_of
 from .events import ModelReplying
@@ -57,7 +57,9 @@ OPTIONS: dict[str, Domain] = {
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),
     "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
-    "clock": optional(having("a clock with now, monotonic, sleep and alarm", "now", "monotonic", "sleep", "alarm")),
+    "clock": optional(
+        with_methods("a clock with now, monotonic, sleep and alarm", "now", "monotonic", "sleep", "alarm")
+    ),
     **BOUNDS,
 }
 """The legal values of an agent's options. `output`, `store` and `secrets` are checked where they are read."""

@@ -172,7 +172,7 @@ def checked_message(message: Message) -> Message:
     return read
 
 
-def said_message(value: object) -> Message:
+def message_without_calls(value: object) -> Message:
     """A text or a message without tool calls and results, which only steps may add."""
     message = checked_message(as_message(value))
     if message.role == "tool":
@@ -221,10 +221,10 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
     if message.origin is not None and type(message.origin) is not str:
         return False
     partial: object = message.partial
-    return type(partial) is bool and is_paid(reply)
+    return type(partial) is bool and has_valid_fields(reply)
 
 
-def is_paid(reply: Any) -> bool:
+def has_valid_fields(reply: Any) -> bool:
     """Whether the fields of a reply, apart from the message, have the types that a log returns."""
     usage: Any = reply.usage
     if usage is not _NO_USAGE and not (

@@ -55,7 +55,7 @@ class Explanation:
         return f"<Explanation of agent {self.data['agent']!r}>"
 
 
-def explained(program: Program, *, capabilities: Sequence[str], output: type) -> Data:
+def describe_agent(program: Program, *, capabilities: Sequence[str], output: type) -> Data:
     """A compiled agent as plain data."""
     hooks = program.hooks
     points = [_point(place, hooks) for place in LIFECYCLE]

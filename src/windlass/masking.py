@@ -13,7 +13,7 @@ import msgspec
 from .errors import ConfigError, text_of
 from .events import ModelCalled, TurnFailed
 from .messages import ModelRequest, json_with_surrogates
-from .outcomes import error_value, recorded_error
+from .outcomes import error_from_value, error_value
 from .records import Fact, Record, decode, encode
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Mask:
             text = f"{text_of(cause)} {cause.args!r}"
             if self.text(text) != text:
                 assert error is not None
-                masked = recorded_error(self._value(error_value(error)))
+                masked = error_from_value(self._value(error_value(error)))
                 masked.__suppress_context__ = True
                 return masked
             cause, depth = cause.__cause__ or cause.__context__, depth + 1

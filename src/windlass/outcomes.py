@@ -81,7 +81,7 @@ def _seconds(value: object) -> float | None:
     return float(value) if known else None  # type: ignore[arg-type]
 
 
-def recorded_error(error: ErrorValue) -> Exception:
+def error_from_value(error: ErrorValue) -> Exception:
     """An exception made from an error in the log; it keeps its class if that is one of Windlass's or Python's."""
     kind = getattr(errors, error.type, None) or getattr(builtins, error.type, None)
     if isinstance(kind, type) and issubclass(kind, ModelError):

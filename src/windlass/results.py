@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 from .deltas import StreamEvent
 from .errors import ConfigError, NotFinished, OutputError, TurnCancelled
 from .messages import Messages, Usage
-from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, recorded_error
+from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_from_value
 from .outputs import Output
 from .records import Asked, Outcome, Record
 from .slots import Slot
@@ -123,7 +123,7 @@ class Result(Generic[OutputT]):
         """Raise the reason for a missing answer: the error itself if this process has it, else the one from the log."""
         match self.outcome:
             case Failed(error=error):
-                raise recorded_error(error) if self.error is None else self.error
+                raise error_from_value(error) if self.error is None else self.error
             case Cancelled(reason=reason):
                 text = f"the turn was cancelled: {reason}" if reason else "the turn was cancelled"
                 raise TurnCancelled(text, reason=reason) from self.error
@@ -175,7 +175,7 @@ class Stream(Generic[OutputT]):
         return self._results[0]
 
 
-def times_asked(result: Result[Any], asked: Asked) -> int:
+def count_asked(result: Result[Any], asked: Asked) -> int:
     """How often a question was asked in a turn."""
     records = result._records  # pyright: ignore[reportPrivateUsage]
     return sum([isinstance(record, Asked) and record.id == asked.id for record in records])

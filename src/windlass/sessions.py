@@ -28,7 +28,7 @@ from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
 from ._kernel.segment import Segment, compaction
-from .approvals import CHILD, ask_approver, child_refused
+from .approvals import CHILD, ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -39,7 +39,7 @@ from .outcomes import error_value
 from .outputs import Output
 from .protocols import Store
 from .records import Compacted, Delegated, HookFailed, Record, SessionEnded
-from .results import Result, times_asked
+from .results import Result, count_asked
 from .states import Fold, State, fold_log
 
 OutputT = TypeVar("OutputT")
@@ -209,7 +209,7 @@ class Sessions(Generic[OutputT]):
         named = CHILD.fullmatch(session)
         above = await self._store.read(named[1]) if named is not None else ()
         if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
-            raise child_refused(session, named[1])
+            raise child_session_error(session, named[1])
 
     # ------------------------------------------------------------ a session is busy
 
@@ -303,7 +303,7 @@ class Sessions(Generic[OutputT]):
         answers: dict[str, AnyResolution] = {}
         failures: list[HookFailed] = []
         for question in result.waiting_for:
-            put = (question.id, question.digest, times_asked(result, question))
+            put = (question.id, question.digest, count_asked(result, question))
             for place, approver in enumerate(self._registered.approvers):
                 if question.id in answers or (*put, place) in asked:
                     continue
@@ -455,7 +455,7 @@ def unknown_session(session: str) -> SessionUnknown:
 def _refuse_parented(fold: Fold) -> None:
     """Raise if a log is that of a sub-agent, wherever it was copied to: the guards of its parent hold only there."""
     if fold.opened is not None and fold.opened.parent:
-        raise child_refused(fold.session, fold.opened.parent)
+        raise child_session_error(fold.session, fold.opened.parent)
 
 
 def _check_resumable(state: State) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .approvals import child_refused
+from .approvals import child_session_error
 from .errors import SessionConflict, SessionError, SessionUnknown, StoreError
 from .messages import Message
 from .protocols import Store
@@ -149,7 +149,7 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
     opened = [record for record in records if isinstance(record, SessionOpened) and record.parent]
     if opened:
-        raise child_refused(session, opened[0].parent)
+        raise child_session_error(session, opened[0].parent)
     at = len(records) if at is None else at
     if not 0 < at <= len(records):
         raise SessionError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from .checking import said_message
+from .checking import message_without_calls
 from .errors import HookError
 from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage
 from .slots import Slot
@@ -164,7 +164,7 @@ class Turn(Generic[ScopeT]):
         writes = self._writable("add a message")
         if type(message) is str:
             message = Message("user", (TextPart(message),), writes.by)
-        writes.messages.append(said_message(message))
+        writes.messages.append(message_without_calls(message))
 
     def cancel(self, reason: str = "") -> None:
         """End the turn now, from any thread: running work is cancelled, open calls are closed, the ending hooks run."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from . import records as r
-from ._text import clock, date, entry, printable, shown
+from ._text import clock, date, entry, one_line, printable
 from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
 from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
@@ -242,7 +242,7 @@ def _(reader: _Reader, record: r.Rewritten) -> Iterable[Entry]:
         texts.append(_change_text(name, before, after))
         reader.known[f"{record.event} {record.about}", name] = after
     data = {"event": record.event, "hook": record.hook, "about": record.about, "changes": changes}
-    of = f" of {shown(reader.calls[record.about].name)}" if record.about in reader.calls else ""
+    of = f" of {one_line(reader.calls[record.about].name)}" if record.about in reader.calls else ""
     yield "rewrite", f"{_at(record.hook, record.event)}{of}: {'; '.join(texts) or 'nothing'}", data
 
 
@@ -260,9 +260,9 @@ def _previous_value(reader: _Reader, record: r.Rewritten, field: str) -> Any:
 
 def _change_text(name: str, before: Any, after: Any) -> str:
     """One field of a rewrite: its old value, if known, and its new value. A JSON text is shown verbatim."""
-    show = shown if name == "json" and isinstance(after, str) and isinstance(before, str) else _value
+    show = one_line if name == "json" and isinstance(after, str) and isinstance(before, str) else _value
     was = "" if before is _UNKNOWN else f"{show(before)} → "
-    return f"{shown(name)} {was or 'is now '}{show(after)}"
+    return f"{one_line(name)} {was or 'is now '}{show(after)}"
 
 
 @_describes(r.HookDecided)
@@ -298,7 +298,7 @@ def _(reader: _Reader, record: r.ToolDecided) -> Iterable[Entry]:
 def _(reader: _Reader, record: r.HookFailed) -> Iterable[Entry]:
     text = f"{_at(record.hook, record.event)} failed: {_error(record.error)}"
     data = {"event": record.event, "hook": record.hook, "error": record.error, "effect": record.effect}
-    yield "failed", text + (f"; effect: {shown(record.effect)}" if record.effect else ""), data
+    yield "failed", text + (f"; effect: {one_line(record.effect)}" if record.effect else ""), data
 
 
 @_describes(r.ModelAttempted)
@@ -336,21 +336,21 @@ def _(reader: _Reader, record: r.ModelReplied) -> Iterable[Entry]:
 @_describes(r.ReplyRejected)
 def _(reader: _Reader, record: r.ReplyRejected) -> Iterable[Entry]:
     by = ", ".join(record.by)
-    text = f"the reply was rejected{f' by {shown(by)}' if by else ''}: {_quoted(record.feedback)}"
+    text = f"the reply was rejected{f' by {one_line(by)}' if by else ''}: {_quoted(record.feedback)}"
     yield "reject", text, {"by": record.by, "feedback": record.feedback}
 
 
 @_describes(r.ToolCalled)
 def _(reader: _Reader, record: r.ToolCalled) -> Iterable[Entry]:
     if record.attempt > 1 or record.json is not None:
-        changed = "" if record.json is None else f" with arguments that a wrap changed: {shown(record.json)}"
+        changed = "" if record.json is None else f" with arguments that a wrap changed: {one_line(record.json)}"
         text = f"attempt {record.attempt} at {_call(reader, record.call)}{changed}"
         yield "call", text, {"about": record.call, "attempt": record.attempt, "json": record.json}
 
 
 @_describes(r.UndoCalled)
 def _(reader: _Reader, record: r.UndoCalled) -> Iterable[Entry]:
-    text = f"{shown(record.name)} was in doubt: its compensation was started"
+    text = f"{one_line(record.name)} was in doubt: its compensation was started"
     yield "undo", text, {"call": record.call, "name": record.name}
 
 
@@ -365,20 +365,21 @@ def _(reader: _Reader, record: r.ToolAttempted) -> Iterable[Entry]:
 @_describes(r.ToolReturned)
 def _(reader: _Reader, record: r.ToolReturned) -> Iterable[Entry]:
     status = record.result.status
-    text = f"{shown(record.name)}{'' if status == 'ok' else f' ({status})'}: {_quoted(record.result.text)}"
+    text = f"{one_line(record.name)}{'' if status == 'ok' else f' ({status})'}: {_quoted(record.result.text)}"
     yield "result", text, {"about": record.call, "tool": record.name, "status": status, "result": record.result.text}
 
 
 @_describes(r.Delegated)
 def _(reader: _Reader, record: r.Delegated) -> Iterable[Entry]:
-    text = f"agent {shown(record.agent)} was given the task {_quoted(record.task)}, in session {shown(record.session)}"
+    agent, session = one_line(record.agent), one_line(record.session)
+    text = f"agent {agent} was given the task {_quoted(record.task)}, in session {session}"
     names = ("call", "session", "agent", "task", "tools", "tokens", "usd")
     yield "delegate", text, {name: getattr(record, name) for name in names}
 
 
 @_describes(r.Charged)
 def _(reader: _Reader, record: r.Charged) -> Iterable[Entry]:
-    text = f"session {shown(record.session)} has spent {record.usage.total} tokens, which count in this turn"
+    text = f"session {one_line(record.session)} has spent {record.usage.total} tokens, which count in this turn"
     yield "charge", text, {"call": record.call, "session": record.session, "tokens": record.usage.total}
 
 
@@ -399,7 +400,7 @@ def _(reader: _Reader, record: r.Evaluated) -> Iterable[Entry]:
 
 @_describes(r.StopVetoed)
 def _(reader: _Reader, record: r.StopVetoed) -> Iterable[Entry]:
-    text = f"{_names(record.by)} vetoed the stop ({shown(record.reason)}): {_quoted(record.feedback)}"
+    text = f"{_names(record.by)} vetoed the stop ({one_line(record.reason)}): {_quoted(record.feedback)}"
     yield "veto", text, {"by": record.by, "reason": record.reason, "feedback": record.feedback}
 
 
@@ -412,15 +413,15 @@ def _(reader: _Reader, record: r.Rewound) -> Iterable[Entry]:
 @_describes(r.Compacted)
 def _(reader: _Reader, record: r.Compacted) -> Iterable[Entry]:
     start, end = record.range
-    because = f" ({shown(record.reason)})" if record.reason else ""
-    text = f"{shown(record.by)} compacted messages {start} to {end - 1}{because}: "
+    because = f" ({one_line(record.reason)})" if record.reason else ""
+    text = f"{one_line(record.by)} compacted messages {start} to {end - 1}{because}: "
     text += f"the request shrank from about {record.before:,} to {record.after:,} tokens"
     yield "compacted", text, {name: getattr(record, name) for name in ("by", "range", "reason", "before", "after")}
 
 
 @_describes(r.ErrorHandled)
 def _(reader: _Reader, record: r.ErrorHandled) -> Iterable[Entry]:
-    text = f"{_error(record.error)} ({shown(record.category)}): {record.action}, decided by {shown(record.by)}"
+    text = f"{_error(record.error)} ({one_line(record.category)}): {record.action}, decided by {one_line(record.by)}"
     yield "error", text, {name: getattr(record, name) for name in ("error", "category", "action", "by")}
 
 
@@ -437,7 +438,7 @@ def _(reader: _Reader, record: r.Asked) -> Iterable[Entry]:
 def _(reader: _Reader, record: r.Answered) -> Iterable[Entry]:
     asked = reader.questions.get(record.id)
     question = f" {_quoted(asked.question)}" if asked is not None else ""
-    who = "no answer in time, so the default" if record.expired else shown(record.by) or "a person"
+    who = "no answer in time, so the default" if record.expired else one_line(record.by) or "a person"
     data: Data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
     when = f", answered at {clock(record.answered_at)}" if record.answered_at else ""
     data["answered_at"] = record.answered_at or record.at or None
@@ -459,13 +460,13 @@ def _(reader: _Reader, record: r.Resumed) -> Iterable[Entry]:
     other = bool(reader.pipeline) and record.pipeline != reader.pipeline
     reader.pipeline = record.pipeline
     text = "the turn continues" + (" with other hooks or tools" if other else "")
-    text += f": {'; '.join(shown(line, 200) for line in record.drift)}" if record.drift else ""
+    text += f": {'; '.join(one_line(line, 200) for line in record.drift)}" if record.drift else ""
     yield "resume", text, {"other_pipeline": other, "drift": record.drift}
 
 
 @_describes(r.SlotSet)
 def _(reader: _Reader, record: r.SlotSet) -> Iterable[Entry]:
-    text = f"{_who(record.by)} set {shown(record.slot)} to {_value(record.value)}"
+    text = f"{_who(record.by)} set {one_line(record.slot)} to {_value(record.value)}"
     yield "slot", text, {"slot": record.slot, "value": record.value, "by": record.by}
 
 
@@ -477,13 +478,13 @@ def _(reader: _Reader, record: r.SideReplied) -> Iterable[Entry]:
 
 @_describes(r.CancelRequested)
 def _(reader: _Reader, record: r.CancelRequested) -> Iterable[Entry]:
-    text = "the turn was asked to cancel" + (f": {shown(record.reason)}" if record.reason else "")
+    text = "the turn was asked to cancel" + (f": {one_line(record.reason)}" if record.reason else "")
     yield "cancel", text, {"reason": record.reason}
 
 
 @_describes(r.InboxTaken)
 def _(reader: _Reader, record: r.InboxTaken) -> Iterable[Entry]:
-    yield "inbox", f"{shown(record.entry)} was read from the inbox", {"key": record.key, "entry": record.entry}
+    yield "inbox", f"{one_line(record.entry)} was read from the inbox", {"key": record.key, "entry": record.entry}
 
 
 @_describes(r.Concluded)
@@ -502,7 +503,7 @@ def _(reader: _Reader, record: r.TurnEnded) -> Iterable[Entry]:
 
 @_describes(r.Unknown)
 def _(reader: _Reader, record: r.Unknown) -> Iterable[Entry]:
-    yield "unknown", f"a record of a kind this version does not know: {shown(record.name)}", {"kind": record.name}
+    yield "unknown", f"a record of a kind this version does not know: {one_line(record.name)}", {"kind": record.name}
 
 
 # ---------------------------------------------------------------- in words
@@ -511,15 +512,15 @@ def _(reader: _Reader, record: r.Unknown) -> Iterable[Entry]:
 def _side_call(about: str) -> str:
     """For a decision on a side call: who asked."""
     asker = about.rsplit(":", 1)[-1].split("#")[0]
-    return f" on the side call of {shown(asker)}" if about.startswith("side:") else ""
+    return f" on the side call of {one_line(asker)}" if about.startswith("side:") else ""
 
 
 def _at(hook: str, event: str) -> str:
-    return f"{_who(hook)} ({shown(event) or '?'})"
+    return f"{_who(hook)} ({one_line(event) or '?'})"
 
 
 def _who(name: str) -> str:
-    return shown(name) or "unknown"
+    return one_line(name) or "unknown"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -527,7 +528,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f'"{shown(text)}"'
+    return f'"{one_line(text)}"'
 
 
 def _decision(decision: Any) -> str:
@@ -574,20 +575,20 @@ def _resolution(answer: Any) -> str:
 
 
 def _error(error: Any) -> str:
-    return f"{shown(error.type)}: {shown(error.message, 200)}"
+    return f"{one_line(error.type)}: {one_line(error.message, 200)}"
 
 
 def _reply(reply: Any) -> str:
     """A reply in words: its text and its calls."""
     if reply is None:
         return "nothing"
-    calls = [f"calls {shown(call.name)} {shown(call.json)}" for call in reply.tool_calls]
+    calls = [f"calls {one_line(call.name)} {one_line(call.json)}" for call in reply.tool_calls]
     return "; ".join([*([_quoted(reply.text)] if reply.text or not calls else []), *calls])
 
 
 def _call(reader: _Reader, call_id: str) -> str:
     call = reader.calls.get(call_id)
-    return f"call {shown(call_id)}" if call is None else f"{shown(call.name)} {shown(call.json, 40)}"
+    return f"call {one_line(call_id)}" if call is None else f"{one_line(call.name)} {one_line(call.json, 40)}"
 
 
 def _value(value: Any) -> str:
@@ -598,7 +599,7 @@ def _value(value: Any) -> str:
         return _quoted(_parts_text(value["parts"]))
     if isinstance(value, list) and value and all(isinstance(part, dict) and "text" in part for part in value):
         return _quoted(_parts_text(value))
-    return shown(json_with_surrogates(_plain(value)))
+    return one_line(json_with_surrogates(_plain(value)))
 
 
 def _parts_text(parts: Sequence[Any]) -> str:
@@ -611,7 +612,7 @@ def _vote_data(record: r.Evaluated) -> Data:
 
 
 def _vote(data: Data) -> str:
-    cast = [shown(name) + (f" ({shown(why)})" if why else "") for name, why in data["by"]]
+    cast = [one_line(name) + (f" ({one_line(why)})" if why else "") for name, why in data["by"]]
     if data["vote"] is None:
         return "no votes, so the turn stops"
     return f"{data['vote']}, cast by {', '.join(cast)}" if cast else f"{data['vote']}"
@@ -650,7 +651,7 @@ def _lines(data: Data) -> list[str]:
     ended = data["ended"]
     turn = "no turn" if data["turn"] is None else f"turn {data['turn']}"
     reason = "" if ended["reason"] in (None, ended["outcome"].lower()) else f", {ended['reason']}"
-    lines = [shown(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}", 100), ""]
+    lines = [one_line(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}", 100), ""]
     day = "" if data["began"] is None else date(data["began"])
     for label, text in _ending(data):
         lines.append(entry(label, text, indent=0, column=_COLUMN))
@@ -667,7 +668,7 @@ def _lines(data: Data) -> list[str]:
 
 def _ending(data: Data) -> Iterable[tuple[str, str]]:
     ended = data["ended"]
-    yield "because", shown(ended["detail"], 300) or "–"
+    yield "because", one_line(ended["detail"], 300) or "–"
     if ended["by"]:
         yield "by", _names(ended["by"])
     if ended["vote"] is not None:

@@ -42,7 +42,7 @@ from windlass.errors import (
     RateLimited,
     ServerError,
 )
-from windlass.outcomes import error_value, recorded_error
+from windlass.outcomes import error_from_value, error_value
 from windlass.records import HookDecided, decode
 from windlass.stores import MemoryStore
 from windlass.testing import FakeClock, ScriptedModel, breaks, calls, says
@@ -69,7 +69,7 @@ def test_an_error_that_repeating_does_not_help_is_not_retryable_unless_it_says_o
 @pytest.mark.parametrize("kind", [*PASSING, *LASTING])
 @pytest.mark.parametrize("retryable", [True, False])
 def test_an_error_of_the_log_is_as_retryable_as_it_was(kind: Any, retryable: bool):
-    again = recorded_error(error_value(kind("x", retryable=retryable)))
+    again = error_from_value(error_value(kind("x", retryable=retryable)))
     assert type(again) is kind
     assert again.retryable is retryable  # type: ignore[attr-defined]
 

@@ -10,7 +10,7 @@ from copy import copy
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Literal
 
-from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, number, optional, shown, whole
+from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, number, optional, short_repr, whole
 from windlass.decisions import Says, Vote
 from windlass.errors import RegistrationError
 from windlass.events import EVENTS, FACTS, Event, ModelCalling, ModelReplying
@@ -163,7 +163,7 @@ class Hook:
             )
         for name, value in self.options.items():
             if name in _OPTIONS and not _OPTIONS[name].holds(value):
-                raise self._wrong(f"has {name}={shown(value)}; {name} must be {_OPTIONS[name].text}")
+                raise self._wrong(f"has {name}={short_repr(value)}; {name} must be {_OPTIONS[name].text}")
         if "tool" in self.options and not self._about_tools():
             raise self._wrong("has a tool matcher, but its event is not about a tool")
         if "on_error" in self.options and (

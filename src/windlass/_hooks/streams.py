@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any, Literal
 
-from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, shown
+from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, short_repr
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, RegistrationError, text_of
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
@@ -53,7 +53,7 @@ class Transform:
         """Refuse what cannot be a transformer, and options that mean nothing."""
         for option, domain in _OPTIONS.items():
             if not domain.holds(value := getattr(self, option)):
-                raise self._wrong(f"has {option}={shown(value)}; {option} must be {domain.text}")
+                raise self._wrong(f"has {option}={short_repr(value)}; {option} must be {domain.text}")
         if unknown := [channels] if isinstance(channels, str) else [c for c in self.channels if c not in CHANNELS]:
             raise self._wrong(f"names unknown channels {unknown}; give a tuple of some of {', '.join(CHANNELS)}")
         factory: Any = self.factory

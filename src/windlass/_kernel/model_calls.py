@@ -17,7 +17,7 @@ from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError, name_raiser
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
-from windlass.outcomes import Stopped, StopReason, error_value, recorded_error
+from windlass.outcomes import Stopped, StopReason, error_from_value, error_value
 from windlass.protocols import Model
 from windlass.records import HookDecided, ModelAttempted
 from windlass.states import step_id
@@ -327,7 +327,7 @@ class ModelCalls:
         self._attempted = served.attempt
         if served.reply is None:
             assert served.error is not None
-            raise recorded_error(served.error)
+            raise error_from_value(served.error)
         if self.transforms:
             self.said.append(served.reply)
         return served.reply

@@ -17,7 +17,7 @@ from windlass.decisions import Answer, Ask, Deny, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry, name_raiser
 from windlass.events import LateResult
 from windlass.messages import TextPart, ToolCall, ToolResult, as_result, text_result
-from windlass.outcomes import recorded_error
+from windlass.outcomes import error_from_value
 from windlass.records import HookDecided, ToolAttempted, ToolCalled
 from windlass.states import CallFold
 from windlass.tools import ArgumentsError, Tool
@@ -385,7 +385,7 @@ class Attempts(Struct):
                 self.written = self.number
                 if attempt.result is None:
                     assert attempt.error is not None
-                    self.known = recorded_error(attempt.error)
+                    self.known = error_from_value(attempt.error)
                     raise self.known
                 return attempt.result
         return None

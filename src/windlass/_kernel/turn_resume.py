@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from windlass.approvals import checked_answers, stale
+from windlass.approvals import checked_answers, stale_answer
 from windlass.decisions import Allow, Ask, Halt, Reject
 from windlass.events import Resuming
 from windlass.outcomes import Cancelled, Stopped, StopReason
@@ -146,6 +146,6 @@ class TurnResume(Struct, eq=False):
         answers, session = self._entry.answers, self._journal.fold.session
         answered = {one.id for one in known}
         if again := answered & answers.keys():
-            raise stale(session, min(again), "it has been answered already")
+            raise stale_answer(session, min(again), "it has been answered already")
         waiting = [asked for asked in self._questions.waiting if asked.id not in answered]
         return checked_answers(session, waiting, dict(answers), now, partial(check_edit, self._journal.program))

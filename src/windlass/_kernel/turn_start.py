@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
-from windlass.context.assembly import joined
+from windlass.context.assembly import join_sections
 from windlass.decisions import Answer, Deny, Halt
 from windlass.errors import HookError
 from windlass.events import MessageAdding, SessionStarting, Setup, ToolCalling, TurnStarting
@@ -89,7 +89,7 @@ class TurnStart(Struct, eq=False):
                 return verdict
             added: list[TextPart] = [part for item in await passage.inject() for part in item.parts]  # type: ignore[misc]
             sections = (*self._sections_of(changed.system), *added)
-            system = joined(sections)
+            system = join_sections(sections)
             if system == program.system:
                 system = sections = None
             tools = None if changed.tools == program.specs else changed.tools

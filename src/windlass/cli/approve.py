@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from windlass import Agent
-from windlass._text import shown
+from windlass._text import one_line
 from windlass.approvals import CHILD, expired, open_questions, resolve
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.protocols import Store
@@ -112,9 +112,9 @@ def _list(where: str | Store, session: str | None) -> None:
 
     found = with_store(where, work)
     for name, asked in found:
-        click.echo(f"{name}  {asked.id}  {shown(asked.question)}")
+        click.echo(f"{name}  {asked.id}  {one_line(asked.question)}")
         if asked.call is not None:
-            click.echo(f"    {shown(f'{asked.call.name} {asked.call.json}', 90)}")
+            click.echo(f"    {one_line(f'{asked.call.name} {asked.call.json}', 90)}")
         click.echo(f"    answers: {', '.join(asked.allow)}")
         if asked.approvers is not None:
             click.echo(f"    approvers: {', '.join(asked.approvers)}")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from windlass._text import shown
+from windlass._text import one_line
 from windlass.context.prefixes import Filling, Prefix, filling, prefixes
 from windlass.context.replay import Call, Description, described, pipelines, requests
 from windlass.errors import StoreError
@@ -103,13 +103,13 @@ def _data(
 
 def _chart(data: dict[str, Any]) -> str:
     rows = data["origins"]
-    widest = max([len(shown(row["origin"], 40)) for row in rows], default=0)
+    widest = max([len(one_line(row["origin"], 40)) for row in rows], default=0)
     digits = max([len(f"{row['tokens']:,}") for row in rows], default=1)
     room = max(min(BAR, shutil.get_terminal_size().columns - widest - digits - 12), 8)
     most = max([row["tokens"] for row in rows], default=1)
     lines = [_headline(data), ""]
     for row in rows:
-        name = click.style(shown(row["origin"], 40).ljust(widest), bold=True)
+        name = click.style(one_line(row["origin"], 40).ljust(widest), bold=True)
         bar = click.style(_bar(row["tokens"] / max(most, 1) * room).ljust(room), fg="cyan")
         lines.append(f"  {name}  {bar}  {row['tokens']:>{digits},}  {row['share']:>5.1%}")
     return "\n".join([*lines, "", *_totals(data)])
@@ -118,7 +118,7 @@ def _chart(data: dict[str, Any]) -> str:
 def _headline(data: dict[str, Any]) -> str:
     again = f", round {data['round']}" if data["round"] > 1 else ""
     place = f"step {data['step']} (turn {data['turn']}{again})"
-    return f"What {data['model'] or 'the model'} saw at {place} of session {shown(data['session'])}"
+    return f"What {data['model'] or 'the model'} saw at {place} of session {one_line(data['session'])}"
 
 
 def _totals(data: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from windlass import Agent, Result
-from windlass._text import shown
+from windlass._text import one_line
 from windlass.outcomes import Failed
 
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
@@ -41,4 +41,4 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> 
     click.echo(result.partial_text)
     click.echo(f"{session}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:
-        click.echo(f"open question: {asked.id}  {shown(asked.question, 200)}", err=True)
+        click.echo(f"open question: {asked.id}  {one_line(asked.question, 200)}", err=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from windlass._text import shown
+from windlass._text import one_line
 from windlass.errors import SessionUnknown
 from windlass.logs import SessionInfo
 from windlass.protocols import Store
@@ -45,8 +45,8 @@ def list_(address: str, search: str, status: str | None, limit: int, as_json: bo
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
             questions = "question" if info.waiting == 1 else "questions"
             waiting = f", {info.waiting} open {questions}" if info.waiting else ""
-            head = f"{shown(info.session, 30):<30} {when}  {info.status}{waiting}, {info.records} records"
-            click.echo(f"{head}  {shown(info.title, 40)}".rstrip())
+            head = f"{one_line(info.session, 30):<30} {when}  {info.status}{waiting}, {info.records} records"
+            click.echo(f"{head}  {one_line(info.title, 40)}".rstrip())
 
 
 @sessions.command()

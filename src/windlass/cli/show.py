@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from windlass._text import clock, date, shown
+from windlass._text import clock, date, one_line
 from windlass.protocols import Store
 from windlass.records import decode, encode
 from windlass.why import Why
@@ -64,4 +64,5 @@ def _line(number: int, line: bytes) -> str:
     plain = json.loads(line)
     kind, at = plain.pop("kind"), plain.pop("at", None)
     when = f"{date(at)} {clock(at)}" if isinstance(at, float) and at else " " * 23
-    return f"{number:>5}  {when}  {kind:<16} {shown(json.dumps(plain, ensure_ascii=False, separators=(',', ':')), 51)}"
+    fields = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return f"{number:>5}  {when}  {kind:<16} {one_line(fields, 51)}"

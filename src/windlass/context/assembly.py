@@ -64,7 +64,7 @@ def blank_request(
     output: Mapping[str, Any] | None,
 ) -> ModelRequest:
     """A request without messages."""
-    return ModelRequest(joined(sections), Messages(), tools, model, settings, output, sections)
+    return ModelRequest(join_sections(sections), Messages(), tools, model, settings, output, sections)
 
 
 def prompt_of(
@@ -80,7 +80,7 @@ def prompt_of(
     return Prompt(tuple(sections), model, (), windows.get(model), room, output_schema)
 
 
-def joined(sections: Iterable[TextPart]) -> str:
+def join_sections(sections: Iterable[TextPart]) -> str:
     """The system text made of these sections."""
     return "\n\n".join([section.text for section in sections])
 

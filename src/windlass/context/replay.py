@@ -23,7 +23,7 @@ from windlass.records import (
 )
 from windlass.states import Fold
 
-from .assembly import Prompt, PromptSource, assemble, joined, lasting
+from .assembly import Prompt, PromptSource, assemble, join_sections, lasting
 
 NOT_KNOWN = "the agent is unknown: the store has no description of it"
 
@@ -203,7 +203,7 @@ _TYPES: dict[str, Any] = {
 def _sections(request: ModelRequest, system: str, hook: str) -> tuple[TextPart, ...]:
     """The sections of a system text that a hook changed: only the added text is the hook's, if it can be told apart."""
     old = request.system
-    if old and old in system and joined(request.sections) == old:
+    if old and old in system and join_sections(request.sections) == old:
         before, _, after = system.partition(old)
         added = [TextPart(text.strip(), hook) if text.strip() else None for text in (before, after)]
         return tuple([section for section in (added[0], *request.sections, added[1]) if section is not None])
