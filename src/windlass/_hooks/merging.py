@@ -1,15 +1,14 @@
-"""From what several gates answered to one verdict that does not depend on their order."""
+"""One verdict from the answers of several gates; it does not depend on their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from windlass.decisions import (
     ANSWER_KINDS,
     Again,
     Answer,
-    AnyDecision,
     Ask,
     Deny,
     Finish,
@@ -19,12 +18,14 @@ from windlass.decisions import (
     Veto,
     Vote,
 )
-from windlass.events import Decidable, Event
+from windlass.events import Decidable
+from windlass.types import AnyEvent
 
 Answers: TypeAlias = Sequence[tuple[str, Any]]
+"""Decisions, each with the name of the hook that gave it."""
 
 
-def rank_of(event: type[Event[Any, Any, Any]], decision: Decidable) -> int | None:
+def rank_of(event: type[AnyEvent], decision: Decidable) -> int | None:
     """How strict a decision is at this event, 0 first; None if it is not legal there."""
     for rank, legal in enumerate(event.ranks):
         if type(decision) is legal or (isinstance(legal, Vote) and decision is legal):
@@ -32,79 +33,89 @@ def rank_of(event: type[Event[Any, Any, Any]], decision: Decidable) -> int | Non
     return None
 
 
-def strictest(event: type[Event[Any, Any, Any]], answers: Answers) -> Any:
-    """The strictest answer; at equal rank all of them as one, whatever their order. None if nobody answered."""
+def strictest(event: type[AnyEvent], answers: Answers) -> Any:
+    """The strictest answer, or None. Several of the same rank become one, in whatever order."""
     if not answers:
         return None
     ranked = [(rank_of(event, decision), name, decision) for name, decision in answers]
     best = min(rank for rank, _, _ in ranked if rank is not None)
-    alike = sorted([(name, d) for rank, name, d in ranked if rank == best], key=lambda item: item[0])
-    return alike[0][1] if len(alike) == 1 else _merge(event, alike)
+    equals = [(name, decision) for rank, name, decision in ranked if rank == best]
+    equals.sort(key=lambda answer: answer[0])
+    first = equals[0][1]
+    if len(equals) == 1 or type(first) not in _MERGES:
+        return first
+    return _MERGES[type(first)](event, equals)
 
 
-def after_approval(event: type[Event[Any, Any, Any]], answers: Answers) -> Any:
-    """What holds once the `Ask`s among the answers are approved: the next rank."""
-    return strictest(event, [(name, decision) for name, decision in answers if type(decision) is not Ask])
+def after_approval(event: type[AnyEvent], answers: Answers) -> Any:
+    """The verdict once every `Ask` among the answers is approved: the next rank."""
+    return strictest(event, [answer for answer in answers if type(answer[1]) is not Ask])
 
 
-def _merge(event: type[Event[Any, Any, Any]], alike: list[tuple[str, Any]]) -> Any:
-    decisions: list[AnyDecision] = [decision for _, decision in alike]
-    match decisions[0]:
-        case Deny():
-            return Deny(_joined(d.reason for d in decisions if isinstance(d, Deny)))
-        case Halt():
-            halts = [d for d in decisions if isinstance(d, Halt)]
-            replies = [d.reply for d in halts if d.reply is not None]
-            return Halt(_joined(d.reason for d in halts), _joined(replies, "\n") if replies else None)
-        case Regenerate():
-            return Regenerate(_joined((d.feedback for d in decisions if isinstance(d, Regenerate)), "\n"))
-        case Veto():
-            return Veto(_joined((d.feedback for d in decisions if isinstance(d, Veto)), "\n"))
-        case Ask():
-            return _merge_asks(event, alike)
-        case Answer() | Finish():
-            return _same_value(event, alike)
-        case Rewind():
-            rewinds = [d for d in decisions if isinstance(d, Rewind)]
-            return Rewind(min(d.to for d in rewinds), _joined((d.note for d in rewinds), "\n"))
-        case Again():
-            return Again(
-                max((d.after for d in decisions if isinstance(d, Again) and d.after is not None), default=None)
-            )
-        case same:
-            return same
+# ---------------------------------------------------------------- answers of the same kind
 
 
-def _merge_asks(event: type[Event[Any, Any, Any]], alike: list[tuple[str, Any]]) -> Any:
-    """One question with all reasons, the answers all of them allow and the approvers all of them name."""
-    asks: list[Ask] = [ask for _, ask in alike]
+def _merge_halts(_: type[AnyEvent], equals: Answers) -> Halt:
+    replies = [halt.reply for _, halt in equals if halt.reply is not None]
+    return Halt(_join_fields(equals, "reason"), _join(replies, "\n") if replies else None)
+
+
+def _merge_asks(event: type[AnyEvent], equals: Answers) -> Ask | Deny | Halt:
+    """One question with all texts, and the answers and approvers that every `Ask` allows."""
+    asks: list[Ask] = [ask for _, ask in equals]
     allow = tuple(kind for kind in ANSWER_KINDS if all(kind in ask.allow for ask in asks))
     named = [set(ask.approvers) for ask in asks if ask.approvers is not None]
     approvers = tuple(sorted(set.intersection(*named))) if named else None
     if not allow or approvers == ():
         what = "answer" if not allow else "approver"
-        return _refusal(event, f"{_names(alike)} ask, but no {what} satisfies all of them")
-    expiries = [ask.expires for ask in asks if ask.expires is not None]
+        return _refusal(event, f"{_names(equals)} ask, but no {what} satisfies all of them")
+    expires = min([ask.expires for ask in asks if ask.expires is not None], default=None)
     approve = "approve" in allow and all(ask.default == "approve" for ask in asks)
-    default = "approve" if approve else "reject"
-    question = _joined((ask.question for ask in asks), "\n")
-    return Ask(question, allow, approvers, min(expiries) if expiries else None, default)  # type: ignore[arg-type]
+    question = _join_fields(equals, "question", "\n")
+    return Ask(question, allow, approvers, expires, "approve" if approve else "reject")
 
 
-def _same_value(event: type[Event[Any, Any, Any]], alike: list[tuple[str, Any]]) -> Any:
-    first = alike[0][1]
-    if all(decision.value == first.value for _, decision in alike[1:]):
+def _require_same_value(event: type[AnyEvent], equals: Answers) -> Any:
+    first = equals[0][1]
+    if all(decision.value == first.value for _, decision in equals[1:]):
         return first
-    return _refusal(event, f"{_names(alike)} gave different values for {type(first).__name__}")
+    return _refusal(event, f"{_names(equals)} gave different values for {type(first).__name__}")
 
 
-def _refusal(event: type[Event[Any, Any, Any]], reason: str) -> Deny | Halt:
+def _merge_rewinds(_: type[AnyEvent], equals: Answers) -> Rewind:
+    return Rewind(min(rewind.to for _, rewind in equals), _join_fields(equals, "note", "\n"))
+
+
+def _merge_retries(_: type[AnyEvent], equals: Answers) -> Again:
+    delays = [again.after for _, again in equals if again.after is not None]
+    return Again(max(delays, default=None))
+
+
+_MERGES: dict[type, Callable[[type[AnyEvent], Answers], Any]] = {
+    Deny: lambda _, equals: Deny(_join_fields(equals, "reason")),
+    Halt: _merge_halts,
+    Regenerate: lambda _, equals: Regenerate(_join_fields(equals, "feedback", "\n")),
+    Veto: lambda _, equals: Veto(_join_fields(equals, "feedback", "\n")),
+    Ask: _merge_asks,
+    Answer: _require_same_value,
+    Finish: _require_same_value,
+    Rewind: _merge_rewinds,
+    Again: _merge_retries,
+}
+"""How decisions of one kind become one. The other kinds have no fields: all are equal."""
+
+
+def _refusal(event: type[AnyEvent], reason: str) -> Deny | Halt:
     return Deny(reason) if Deny in event.ranks else Halt(reason)
 
 
-def _names(alike: list[tuple[str, Any]]) -> str:
-    return " and ".join(repr(name) for name, _ in alike)
+def _names(answers: Answers) -> str:
+    return " and ".join(repr(name) for name, _ in answers)
 
 
-def _joined(texts: Iterable[str], by: str = "; ") -> str:
-    return by.join(dict.fromkeys(text for text in texts if text))
+def _join_fields(answers: Answers, field: str, separator: str = "; ") -> str:
+    return _join([getattr(decision, field) for _, decision in answers], separator)
+
+
+def _join(texts: Iterable[str], separator: str) -> str:
+    return separator.join(dict.fromkeys(text for text in texts if text))
