@@ -1,4 +1,4 @@
-"""Transformers: what changes a model's words on their way, and the reply that is built from their output."""
+"""Transformers: they change a model's reply as it streams; the reply is their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.types import Transformer
 Channel = Literal["text", "thinking", "arguments"]
 CHANNELS: tuple[Channel, ...] = ("text", "thinking", "arguments")
 LAST = -(2**62)
-"""The priority of what stands behind all others of its band."""
+"""The priority that comes after all others of a band."""
 
 
 class Transform:
@@ -44,29 +44,34 @@ class Transform:
         self._check(channels)
 
     def inherited(self) -> Transform:
-        """The same for an agent below, where it stands behind that one's own."""
-        made = copy(self)
-        made.above += 1
-        return made
+        """A copy for a sub-agent, where it comes after the sub-agent's own."""
+        transform = copy(self)
+        transform.above += 1
+        return transform
 
     def _check(self, channels: object) -> None:
-        """Refuse what cannot be a transformer, and options that mean nothing."""
+        """Refuse an object that is not a transformer, and illegal options."""
         for option, domain in _OPTIONS.items():
             if not domain.holds(value := getattr(self, option)):
-                raise self._wrong(f"has {option}={short_repr(value)}; {option} must be {domain.text}")
-        if unknown := [channels] if isinstance(channels, str) else [c for c in self.channels if c not in CHANNELS]:
-            raise self._wrong(f"names unknown channels {unknown}; give a tuple of some of {', '.join(CHANNELS)}")
+                text = f"has {option}={short_repr(value)}"
+                raise self._error(f"{text}; {option} must be {domain.text}")
+        unknown: list[str] = [name for name in self.channels if name not in CHANNELS]
+        if isinstance(channels, str):
+            unknown = [channels]
+        if unknown:
+            known = ", ".join(CHANNELS)
+            raise self._error(f"names unknown channels {unknown}; pass a tuple of some of {known}")
         factory: Any = self.factory
         if isinstance(factory, type) and not _is_transformer(factory):
-            raise self._wrong("is a class without the methods feed(text) and flush()")
+            raise self._error("is a class without the methods feed(text) and flush()")
         if not callable(factory) or not _takes_nothing(factory):
-            raise self._wrong(
-                "cannot be made: give a class with feed(text) and flush(), or a function that makes such an object. "
-                "Both are called without arguments, once for each attempt"
+            raise self._error(
+                "cannot be made: pass a class with feed(text) and flush(), or a function that returns "
+                "such an object. Both are called without arguments, once for each attempt"
             )
 
-    def _wrong(self, what: str) -> RegistrationError:
-        return RegistrationError(f"transform {self.name!r} {what}", hook=self.name)
+    def _error(self, problem: str) -> RegistrationError:
+        return RegistrationError(f"transform {self.name!r} {problem}", hook=self.name)
 
 
 _OPTIONS: dict[str, Domain] = {
@@ -77,17 +82,17 @@ _OPTIONS: dict[str, Domain] = {
 }
 
 
-def _is_transformer(made: object) -> bool:
-    return callable(getattr(made, "feed", None)) and callable(getattr(made, "flush", None))
+def _is_transformer(value: object) -> bool:
+    return callable(getattr(value, "feed", None)) and callable(getattr(value, "flush", None))
 
 
 def _takes_nothing(factory: Callable[..., Any]) -> bool:
-    """Whether it can be called without arguments, as far as that is known."""
+    """Whether it can be called without arguments. If its parameters are unknown, assume so."""
     try:
         inspect.signature(factory).bind()
     except TypeError:
         return False
-    except ValueError:  # nobody knows its parameters
+    except ValueError:  # its parameters are unknown
         return True
     return True
 
@@ -95,59 +100,60 @@ def _takes_nothing(factory: Callable[..., Any]) -> bool:
 class Chain:
     """The transformers of one channel of one attempt, each fed by the one before it.
 
-    One that fails ends the attempt: nothing that was held back is let out.
+    If a transformer fails, the attempt ends and no text that was held back is released.
     """
 
     __slots__ = ("_links",)
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self._links = [(transform.name, _made(transform)) for transform in transforms]
+        self._links = [(transform.name, _make(transform)) for transform in transforms]
 
     def feed(self, text: str) -> Sequence[str]:
-        """What comes out for a chunk."""
+        """The output for a chunk."""
         chunks: Sequence[str] = (text,)
         for name, link in self._links:
-            chunks = _fed(name, link, chunks)
+            chunks = _feed(name, link, chunks)
         return chunks
 
     def flush(self) -> Sequence[str]:
-        """What was held back, when nothing more will come."""
+        """The text that was held back, once the input has ended."""
         chunks: Sequence[str] = ()
         for name, link in self._links:
-            chunks = _fed(name, link, chunks, True)
+            chunks = _feed(name, link, chunks, flush=True)
         return chunks
 
 
-def _made(transform: Transform) -> Transformer:
+def _make(transform: Transform) -> Transformer:
     try:
-        made = transform.factory()
-        if not _is_transformer(made):
-            raise TypeError(f"it made {type(made).__name__}, which has no feed(text) and flush()")
+        transformer = transform.factory()
+        if not _is_transformer(transformer):
+            kind = type(transformer).__name__
+            raise TypeError(f"it returned {kind}, which has no feed(text) and flush()")
     except Exception as error:
-        raise _failed(transform.name, error) from error
-    return made
+        raise _failure(transform.name, error) from error
+    return transformer
 
 
-def _fed(name: str, link: Transformer, chunks: Sequence[str], flush: bool = False) -> Sequence[str]:
-    made: list[str] = []
+def _feed(name: str, link: Transformer, chunks: Sequence[str], flush: bool = False) -> list[str]:
+    pieces: list[str] = []
     try:
         for chunk in chunks:
-            made += link.feed(chunk)
+            pieces += link.feed(chunk)
         if flush:
-            made += link.flush()
-        for piece in made:
+            pieces += link.flush()
+        for piece in pieces:
             if type(piece) is not str:
-                raise TypeError(f"it gave {type(piece).__name__}, not str")
+                raise TypeError(f"it returned {type(piece).__name__}, not str")
     except Exception as error:
-        raise _failed(name, error) from error
-    return made
+        raise _failure(name, error) from error
+    return pieces
 
 
-def _failed(name: str, error: Exception) -> HookError:
+def _failure(name: str, error: Exception) -> HookError:
     return HookError(f"transform {name!r} failed: {text_of(error)}", hook=name)
 
 
-# ---------------------------------------------------------------- a reply that is being said
+# ---------------------------------------------------------------- a reply as it streams
 
 _CHANNEL_OF: dict[type[Any], str] = {
     TextDelta: "text", TextPart: "text",
@@ -156,33 +162,34 @@ _CHANNEL_OF: dict[type[Any], str] = {
 }  # fmt: skip
 
 
-class Saying:
-    """One part while it is being said: what the model gave of it, and what the transformers made of that."""
+class StreamedPart:
+    """One part as it streams: the input from the model, and the output of the transformers."""
 
-    __slots__ = ("chain", "given", "kind", "made", "name", "over", "part")
+    __slots__ = ("chain", "ended", "input", "kind", "name", "output", "part")
 
     def __init__(self, kind: type[AnyDelta], part: int, name: str, chain: Chain | None) -> None:
         self.kind = kind
         self.part = part
         self.name = name
-        self.over = False
-        self.given: list[str] = []
-        self.made: list[str] = []
+        self.ended = False
+        self.input: list[str] = []
+        self.output: list[str] = []
         self.chain = chain
 
     def feed(self, text: str) -> Sequence[str]:
-        """What may be said once this piece has come."""
-        self.given.append(text)
-        made = (text,) if self.chain is None else self.chain.feed(text)
-        self.made += made
-        return made
+        """The output for the next piece."""
+        self.input.append(text)
+        output = (text,) if self.chain is None else self.chain.feed(text)
+        self.output += output
+        return output
 
 
-class Speech:
-    """A reply as it is being said: pieces of it go in, what the transformers make of them comes out, part by part.
+class StreamedReply:
+    """A reply as it streams: the model's pieces go in, the output of the transformers comes out.
 
-    All text of an attempt passes one chain, and so does all reasoning: what one part begins the next may end. The
-    arguments of each call have a chain of their own.
+    All text of an attempt passes through one chain, and so does all reasoning: a transformer may
+    see a word begin in one part and end in the next. The arguments of each call have their own
+    chain.
     """
 
     __slots__ = ("_chains", "_transforms", "parts")
@@ -190,64 +197,65 @@ class Speech:
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self._transforms = transforms
         self._chains: dict[type[AnyDelta], Chain | None] = {}
-        self.parts: dict[int, Saying] = {}
+        self.parts: dict[int, StreamedPart] = {}
 
-    def part(self, kind: type[AnyDelta], part: int, name: str = "") -> Saying:
-        """The part of which something is said next."""
-        saying = self.parts.get(part)
-        if saying is None:
-            saying = self.parts[part] = Saying(kind, part, name, self._chain(kind))
-        if saying.over or saying.kind is not kind:
-            raise BadReply(
-                f"the model says a {kind.__name__} of part {part}, which is a {saying.kind.__name__} or over"
-            )
-        return saying
+    def part(self, kind: type[AnyDelta], number: int, name: str = "") -> StreamedPart:
+        """The part that the next piece belongs to."""
+        part = self.parts.get(number)
+        if part is None:
+            part = self.parts[number] = StreamedPart(kind, number, name, self._chain(kind))
+        if part.ended or part.kind is not kind:
+            problem = "has ended" if part.kind is kind else f"is a {part.kind.__name__}"
+            raise BadReply(f"the model sent a {kind.__name__} for part {number}, which {problem}")
+        return part
 
     def _chain(self, kind: type[AnyDelta]) -> Chain | None:
         if kind is not ArgumentsDelta and kind in self._chains:
             return self._chains[kind]
-        mine = [transform for transform in self._transforms if _CHANNEL_OF[kind] in transform.channels]
-        self._chains[kind] = chain = Chain(mine) if mine else None
+        channel = _CHANNEL_OF[kind]
+        transforms = [transform for transform in self._transforms if channel in transform.channels]
+        self._chains[kind] = chain = Chain(transforms) if transforms else None
         return chain
 
-    def end(self) -> list[tuple[Saying, Sequence[str]]]:
-        """What the transformers held back, once nothing more will come, with the last part that it may belong to."""
-        last = {id(saying.chain): saying for saying in self.parts.values() if saying.chain is not None}
-        flushed: list[tuple[Saying, Sequence[str]]] = []
-        for saying in last.values():
-            assert saying.chain is not None
-            made = saying.chain.flush()
-            saying.made += made
-            flushed.append((saying, made))
-        for saying in self.parts.values():
-            saying.over = True
+    def flush(self) -> list[tuple[StreamedPart, Sequence[str]]]:
+        """End all parts. Text that a chain still held back goes to the last part of that chain."""
+        last = {id(part.chain): part for part in self.parts.values() if part.chain is not None}
+        flushed: list[tuple[StreamedPart, Sequence[str]]] = []
+        for part in last.values():
+            assert part.chain is not None
+            output = part.chain.flush()
+            part.output += output
+            flushed.append((part, output))
+        for part in self.parts.values():
+            part.ended = True
         return flushed
 
-    def whole(self, reply: ModelReply) -> ModelReply | None:
-        """The model's whole reply, made of what was said. None if that is something else: then nothing said counts."""
+    def rebuild(self, reply: ModelReply) -> ModelReply | None:
+        """The reply with the output as its text. None if the pieces do not add up to the reply."""
         parts = reply.message.parts
-        if any(at >= len(parts) for at in self.parts):
+        if any(number >= len(parts) for number in self.parts):
             return None
-        said: list[str | None] = []
-        for at, part in enumerate(parts):
-            saying = self.parts.get(at)
-            if saying is None:
-                said.append(None)
-            elif saying.kind is not _DELTA_OF.get(type(part)) or "".join(saying.given) != words(part):
+        texts: list[str | None] = []
+        for number, part in enumerate(parts):
+            streamed = self.parts.get(number)
+            if streamed is None:
+                texts.append(None)
+                continue
+            is_same_kind = streamed.kind is _DELTA_OF.get(type(part))
+            if not is_same_kind or "".join(streamed.input) != _text_in(part):
                 return None
-            else:
-                said.append("".join(saying.made))
-        return _rebuilt(reply, said)
+            texts.append("".join(streamed.output))
+        return _with_texts(reply, texts)
 
-    def partial(self) -> tuple[Part, ...]:
-        """What was said, of a reply that will not be whole: text and reasoning. A call half spoken is none."""
+    def partial_parts(self) -> tuple[Part, ...]:
+        """The text and reasoning of a reply that was cut short. Incomplete calls are left out."""
         parts: list[Part] = []
-        for at in sorted(self.parts):
-            saying = self.parts[at]
-            text = "".join(saying.made)
-            if text and saying.kind is TextDelta:
+        for number in sorted(self.parts):
+            part = self.parts[number]
+            text = "".join(part.output)
+            if text and part.kind is TextDelta:
                 parts.append(TextPart(text))
-            elif text and saying.kind is ThinkingDelta:
+            elif text and part.kind is ThinkingDelta:
                 parts.append(ThinkingPart(text))
         return tuple(parts)
 
@@ -259,42 +267,43 @@ _DELTA_OF: dict[type[Any], type[AnyDelta]] = {
 }
 
 
-def words(part: Part) -> str | None:
-    """What a part says, if it says something."""
+def _text_in(part: Part) -> str | None:
+    """The text or the JSON of a part, if it has any."""
     if type(part) is ToolCallPart:
         return part.json
     return part.text if type(part) is TextPart or type(part) is ThinkingPart else None
 
 
 def pieces_of(reply: ModelReply) -> Iterator[tuple[type[AnyDelta], str, int, str]]:
-    """A whole reply in one piece per part: what kind, what is said, which part, and of which tool."""
-    for at, part in enumerate(reply.message.parts):
-        if text := words(part):
-            yield _DELTA_OF[type(part)], text, at, part.name if type(part) is ToolCallPart else ""
+    """A whole reply in one piece per part: its kind, its text, its number and its tool."""
+    for number, part in enumerate(reply.message.parts):
+        if text := _text_in(part):
+            tool = part.name if type(part) is ToolCallPart else ""
+            yield _DELTA_OF[type(part)], text, number, tool
 
 
 # ---------------------------------------------------------------- a reply as a whole
 
 
 def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> ModelReply:
-    """The reply as the transformers leave it."""
+    """The reply after the transformers."""
     if not transforms:
         return reply
-    speech = Speech(transforms)
-    for kind, text, part, name in pieces_of(reply):
-        speech.part(kind, part, name).feed(text)
-    speech.end()
-    said = speech.whole(reply)
-    assert said is not None
-    return said
+    stream = StreamedReply(transforms)
+    for kind, text, number, name in pieces_of(reply):
+        stream.part(kind, number, name).feed(text)
+    stream.flush()
+    transformed = stream.rebuild(reply)
+    assert transformed is not None
+    return transformed
 
 
-def _rebuilt(reply: ModelReply, said: Sequence[str | None]) -> ModelReply:
-    """The reply with what was said of its parts; where nothing was, the part is as it is."""
+def _with_texts(reply: ModelReply, texts: Sequence[str | None]) -> ModelReply:
+    """The reply with a new text for each part; None leaves a part unchanged."""
     parts: list[Part] = []
     changed = False
-    for part, text in zip(reply.message.parts, said, strict=True):
-        new = _changed(part, text)
+    for part, text in zip(reply.message.parts, texts, strict=True):
+        new = _with_text(part, text)
         changed = changed or new is not part
         if new is not None:
             parts.append(new)
@@ -304,9 +313,9 @@ def _rebuilt(reply: ModelReply, said: Sequence[str | None]) -> ModelReply:
     return reply.replace(message=message)
 
 
-def _changed(part: Part, text: str | None) -> Part | None:
-    """The part with other words. One that is empty then is dropped, and so is a signed one, with its signature."""
-    if text is None or text == words(part):
+def _with_text(part: Part, text: str | None) -> Part | None:
+    """The part with another text; None if it is now empty, or if it was signed."""
+    if text is None or text == _text_in(part):
         return part
     if type(part) is ToolCallPart:
         return part.replace(json=text)

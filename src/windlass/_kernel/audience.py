@@ -103,7 +103,7 @@ class Audience:
     def tell(self, fact: Fact) -> None:
         """Tell a fact of this session."""
         if self.voice is not None:
-            self.voice.fact(fact)
+            self.voice.send_fact(fact)
         if hooks := self.hooks.listeners.get(type(fact)):
             self._tell(hooks, fact, self._fold)
         if self._above is not None and not any(fact is answered for answered in self.known_above):
@@ -117,7 +117,7 @@ class Audience:
     def _hear(self, fact: Fact, child: Audience) -> None:
         """A fact of an agent below this one, whose session is the fact's path."""
         if self.voice is not None:
-            self.voice.fact(without_words(fact) if child.hooks.holders else fact)
+            self.voice.send_fact(without_words(fact) if child.hooks.holders else fact)
         if hooks := self.hooks.listeners.get(type(fact)):
             self._tell(hooks, fact, child._fold)
         if self._above is not None:

@@ -177,7 +177,7 @@ class DefaultErrorHandler(Struct, eq=False):
             answer = await failures.handling_of(error, category_of(error))
         if answer.action == "retry":
             if journal.audience.voice is not None:
-                journal.audience.voice.take_back_attempt()
+                journal.audience.voice.retract_attempt()
             await journal.commit()
             if answer.delay:
                 await journal.program.clock.sleep(answer.delay)

@@ -107,19 +107,19 @@ class ModelCalls:
 
     async def _streamed(self, voice: Voice, model: Model, request: ModelRequest) -> ModelReply:
         """The same for the consumer of a stream. Of attempts that run side by side the first is streamed."""
-        if voice.speaking:
+        if voice.in_attempt:
             return transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
-        voice.begin(self.step, self.round, self.number)
+        voice.begin_attempt(self.step, self.round, self.number)
         try:
             stream = getattr(model, "stream", None)
             if stream is None:
-                return voice.whole(reply_of(model.name, await model.reply(request)))
-            return voice.whole(await self._read_stream(voice, model.name, stream(request)))
+                return voice.complete_attempt(reply_of(model.name, await model.reply(request)))
+            return voice.complete_attempt(await self._read_stream(voice, model.name, stream(request)))
         except Exception:
-            voice.fail()
+            voice.discard_attempt()
             raise
         finally:
-            voice.finish()
+            voice.end_attempt()
 
     async def _read_stream(self, voice: Voice, model: str, pieces: object) -> ModelReply:
         """Read the pieces of a reply as they come; the last one is the whole reply."""

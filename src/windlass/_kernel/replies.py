@@ -132,7 +132,7 @@ class Replies:
         if asked and calls.wrapped:
             calls.settle()
         if self._voice is not None:
-            self._voice.settle(reply, ours, number, round_, attempt)
+            self._voice.accept(reply, ours, number, round_, attempt)
         at = fold.tick(journal.now)
         journal.add(ModelReplied(number, ours, round_, attempt, paid, changed if paid else "", at=at))
         if ours.client_calls:
@@ -174,7 +174,7 @@ class Replies:
             await journal.commit()
         if passage is None:
             if voice is not None:
-                voice.recall(step.reply, step.number, step.round)
+                voice.hold_logged_reply(step.reply, step.number, step.round)
             passage = self._passage_of(point, step.reply)
         message, turn = step.reply.message, journal.fold.turn
         responded = self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
@@ -210,7 +210,7 @@ class Replies:
         answered = _with_ids((await passage.rewrite()).reply, f"{journal.fold.session}/{number}")
         if self._voice is not None:
             self._voice.hold()
-            self._voice.settle(answered, answered, number, round_, 0)
+            self._voice.accept(answered, answered, number, round_, 0)
         journal.record(ModelReplied(number, answered, round_, 0, False))
 
     def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:

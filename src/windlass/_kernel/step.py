@@ -111,7 +111,7 @@ class Runner:
         if self._reviewed:
             self._step_end.note_accepted(number)
         if self._voice is not None:
-            self._voice.stands()
+            self._voice.confirm()
         if step is None or step.reply is None or not step.calls or not fold.going:
             return False
         if cancellation.task is not None and cancellation.task.cancelling():  # a hook may have swallowed it

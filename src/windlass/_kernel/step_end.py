@@ -134,7 +134,7 @@ class StepEnd:
             return
         if point is not None and (point.changing or point.speaks):
             return
-        if (partial := voice.partial()) is not None:
+        if (partial := voice.take_partial()) is not None:
             message = partial.message.replace(id=step_id(fold.session, voice.step))
             reply = partial.replace(message=message)
             self._journal.record(ModelReplied(voice.step, reply, voice.round, voice.attempt, True))
@@ -150,7 +150,7 @@ class StepEnd:
             if voice is not None:
                 voice.drop(reason)
         elif voice is not None:
-            voice.stands()
+            voice.confirm()
 
     async def _close_calls(self, reason: str) -> None:
         """Give every open call a result: one that was started is of unknown outcome, the others did not run."""

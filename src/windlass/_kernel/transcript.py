@@ -99,7 +99,7 @@ class Transcript(Struct, eq=False):
             return None, failure
         voice = self.journal.audience.voice
         if voice is not None and (said := _reply_among(admitted)) != _reply_among(messages):
-            voice.admit(self.journal.fold.steps + 1, said)
+            voice.replace_message(self.journal.fold.steps + 1, said)
         return tuple(admitted), failure
 
     async def run_handlers(self, phase: str) -> None:

@@ -125,7 +125,7 @@ class TurnEnd(Struct, eq=False):
         turn = fold.turn
         assert turn is not None
         assert voice is not None
-        voice.end(fold.steps if turn.steps else 0, text, turn.text, lambda: fold.state.text)
+        voice.end_turn(fold.steps if turn.steps else 0, text, turn.text, lambda: fold.state.text)
 
     # ------------------------------------------------------------ TurnEnding
 

@@ -55,7 +55,7 @@ class TurnResume(Struct, eq=False):
         turn = journal.fold.turn
         assert turn is not None
         if turn.concluded is not None and journal.audience.voice is not None:
-            journal.audience.voice.note_unheard()
+            journal.audience.voice.note_untold_answer()
         drift = await self._compare()
         about = f"{journal.fold.session}/t{turn.number}/resume"
         allowed = next((answered for answered in answers if answered.id == about), None)

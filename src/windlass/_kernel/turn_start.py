@@ -240,7 +240,7 @@ class TurnStart(Struct, eq=False):
             text = "".join(getattr(part, "text", "") for part in render(verdict.value))
             await transcript.add(assistant(text), "answer")
             if journal.audience.voice is not None:
-                journal.audience.voice.note_unheard()
+                journal.audience.voice.note_untold_answer()
             journal.conclude(Completed())
         for item in items:
             if item.durable:

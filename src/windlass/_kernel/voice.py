@@ -1,4 +1,4 @@
-"""What a streamed turn says: facts as they happen, and words as soon as nobody can take them back any more."""
+"""The stream of a turn: facts as they happen, and words as soon as no hook can take them back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass._hooks.compiled import CompiledHooks
-from windlass._hooks.streams import Saying, Speech, pieces_of, transform_reply
+from windlass._hooks.streams import StreamedPart, StreamedReply, pieces_of, transform_reply
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
 from windlass.events import ModelCalled, Retracted, TurnEnding
@@ -30,22 +30,24 @@ from windlass.records import (
 from .channel import Channel
 
 PLACES = 64
-"""How many deltas and facts may wait for the consumer of a stream before the turn waits for it."""
+"""How many deltas and facts may wait for the consumer before the turn waits for it."""
 
 
 class Voice:
-    """Turns what a pass does into one numbered stream.
+    """Turns the facts and words of a pass into one numbered stream.
 
-    Where a hook can still change a whole reply the voice is `mute`: the words wait, and with them all facts that come
-    after, until the hook has spoken. A reply that does not stand is never told: its facts go without their words, and
-    so do those that are told before anybody has judged (an attempt inside the wraps, the request that quotes it).
-    `observe` tells those who look on of what is taken back.
+    If a hook can still change a whole reply, the voice is mute: the words wait until the hook has
+    answered, and so do all facts that follow them. The words of a rejected reply are never sent:
+    its facts lose their words. So do the facts that are sent before a hook has judged the reply: an
+    attempt inside the wraps, and the request that quotes it. `observe` tells observers which steps
+    are retracted.
     """
 
     __slots__ = (
-        "_doubt", "_held", "_latest", "_mask", "_observe", "_said", "_seq", "_session", "_shown", "_transforms",
-        "_unheard", "_unsaid", "attempt", "channel", "mute", "reply", "round", "speaking", "speech", "step",
-        "withholds",
+        "_answer_is_untold", "_current_part", "_has_shown", "_held_facts", "_holds_answer",
+        "_in_review", "_mask", "_mute", "_observe", "_reply", "_reply_is_unsaid", "_seq", "_session",
+        "_stream", "_streamed_reply", "_transforms", "attempt", "channel", "in_attempt", "round",
+        "step",
     )  # fmt: skip
 
     def __init__(
@@ -62,294 +64,301 @@ class Voice:
         self._observe = observe
         self._transforms = hooks.transforms
         self._seq = channel.sent
-        self._held: list[Fact] | None = None
-        self._shown = self._unsaid = self._doubt = self._unheard = False
-        self._said: ModelReply | None = None
-        self._latest: Saying | None = None
-        self.speaking = False
-        self.speech: Speech | None = None
-        self.reply: ModelReply | None = None
+        self._held_facts: list[Fact] | None = None
+        self._has_shown = self._reply_is_unsaid = self._in_review = self._answer_is_untold = False
+        self._streamed_reply: ModelReply | None = None
+        self._current_part: StreamedPart | None = None
+        self.in_attempt = False
+        self._stream: StreamedReply | None = None
+        self._reply: ModelReply | None = None
         self.step = self.round = self.attempt = 0
         ending = hooks.at(TurnEnding)
-        self.withholds = ending is not None and bool(ending.holders)
-        self.mute = bool(hooks.holders)
+        self._holds_answer = ending is not None and bool(ending.holders)
+        self._mute = bool(hooks.holders)
 
     # ------------------------------------------------------------ facts
 
-    def fact(self, fact: Fact) -> None:
-        """Tell a fact, or keep it until the words before it may be said."""
-        if self.mute and not fact.path and self._early(fact):
+    def send_fact(self, fact: Fact) -> None:
+        """Send a fact, or hold it until the words before it may be sent."""
+        if self._mute and not fact.path and self._precedes_review(fact):
             fact = without_words(fact)
-        if self._held is not None:
-            self._held.append(fact)
-        elif self.withholds and not fact.path and _answers(fact):
-            self._held = [fact]
+        if self._held_facts is not None:
+            self._held_facts.append(fact)
+        elif self._holds_answer and not fact.path and _has_answer(fact):
+            self._held_facts = [fact]
         else:
-            self._offer(fact)
+            self._send(fact)
 
-    def _early(self, fact: Fact) -> bool:
-        """Whether it has words in it that nobody has judged yet, and perhaps never will."""
+    def _precedes_review(self, fact: Fact) -> bool:
+        """Whether the fact has words that no hook has judged yet."""
         match fact:
             case ModelAttempted() | ModelCalled() | Rewritten(event="ModelCalling" | "ModelReplying"):
                 return True
             case HookDecided() | ToolDecided():
-                return self.withholds
+                return self._holds_answer
             case _:
                 return False
 
-    def _offer(self, event: Any) -> None:
+    def _send(self, event: Any) -> None:
         self._seq += 1
         self.channel.offer(event.replace(seq=self._seq))
 
     # ------------------------------------------------------------ words
 
-    def begin(self, step: int, round_: int, attempt: int) -> None:
-        """An attempt begins. What was shown of an earlier one at the same reply does not count."""
-        self._let_go()
-        self._retract("the model is asked again")
+    def begin_attempt(self, step: int, round_: int, attempt: int) -> None:
+        """Begin an attempt. The words of an earlier attempt at the same reply are retracted."""
+        self._release_held()
+        self.retract_attempt()
         self.step, self.round, self.attempt = step, round_, attempt
-        self.reply = self._said = self._latest = None
-        self.speech = Speech(self._transforms)
-        self.speaking = True
+        self._reply = self._streamed_reply = self._current_part = None
+        self._stream = StreamedReply(self._transforms)
+        self.in_attempt = True
 
-    def finish(self) -> None:
-        """The attempt is over, whatever came of it."""
-        self.speaking = False
+    def end_attempt(self) -> None:
+        """Note that the attempt has ended, with a reply or an error."""
+        self.in_attempt = False
 
-    def fail(self) -> None:
-        """The attempt failed: nothing of it counts."""
-        self.speech = None
+    def discard_attempt(self) -> None:
+        """Discard the words of an attempt that failed."""
+        self._stream = None
 
     def mute_replies(self) -> None:
-        """Hold replies back from here on: a person may have to judge one that the log has."""
-        self.mute = True
+        """Hold replies back from now on: a person may have to judge one that is in the log."""
+        self._mute = True
 
-    def note_unheard(self) -> None:
-        """The turn has an answer that no stream has told."""
-        self._unheard = True
+    def note_untold_answer(self) -> None:
+        """Note that no stream has sent the answer of the turn."""
+        self._answer_is_untold = True
 
-    def take_back_attempt(self) -> None:
-        """The attempt failed and the model is asked again: what was shown of it does not count."""
+    def retract_attempt(self) -> None:
+        """Retract the words of an attempt, because the model is asked again."""
         self._retract("the model is asked again")
 
     def feed(self, kind: type[AnyDelta], text: str, part: int, name: str = "") -> None:
-        """A piece of the reply has come. Text and reasoning are over when another part begins."""
-        saying = self._latest
-        if saying is None or saying.part != part or saying.kind is not kind:
-            saying = self._turn_to(kind, part, name)
-        for made in saying.feed(text):
-            if made and not self.mute:
-                self._say(kind, made, part, saying.name)
+        """Take a piece of the reply. A new part ends the text or reasoning before it."""
+        current = self._current_part
+        if current is None or current.part != part or current.kind is not kind:
+            current = self._switch_to(kind, part, name)
+        for piece in current.feed(text):
+            if piece and not self._mute:
+                self._say(kind, piece, part, current.name)
 
     def feed_text(self, text: str) -> None:
-        """A piece of text that does not say of which part: the one that is being said, or the next."""
-        saying = self._latest
-        if saying is None:
+        """Take a piece of text without a part number: of the current text part, or a new one."""
+        current = self._current_part
+        if current is None:
             self.feed(TextDelta, text, 0)
         else:
-            self.feed(TextDelta, text, saying.part + (saying.kind is not TextDelta))
+            self.feed(TextDelta, text, current.part + (current.kind is not TextDelta))
 
-    def _turn_to(self, kind: type[AnyDelta], part: int, name: str) -> Saying:
-        assert self.speech is not None
-        if self._latest is not None and self._latest.kind is not ArgumentsDelta:
-            self._latest.over = True
-        self._latest = saying = self.speech.part(kind, part, name)
-        return saying
+    def _switch_to(self, kind: type[AnyDelta], part: int, name: str) -> StreamedPart:
+        assert self._stream is not None
+        if self._current_part is not None and self._current_part.kind is not ArgumentsDelta:
+            self._current_part.ended = True
+        self._current_part = current = self._stream.part(kind, part, name)
+        return current
 
     def _say(self, kind: type[AnyDelta], text: str, part: int, name: str) -> None:
         if self._mask is not None:
             text = self._mask(text)
         self._seq += 1
-        self._shown = True
+        self._has_shown = True
+        step, round_, attempt, seq = self.step, self.round, self.attempt, self._seq
         if kind is ArgumentsDelta:
             call = self._call_id(part)
-            self.channel.offer(
-                ArgumentsDelta(text, part, self.step, self.round, self.attempt, self._seq, "", call, name)
-            )
+            self.channel.offer(ArgumentsDelta(text, part, step, round_, attempt, seq, "", call, name))
         else:
-            self.channel.offer(kind(text, part, self.step, self.round, self.attempt, self._seq))
+            self.channel.offer(kind(text, part, step, round_, attempt, seq))
 
     def _call_id(self, part: int) -> str:
-        """Our id of the call that is being said: its place among the calls of the reply."""
-        if self.speech is not None:
-            calls = [at for at, saying in self.speech.parts.items() if saying.kind is ArgumentsDelta]
+        """Our id of the call in a part: its place among the calls of the reply."""
+        if self._stream is not None:
+            streamed = self._stream.parts.items()
+            calls = [at for at, current in streamed if current.kind is ArgumentsDelta]
         else:
-            said = self.reply.message.parts if self.reply is not None else ()
-            calls = [at for at, kind in enumerate(said) if type(kind) is ToolCallPart]
+            parts = self._reply.message.parts if self._reply is not None else ()
+            calls = [at for at, current in enumerate(parts) if type(current) is ToolCallPart]
         return f"{self._session}/{self.step}/{sum(at <= part for at in calls)}"
 
-    def whole(self, reply: ModelReply) -> ModelReply:
-        """The attempt gave its whole reply: what was said counts, if it adds up to that."""
-        speech = self.speech
-        assert speech is not None
+    def complete_attempt(self, reply: ModelReply) -> ModelReply:
+        """The reply after the transformers. Words that do not add up to it are retracted."""
+        stream = self._stream
+        assert stream is not None
         for kind, text, part, name in pieces_of(reply):
-            if part not in speech.parts:
+            if part not in stream.parts:
                 self.feed(kind, text, part, name)
-        for saying, flushed in speech.end():
-            for made in flushed:
-                if made and not self.mute:
-                    self._say(saying.kind, made, saying.part, saying.name)
-        said = speech.whole(reply)
-        if said is None:
+        for streamed, flushed in stream.flush():
+            for piece in flushed:
+                if piece and not self._mute:
+                    self._say(streamed.kind, piece, streamed.part, streamed.name)
+        transformed = stream.rebuild(reply)
+        if transformed is None:
             self._retract("the pieces of the reply do not add up to it")
-            said = transform_reply(self._transforms, reply)
-        elif not self.mute:
-            self._said = said
-        self.speech = None
-        return said
+            transformed = transform_reply(self._transforms, reply)
+        elif not self._mute:
+            self._streamed_reply = transformed
+        self._stream = None
+        return transformed
 
     def hold(self) -> None:
-        """A reply is about to be judged: from here on nothing is told until it stands."""
-        if self.mute:
-            self._let_go()
-            self._held = []
-            self._doubt = True
+        """Hold everything back from now on, because hooks are about to judge a reply."""
+        if self._mute:
+            self._release_held()
+            self._held_facts = []
+            self._in_review = True
 
-    def settle(self, given: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
-        """The reply that counts, as the rewrites left it; `given` is the same before it got our ids."""
-        heard = self._said is not None and given.message == self._said.message and attempt == self.attempt
+    def accept(self, original: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
+        """Take the reply as the rewrites left it; `original` is the same before it got our ids."""
+        streamed = self._streamed_reply
+        is_shown = streamed is not None and original.message == streamed.message
+        is_shown = is_shown and attempt == self.attempt
         self.step, self.round, self.attempt = step, round_, attempt
-        self.reply = reply
-        self.speech = self._said = None
-        if self.mute:
-            self._unsaid = True
-        elif not heard:
+        self._reply = reply
+        self._stream = self._streamed_reply = None
+        if self._mute:
+            self._reply_is_unsaid = True
+        elif not is_shown:
             self._retract("another reply took its place")
             self._show(reply)
 
-    def recall(self, reply: ModelReply, step: int, round_: int) -> None:
-        """A reply of the log is judged now: nobody has heard it yet."""
+    def hold_logged_reply(self, reply: ModelReply, step: int, round_: int) -> None:
+        """Hold a reply of the log that hooks judge now. No stream has sent it yet."""
         self.hold()
-        self.settle(reply, reply, step, round_, 1)
+        self.accept(reply, reply, step, round_, 1)
 
-    def stands(self) -> None:
-        """The gates let the reply pass. If it may be the answer, those who judge the end of the turn come first."""
-        if not self._doubt and not self._shown:
+    def confirm(self) -> None:
+        """Send the reply that the gates accept, unless hooks still have to judge the answer."""
+        if not self._in_review and not self._has_shown:
             return
-        self._doubt = False
-        if self._held is not None and not (self.withholds and self.reply is not None and not self.reply.tool_calls):
+        self._in_review = False
+        reply = self._reply
+        may_be_answer = reply is not None and not reply.tool_calls
+        if self._held_facts is not None and not (self._holds_answer and may_be_answer):
             self.release()
-        self._shown = False
+        self._has_shown = False
 
-    def _let_go(self) -> None:
-        """Something else begins: what stands is said before it, what does not is told without its words."""
-        if self._doubt:
+    def _release_held(self) -> None:
+        """Send what is held before something new begins, without its words if it is in review."""
+        if self._in_review:
             self._release_redacted()
         else:
             self.release()
 
     def release(self) -> None:
-        """Say what was held back, and tell what came after."""
-        held, self._held = self._held, None
-        if self._unsaid and self.reply is not None:
-            self._show(self.reply)
-            self._shown = False
-        self._unsaid = self._doubt = False
+        """Send the reply that was held back, then the facts after it."""
+        held, self._held_facts = self._held_facts, None
+        if self._reply_is_unsaid and self._reply is not None:
+            self._show(self._reply)
+            self._has_shown = False
+        self._reply_is_unsaid = self._in_review = False
         for fact in held or ():
-            self._offer(fact)
+            self._send(fact)
 
     def drop(self, reason: str) -> None:
-        """The reply does not stand: what was shown is taken back, what was held is told without its words."""
+        """Drop the reply: retract the words that were sent, and send the held facts without words."""
         self._retract(reason)
-        self.reply = None
+        self._reply = None
         self._release_redacted()
 
-    def admit(self, step: int, message: Message | None) -> None:
-        """The reply of a step has entered the transcript as another message, or not at all: then nothing is said."""
-        if self.reply is None or self.step != step:
+    def replace_message(self, step: int, message: Message | None) -> None:
+        """Replace a step's reply by the message that entered the transcript; None drops it."""
+        if self._reply is None or self.step != step:
             return
-        self.reply = None if message is None else self.reply.replace(message=message)
-        if self._unsaid:
-            self._unsaid = self.reply is not None
+        self._reply = None if message is None else self._reply.replace(message=message)
+        if self._reply_is_unsaid:
+            self._reply_is_unsaid = self._reply is not None
             return
-        self._take_back(step, "a hook changed the message")
-        if self.reply is not None:
-            self._show(self.reply)
-            self._shown = False
+        self._retract_step(step, "a hook changed the message")
+        if self._reply is not None:
+            self._show(self._reply)
+            self._has_shown = False
 
     def rewind(self, steps: Iterable[int]) -> None:
-        """The turn goes back: what was told of these steps does not count."""
+        """Retract these steps, because the turn goes back."""
         self.drop("the turn was rewound")
         for step in steps:
-            self._take_back(step, "the turn was rewound")
+            self._retract_step(step, "the turn was rewound")
 
     def _release_redacted(self) -> None:
-        held, self._held = self._held, None
-        self._unsaid = self._doubt = False
+        held, self._held_facts = self._held_facts, None
+        self._reply_is_unsaid = self._in_review = False
         for fact in held or ():
-            self._offer(without_words(fact))
+            self._send(without_words(fact))
 
     def _show(self, reply: ModelReply) -> None:
         for kind, text, part, name in pieces_of(reply):
             self._say(kind, text, part, name)
 
     def _retract(self, reason: str) -> None:
-        if self._shown:
-            self._shown = False
-            self._take_back(self.step, reason)
+        if self._has_shown:
+            self._has_shown = False
+            self._retract_step(self.step, reason)
 
-    def _take_back(self, step: int, reason: str) -> None:
+    def _retract_step(self, step: int, reason: str) -> None:
         retracted = Retracted(step, reason)
-        self._offer(retracted)
+        self._send(retracted)
         self._observe(retracted)
 
     # ------------------------------------------------------------ the end
 
-    def end(self, step: int, text: str | None, concluded: str | None, answer: Callable[[], str]) -> None:
-        """The ending hooks have spoken. `text` is what they made of the answer, `concluded` what was said instead of a
-        reply, `answer` gives the answer, which no stream may have told; `step` is the last one of the turn."""
+    def end_turn(self, step: int, text: str | None, conclusion: str | None, answer: Callable[[], str]) -> None:
+        """Send the answer, after the hooks on the end of the turn.
+
+        `step` is the last step of the turn, `text` the answer as those hooks changed it,
+        `conclusion` a text that took the place of a reply. `answer` returns the answer of the turn,
+        in case no stream has sent it.
+        """
         self._retract("the turn ended before the reply was whole")
         if text is not None:
-            if self.reply is not None and not self.reply.tool_calls and self._held is None:
-                self._shown = True
+            if self._reply is not None and not self._reply.tool_calls and self._held_facts is None:
+                self._has_shown = True
             self.drop("a hook changed the answer")
         else:
-            self._let_go()
-        said = concluded if text is None else text
-        if said is None and self.reply is None and self._unheard:
-            said = answer()
-        if said:
+            self._release_held()
+        final = conclusion if text is None else text
+        if final is None and self._reply is None and self._answer_is_untold:
+            final = answer()
+        if final:
             self.step, self.round, self.attempt = max(step, self.step), 0, 0
-            self._say(TextDelta, said, 0, "")
-            self._shown = False
+            self._say(TextDelta, final, 0, "")
+            self._has_shown = False
 
-    def partial(self) -> ModelReply | None:
-        """What the user has seen of a reply that was cut short. Of an attempt that failed nothing counts."""
-        parts = self.speech.partial() if self.speech is not None and self._shown else ()
-        self.speech = None
+    def take_partial(self) -> ModelReply | None:
+        """The words that were sent of a reply that was cut short; None if the attempt failed."""
+        parts = self._stream.partial_parts() if self._stream is not None and self._has_shown else ()
+        self._stream = None
         if not parts:
             return None
-        self._shown = False
-        return ModelReply(Message("assistant", parts, partial=True), finish="other", raw_finish="cancelled")
+        self._has_shown = False
+        message = Message("assistant", parts, partial=True)
+        return ModelReply(message, finish="other", raw_finish="cancelled")
 
     def close(self) -> None:
-        """Nothing more will be said. What is still held never stood."""
+        """End the stream. A reply that is still held was never accepted."""
         self.drop("the turn ended before the reply was whole")
         self.channel.note_sent(self._seq)
 
 
-def _answers(fact: Fact) -> bool:
-    """Whether it has the answer of the turn in it, other than as the reply of a model."""
+def _has_answer(fact: Fact) -> bool:
+    """Whether the fact contains the answer of the turn, other than as the reply of a model."""
     if type(fact) is MessageAdded:
         return fact.message is not None and fact.message.role == "assistant"
     return type(fact) is Concluded
 
 
 def without_words(fact: Fact) -> Fact:
-    """A fact without what a model said, or what hooks made of it."""
+    """The fact without the words of a model, also as hooks changed them."""
     match fact:
         case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply) | SideReplied(reply=reply):
-            return fact.replace(reply=reply.replace(message=Message("assistant", id=reply.message.id)))
+            empty = Message("assistant", id=reply.message.id)
+            return fact.replace(reply=reply.replace(message=empty))
         case ModelCalled():
             return fact.replace(request=None)
         case Rewritten(fields=fields):
             return fact.replace(fields=dict.fromkeys(fields))
-        case HookDecided(verdict=verdict, answers=answers):
-            silent = tuple([(name, _silent(decision)) for name, decision in answers])
-            return fact.replace(verdict=_silent(verdict), answers=silent)
-        case ToolDecided(verdict=Halt() as verdict, answers=answers):
-            silent = tuple([(name, _silent(decision)) for name, decision in answers])
-            return fact.replace(verdict=_silent(verdict), answers=silent)
+        case HookDecided(verdict=verdict, answers=answers) | ToolDecided(verdict=Halt() as verdict, answers=answers):
+            redacted = tuple([(name, _without_answer(decision)) for name, decision in answers])
+            return fact.replace(verdict=_without_answer(verdict), answers=redacted)
         case SlotSet():
             return fact.replace(value=None)
         case MessageAdded(message=Message() as message) | MessageHeld(message=message):
@@ -364,7 +373,7 @@ def without_words(fact: Fact) -> Fact:
             return fact
 
 
-def _silent(decision: Any) -> Any:
+def _without_answer(decision: Any) -> Any:
     """A decision without the answer it gives."""
     if isinstance(decision, Answer | Finish):
         return type(decision)(None)
