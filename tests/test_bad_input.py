@@ -162,28 +162,28 @@ async def test_whatever_is_registered_after_the_first_run_is_refused_by_name():
 def test_an_unknown_event_is_refused_with_those_that_exist(verb, event):
     def mine(event: Any) -> None: ...
 
-    with pytest.raises(RegistrationError, match=r"'mine'.*no event.*ToolCalling"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*is not an event.*ToolCalling"):
         getattr(agent_for(), verb)(event)(mine)
 
 
 def test_an_unknown_fact_or_effect_is_refused_with_those_that_exist():
     def mine(value: Any, call_next: Any) -> None: ...
 
-    with pytest.raises(RegistrationError, match=r"'mine'.*no effect to wrap.*ModelCall"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*is not an effect to wrap.*ModelCall"):
         agent_for().wrap(ToolCalling)(mine)  # type: ignore[call-overload]
-    with pytest.raises(RegistrationError, match=r"'mine'.*no fact to observe.*ToolReturned"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*is not a fact to observe.*ToolReturned"):
         agent_for().observe(ToolCalling)(mine)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("event", [StepStarting, StepEnding, Continuing, Stopping])
 def test_nothing_can_be_rewritten_where_nothing_can_change(event):
-    with pytest.raises(RegistrationError, match=r"'mine'.*nothing can be changed"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*cannot rewrite: this event has nothing to change"):
         agent_for().rewrite(event, name="mine")(lambda event: None)
 
 
 @pytest.mark.parametrize("event", [ModelCalling, ModelReplying, MessageAdding, Stopping, TurnEnding])
 def test_nothing_can_be_injected_where_nothing_can_be_added(event):
-    with pytest.raises(RegistrationError, match=r"'mine'.*nothing can be added"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*cannot inject: this event takes no context"):
         agent_for().inject(event, name="mine")(lambda event: None)
 
 
@@ -253,7 +253,7 @@ def test_a_parameter_that_nobody_supplies_is_refused_when_the_agent_is_compiled(
     @agent.gate(ToolCalling)
     def mine(event: ToolCalling, database: object) -> None: ...
 
-    with pytest.raises(RegistrationError, match=r"'mine'.*'database' that nobody supplies"):
+    with pytest.raises(RegistrationError, match=r"'mine'.*'database' that Windlass cannot supply"):
         agent.compile()
 
 
@@ -537,7 +537,7 @@ async def test_a_transform_that_gives_nonsense_fails_the_turn_and_is_named(fed):
 async def test_a_factory_of_something_without_the_methods_of_a_transform_fails_the_turn_and_is_named():
     agent = agent_for(says("hi"))
     agent.transform(name="mine")(lambda: 5)  # type: ignore[arg-type, return-value]
-    assert "'mine' failed: it made int" in error_of(await agent.run("go"))
+    assert "'mine' failed: it returned int" in error_of(await agent.run("go"))
 
 
 @pytest.mark.parametrize("wait", [True, False])

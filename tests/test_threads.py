@@ -204,7 +204,7 @@ async def test_call_next_of_a_plain_wrap_is_refused_after_a_cancel(effect: Any):
     [error] = errors
     assert isinstance(error, HookError)
     assert "'slow'" in str(error)
-    assert "the call is over" in str(error)
+    assert "after its call had ended" in str(error)
     assert done == []
     assert len(model.requests) == asked
 
@@ -224,7 +224,7 @@ async def test_a_call_next_that_a_plain_wrap_kept_is_refused():
 
     await agent.run("go")
 
-    with pytest.raises(HookError, match=r"wrap 'keep' .* of ModelCall called call_next, but the call is over"):
+    with pytest.raises(HookError, match=r"wrap 'keep' .* of ModelCall called call_next after its call had ended"):
         await asyncio.to_thread(kept[0])
     assert len(model.requests) == 1
 
@@ -241,7 +241,7 @@ async def test_a_call_next_that_a_wrap_with_the_turn_kept_is_refused():
 
     await agent.run("go")
 
-    with pytest.raises(HookError, match="the call is over"):
+    with pytest.raises(HookError, match="after its call had ended"):
         await kept[0]()
     assert len(model.requests) == 1
 
@@ -256,9 +256,9 @@ async def test_a_call_next_that_a_wrap_of_a_turn_kept_is_refused():
         kept.append(call_next)
 
     result = await agent.run("go")
-    with pytest.raises(HookError, match="not at all"):
+    with pytest.raises(HookError, match="did not call call_next"):
         result.raise_for_error()
-    with pytest.raises(HookError, match="the call is over"):
+    with pytest.raises(HookError, match="after its call had ended"):
         await kept[0]()
     assert model.requests == []
 

@@ -1071,7 +1071,7 @@ async def test_a_rewrite_at_the_door_cannot_change_the_calls_of_a_step(world):
         result = await world.live(agent)
         assert isinstance(result.outcome, Failed)
         assert "'mine'" in result.outcome.error.message
-        assert "cannot be added, taken away, renamed or changed" in result.outcome.error.message
+        assert "cannot be added, removed, renamed or changed" in result.outcome.error.message
         await world.sound(result)
 
 

@@ -147,13 +147,13 @@ async def test_a_rewrite_may_take_away():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"share": 0.6}, "smaller"),
-        ({"share": None}, "smaller"),
+        ({"share": 0.6}, "can only be reduced"),
+        ({"share": None}, "can only be reduced"),
         ({"share": 0.0}, "above 0"),
-        ({"tools": ("work", "more")}, "fewer; it adds more"),
-        ({"tools": None}, "fewer; it adds all"),
+        ({"tools": ("work", "more")}, "can only be removed from work; it adds more"),
+        ({"tools": None}, "can only be removed from work; it adds all"),
         ({"agent": "other"}, "another agent"),
-        ({"task": 3}, "a task is a str"),
+        ({"task": 3}, "a task must be a str"),
     ],
 )
 async def test_a_rewrite_that_widens_is_refused_by_name(changes: dict[str, Any], why: str):

@@ -202,7 +202,7 @@ async def test_a_live_observer_cannot_ask_a_model_either():
 
 def test_what_a_durable_observer_cannot_be_is_refused_at_registration():
     agent = adder()
-    with pytest.raises(RegistrationError, match="durable and awaited"):
+    with pytest.raises(RegistrationError, match="has wait, but a turn does not wait for a durable observer"):
         agent.observe(TurnEnded, durable=True, wait=True)(lambda fact: None)
     with pytest.raises(RegistrationError, match="tries"):
         agent.observe(TurnEnded, durable=True, tries=0)(lambda fact: None)

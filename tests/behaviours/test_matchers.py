@@ -210,7 +210,10 @@ IDLE: list[tuple[Any, str]] = [
     ("Copy", r"did you mean 'copy'\?"),
     ("x*", r"'x\*' matches no tool; known tools"),
     ("tt(n=1)", "matches no tool"),
-    ("t(nn=1)", r"tool 't' has no parameter 'nn' \(did you mean 'n'\?\); there are: argv, b, f, n, options, path"),
+    (
+        "t(nn=1)",
+        r"tool 't' has no parameter 'nn' \(did you mean 'n'\?\); known parameters: argv, b, f, n, options, path",
+    ),
     ("t(n=1, bb=2)", "no parameter 'bb'"),
     ("t(opts.mode=1)", "no parameter 'opts'"),
     ("*(nowhere=1)", "t, copy have no parameter 'nowhere'"),
@@ -219,7 +222,7 @@ IDLE: list[tuple[Any, str]] = [
     (["t", "copy(from=/etc/*)"], "no parameter 'from'"),
     (re.compile("^x"), r"/\^x/ matches no tool"),
     (under("tt", path="/"), r"under\(tt, path=/\) matches no tool"),
-    (under("copy", path="/"), r"tool 'copy' has no parameter 'path'; there are: source, target"),
+    (under("copy", path="/"), r"tool 'copy' has no parameter 'path'; known parameters: source, target"),
 ]
 
 

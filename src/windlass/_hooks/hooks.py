@@ -1,11 +1,11 @@
-"""One registered hook: its kind, its options, what it wants to be given, and the checks made when it is registered."""
+"""A registered hook: its kind, its options, the values it asks for, its checks at registration."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Literal
@@ -28,7 +28,7 @@ EFFECTS: tuple[type, ...] = (ModelCall, ToolCall, Step, Turn)
 
 
 class Options(typing.TypedDict, total=False):
-    """What may be said of a hook beside its event."""
+    """The options of a hook, whatever its kind."""
 
     name: str
     tool: Matcher
@@ -72,28 +72,36 @@ _OPTIONS: dict[str, Domain] = {
     "group": optional(TEXT),
     "reserve": optional(whole(1)),
     "tries": whole(1),
-    **dict.fromkeys(("thread", "inherit", "costly", "live", "optional", "wait", "durable", "side_calls"), FLAG),
+    **dict.fromkeys(("thread", "inherit", "costly", "live"), FLAG),
+    **dict.fromkeys(("optional", "wait", "durable", "side_calls"), FLAG),
 }
-"""What the options of a hook may be; the others are checked with the event."""
+"""The legal values of options. The other options are checked together with the event."""
 
 
 class Hook:
-    """A registered hook. Names are labels, made unique when the agent is compiled.
+    """A registered hook. Names are labels; compiling the agent makes them unique.
 
-    `view` says what the function is given of the event's payload, instead of the event, `answer` turns what it returns
-    into an answer to the event, `behind` is the method of a lifecycle that the function calls; a plain hook has none of
-    them. `around` puts a wrap around an effect, once somebody has asked for that.
+    `view` turns the event's payload into the value that the function gets instead of the event.
+    `answer` turns the function's result into an answer to the event. `behind` is the method of a
+    lifecycle that the function calls. A plain hook has none of the three. `around` puts a wrap
+    around an effect; it is made when it is first needed.
     """
 
     __slots__ = (
-        "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable", "event", "fn",
-        "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live", "matches", "name",
-        "on_error", "on_resume", "optional", "options", "parameters", "plain", "priority", "queued", "reserve",
-        "shadow", "side_calls", "thread", "timeout", "tool", "tries", "view", "wait", "wants",
+        "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable",
+        "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
+        "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain",
+        "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timeout", "tool", "tries",
+        "view", "wait", "wants",
     )  # fmt: skip
 
     def __init__(
-        self, kind: Kind, event: type, fn: Callable[..., Any], options: Options, capability: str | None = None
+        self,
+        kind: Kind,
+        event: type,
+        fn: Callable[..., Any],
+        options: Options,
+        capability: str | None = None,
     ) -> None:
         self.kind = kind
         self.event: Any = event
@@ -104,7 +112,9 @@ class Hook:
         self._check_event()
         self._check_options()
         self.tool = options.get("tool")
-        self.matches: Matches | None = None if self.tool is None else compile_matcher(self.tool, self.name)
+        self.matches: Matches | None = None
+        if self.tool is not None:
+            self.matches = compile_matcher(self.tool, self.name)
         self.priority = options.get("priority", 0)
         self.band: Band = options.get("band", "normal")
         self.timeout = options.get("timeout")
@@ -139,64 +149,71 @@ class Hook:
         self.lane: Any = None
         inline = not self.is_async and not self.thread and (kind != "observe" or self.wait)
         if self.timeout is not None and inline:
-            raise self._wrong("has a timeout, but a plain function can only be timed out in a thread: add thread=True")
+            text = "has a timeout, but a plain function can only be timed out in a thread"
+            raise self._error(f"{text}: add thread=True")
 
-    # ------------------------------------------------------------ what is checked at registration
+    # ------------------------------------------------------------ checks at registration
 
     def _check_event(self) -> None:
         legal = {"observe": FACTS, "wrap": EFFECTS}.get(self.kind, EVENTS)
         if self.event not in legal:
             known = ", ".join(sorted(kind.__name__ for kind in legal))
-            what = {"observe": "fact to observe", "wrap": "effect to wrap"}.get(self.kind, "event")
+            special = {"observe": "a fact to observe", "wrap": "an effect to wrap"}
+            what = special.get(self.kind, "an event")
             got = getattr(self.event, "__name__", repr(self.event))
-            raise self._wrong(f"is registered for {got}, which is no {what}. Known: {known}")
+            raise self._error(f"is registered for {got}, which is not {what}. Known: {known}")
         if self.kind == "rewrite" and self.event.payload is None:
-            raise self._wrong("cannot rewrite: nothing can be changed at this event")
+            raise self._error("cannot rewrite: this event has nothing to change")
         if self.kind == "inject" and self.event.injects is None:
-            raise self._wrong("cannot inject: nothing can be added at this event")
+            raise self._error("cannot inject: this event takes no context")
 
     def _check_options(self) -> None:
-        illegal = set(self.options) - _LEGAL[self.kind]
-        if illegal:
-            raise self._wrong(
-                f"has options {sorted(illegal)} that {self.kind} does not take; it takes {sorted(_LEGAL[self.kind])}"
-            )
-        for name, value in self.options.items():
+        options, legal = self.options, _LEGAL[self.kind]
+        if illegal := set(options) - legal:
+            text = f"has options {sorted(illegal)} that {self.kind} does not take"
+            raise self._error(f"{text}; it takes {sorted(legal)}")
+        for name, value in options.items():
             if name in _OPTIONS and not _OPTIONS[name].holds(value):
-                raise self._wrong(f"has {name}={short_repr(value)}; {name} must be {_OPTIONS[name].text}")
-        if "tool" in self.options and not self._about_tools():
-            raise self._wrong("has a tool matcher, but its event is not about a tool")
-        if "on_error" in self.options and (
-            str(self.options["on_error"]) != "unreviewed" or self.event is not ModelReplying
-        ):
-            raise self._wrong("has on_error, which is 'unreviewed' and only for gates on ModelReplying")
-        if self.options.get("on_resume") == "reuse" and "name" not in self.options:
-            raise self._wrong("has on_resume='reuse', which finds its old answer by name: give it one with name=")
-        if self.options.get("durable") and not issubclass(self.event, Record):
-            raise self._wrong("is durable, but this fact is not written to the log")
-        if "side_calls" in self.options and self.event is not ModelCall:
-            raise self._wrong("has side_calls, which is for wraps of ModelCall")
-        if self.options.get("durable") and self.options.get("wait"):
-            raise self._wrong("is durable and awaited; a durable observer is told behind the turn: drop one of the two")
-        if "tries" in self.options and not self.options.get("durable"):
-            raise self._wrong("has tries, which is for durable observers: add durable=True")
+                text = _OPTIONS[name].text
+                raise self._error(f"has {name}={short_repr(value)}; {name} must be {text}")
+        for problem in self._option_problems():
+            raise self._error(problem)
 
-    def _about_tools(self) -> bool:
+    def _option_problems(self) -> Iterator[str]:
+        """Options that do not fit the event or one another."""
+        options, durable = self.options, self.options.get("durable", False)
+        if "tool" in options and not self._is_about_tools():
+            yield "has a tool matcher, but its event is not about a tool"
+        unreviewed = self.event is ModelReplying and str(options.get("on_error")) == "unreviewed"
+        if "on_error" in options and not unreviewed:
+            yield "has on_error, which must be 'unreviewed' and is only for gates on ModelReplying"
+        if options.get("on_resume") == "reuse" and "name" not in options:
+            yield "has on_resume='reuse', which finds its earlier answer by name: add name="
+        if durable and not issubclass(self.event, Record):
+            yield "is durable, but this fact is not written to the log"
+        if "side_calls" in options and self.event is not ModelCall:
+            yield "has side_calls, which is only for wraps of ModelCall"
+        if durable and options.get("wait"):
+            yield "has wait, but a turn does not wait for a durable observer: drop wait or durable"
+        if "tries" in options and not durable:
+            yield "has tries, which is only for durable observers: add durable=True"
+
+    def _is_about_tools(self) -> bool:
         return self.event is ToolCall or getattr(self.event, "on_tools", False)
 
     def _check_parameters(self) -> tuple[str, ...]:
-        """The names of the parameters after those that the kind fixes."""
+        """The names of the parameters that follow the fixed ones of the kind."""
         fixed = 2 if self.kind == "wrap" else 1
         names, star, required = parameters_of(self.fn)
         if len(names) < fixed and not star:
             shape = "(value, call_next, …)" if self.kind == "wrap" else "(event, …)"
-            raise self._wrong(f"takes {len(names)} parameters; a {self.kind} is called as {shape}")
+            raise self._error(f"takes {len(names)} parameters; a {self.kind} is called as {shape}")
         if len(required) < fixed and star:
             return ()
         return tuple(names[fixed:])
 
     def _check_answer(self) -> None:
-        """Refuse what the annotation of the result already shows to be illegal."""
+        """Refuse a hook whose result is annotated with an illegal answer."""
         if self.kind not in ("gate", "hook") or _declares_nothing(self.fn):
             return
         declared = _decision_types(self.hints.get("return"))
@@ -205,42 +222,42 @@ class Hook:
         ranks = self.event.ranks
         legal = {type(rank) if isinstance(rank, Vote) else rank for rank in ranks}
         if illegal := [kind for kind in declared if kind not in legal and kind is not Says]:
-            raise self._wrong(
+            raise self._error(
                 f"is annotated to answer {', '.join(sorted(k.__name__ for k in illegal))}; "
                 f"it may answer {legal_answers(self.event)}"
             )
 
     @property
     def in_thread(self) -> bool:
-        """Whether an observer that somebody waits for runs in a thread."""
+        """Whether an awaited or durable observer runs in a thread."""
         return not self.is_async and (self.thread or self.durable)
 
     @property
     def inherited(self) -> bool:
-        """Whether it comes from an agent above; `above` says how many levels up."""
+        """Whether it comes from a parent agent; `above` counts the levels."""
         return self.above > 0
 
     def copied(self, *, above: int) -> Hook:
-        """The same hook for another set of hooks, in which it gets its own name and is bound anew."""
-        made = copy(self)
-        made.above = above
-        made.lane = None
-        return made
+        """A copy for another agent, where it gets its own name and is bound again."""
+        hook = copy(self)
+        hook.above = above
+        hook.lane = None
+        return hook
 
-    # ------------------------------------------------------------ what it wants to be given
+    # ------------------------------------------------------------ the values it asks for
 
     @property
     def hints(self) -> dict[str, Any]:
         """The resolved annotations; empty if they cannot be resolved."""
         if self._hints is None:
             try:
-                self._hints = typing.get_type_hints(_annotated(self.fn))
+                self._hints = typing.get_type_hints(_annotated_object(self.fn))
             except Exception:  # an annotation for type checkers only
                 self._hints = {}
         return self._hints
 
     def bind(self, slots: dict[type, str]) -> None:
-        """Resolve the parameters that are supplied: `turn`, and those annotated with a slot's type."""
+        """Resolve the parameters to supply: `turn`, and those annotated with a slot's type."""
         wants: list[tuple[str, str]] = []
         for name in self.parameters:
             if name == "turn":
@@ -248,71 +265,76 @@ class Hook:
             elif (slot := slots.get(self.hints.get(name))) is not None:  # type: ignore[arg-type]
                 wants.append((name, slot))
             elif name in _required(self.fn):
-                raise self._wrong(
-                    f"has a parameter {name!r} that nobody supplies; a hook gets `turn`, or a slot by its type. "
+                raise self._error(
+                    f"has a parameter {name!r} that Windlass cannot supply; "
+                    "a hook gets `turn` by name and slots by type. "
                     f"Known slots: {', '.join(sorted(slots.values())) or 'none'}"
                 )
         self.around = None
         self.wants = tuple(wants)
-        self.guards_models = self.band == "guard" and self.event is ModelCalling  # it may meet its own side calls
-        self.plain = not wants and self.timeout is None and not self.thread and not self.guards_models
+        # A guard on model calls may see the side calls that it makes itself.
+        self.guards_models = self.band == "guard" and self.event is ModelCalling
+        is_simple = not wants and self.timeout is None and not self.thread
+        self.plain = is_simple and not self.guards_models
         self.inline = self.plain and not self.is_async
         self.queued = self.kind == "observe" and self.inline and not self.wait
 
-    # ------------------------------------------------------------ how it is shown
+    # ------------------------------------------------------------ descriptions
 
     @property
     def source(self) -> str:
-        """Where it was written: `file:line`."""
+        """Where its code is: `file:line`."""
         return source_of(self.behind or self.fn)
 
     @property
     def location(self) -> tuple[str, int] | None:
-        """Where it was written: the path as Python knows it, which differs between machines, and the line."""
+        """Where its code is: the path, which differs between machines, and the line."""
         return location_of(self.behind or self.fn)
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} on {self.event.__name__}>"
 
-    def _wrong(self, what: str) -> RegistrationError:
+    def _error(self, problem: str) -> RegistrationError:
         event = getattr(self.event, "__name__", repr(self.event))
-        return RegistrationError(
-            f"{self.kind} {self.name!r} ({source_of(self.fn)}) on {event} {what}", hook=self.name, event=event
-        )
+        text = f"{self.kind} {self.name!r} ({source_of(self.fn)}) on {event} {problem}"
+        return RegistrationError(text, hook=self.name, event=event)
 
 
 def itself(payload: Any) -> Any:
-    """The view of a hook that is given the payload as it is."""
+    """The view of a hook that gets the payload unchanged."""
     return payload
 
 
 def legal_answers(event: type[Event[Any, Any, Any]]) -> str:
-    """What a gate on this event may answer, in words."""
-    names = [f"Vote.{rank.name}" if isinstance(rank, Vote) else rank.__name__ for rank in event.ranks]
+    """The answers that a gate on this event may give, as text."""
+    ranks = event.ranks
+    names = [f"Vote.{rank.name}" if isinstance(rank, Vote) else rank.__name__ for rank in ranks]
     return f"{', '.join(names)} or None"
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether calling it returns a coroutine."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def source_of(fn: Callable[..., Any]) -> str:
-    """`file:line` of a function, as far as it is known."""
+    """`file:line` of a function, or `unknown`."""
     found = location_of(fn)
     return "unknown" if found is None else f"{found[0].rsplit('/', 1)[-1]}:{found[1]}"
 
 
 def location_of(fn: Callable[..., Any]) -> tuple[str, int] | None:
-    """The path and the line of a function, as far as they are known."""
+    """The path and the line of a function, if they are known."""
     target = inspect.unwrap(fn)
     while isinstance(target, functools.partial):
         target = target.func
     function = getattr(target, "__func__", target)
     code = getattr(function, "__code__", None) or getattr(type(target).__call__, "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if type(code) is CodeType else None  # that of a mock is a mock
+    if type(code) is not CodeType:  # a mock, for example, has a mock as its code
+        return None
+    return code.co_filename, code.co_firstlineno
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -320,19 +342,21 @@ def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", None)
     if name is None:
         return _name_of(fn.func) if isinstance(fn, functools.partial) else type(fn).__name__
-    return f"{type(owner).__name__}.{name}" if owner is not None and not inspect.ismodule(owner) else str(name)
+    if owner is None or inspect.ismodule(owner):
+        return str(name)
+    return f"{type(owner).__name__}.{name}"
 
 
-def _annotated(fn: Callable[..., Any]) -> Any:
-    """What has the annotations of a hook: the function behind partials, or the `__call__` of an object."""
+def _annotated_object(fn: Callable[..., Any]) -> Any:
+    """What holds the annotations: the function behind partials, or an object's `__call__`."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn if inspect.isroutine(fn) else type(fn).__call__
 
 
 def _declares_nothing(fn: Callable[..., Any]) -> bool:
-    """Whether the result has no annotation, or None, which is nothing to resolve."""
-    written = (getattr(_annotated(fn), "__annotations__", None) or {}).get("return")
+    """Whether the result is not annotated, or annotated with None: there is nothing to resolve."""
+    written = (getattr(_annotated_object(fn), "__annotations__", None) or {}).get("return")
     return written is None or (isinstance(written, str) and written == "None")
 
 
@@ -344,27 +368,30 @@ def _signature(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], bool, list[str]]:
-    """The names of the parameters, whether there is a `*args`, and the names of those that must be given."""
+    """The names of the parameters, whether there is a `*args`, and the required names."""
     function: Any = fn
     if type(function) is MethodType:
         function = function.__func__
-    if type(function) is FunctionType and not function.__dict__:  # it wraps nothing and claims nothing else
+    if type(function) is FunctionType and not function.__dict__:  # no __wrapped__ or __signature__
         bound = function is not fn
         if not bound or function.__code__.co_argcount:
-            return _written(function, int(bound))
+            return _parameters_from_code(function, int(bound))
     parameters = _signature(fn)
     star = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return [p.name for p in named], star, [p.name for p in named if p.default is p.empty]
 
 
-def _written(function: FunctionType, skipped: int) -> tuple[list[str], bool, list[str]]:
-    """The same for a plain function, without its first parameters, from its code: `inspect` takes ten times as long."""
-    code, defaults, given = function.__code__, function.__defaults__ or (), function.__kwdefaults__ or {}
-    count = code.co_argcount
-    positional = code.co_varnames[skipped:count]
+def _parameters_from_code(function: FunctionType, skip: int) -> tuple[list[str], bool, list[str]]:
+    """The same for a plain function without `skip` parameters; ten times as fast as `inspect`."""
+    code, count = function.__code__, function.__code__.co_argcount
+    defaults, keyword_defaults = function.__defaults__ or (), function.__kwdefaults__ or {}
+    positional = code.co_varnames[skip:count]
     by_name = code.co_varnames[count : count + code.co_kwonlyargcount]
-    required = [*code.co_varnames[skipped : count - len(defaults)], *[name for name in by_name if name not in given]]
+    required = [
+        *code.co_varnames[skip : count - len(defaults)],
+        *[name for name in by_name if name not in keyword_defaults],
+    ]
     return [*positional, *by_name], bool(code.co_flags & inspect.CO_VARARGS), required
 
 
@@ -373,7 +400,7 @@ def _required(fn: Callable[..., Any]) -> list[str]:
 
 
 def _decision_types(annotation: Any) -> list[type]:
-    """The classes named in the annotation of a result, without None and awaitables around them."""
+    """The classes in the annotation of a result, without None and surrounding awaitables."""
     if annotation is None or annotation is type(None) or annotation is Any:
         return []
     members = typing.get_args(annotation)

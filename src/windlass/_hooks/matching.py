@@ -1,4 +1,4 @@
-"""Which tool calls a hook looks at: a name, a glob, a list, a regular expression, a rule, a folder or a predicate."""
+"""Matchers of tool calls: names, globs, lists, regular expressions, rules, folders, predicates."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from windlass.messages import ToolCall
 Matches: TypeAlias = Callable[[ToolCall], bool]
 Matcher: TypeAlias = Union[str, "re.Pattern[str]", Matches, Sequence["Matcher"]]
 Parameters: TypeAlias = Mapping[str, Iterable[str]]
-"""The names of the tools there are, each with those of its parameters."""
+"""The names of tools, each with the names of its parameters."""
 
 _RULE = re.compile(r"(?P<name>[^()\s]+)\((?P<tests>.*)\)\Z", re.DOTALL)
-_NAMED = re.compile(r"\s*(?P<path>\w+(?:\.\w+)*)\s*=(?P<glob>.*)\Z", re.DOTALL)
-_NEXT = re.compile(r",\s*(?=\w+(?:\.\w+)*\s*=)")
-_SHOWN = 8
+_PARAMETER_TEST = re.compile(r"\s*(?P<path>\w+(?:\.\w+)*)\s*=(?P<glob>.*)\Z", re.DOTALL)
+_BETWEEN_TESTS = re.compile(r",\s*(?=\w+(?:\.\w+)*\s*=)")
+_MAX_NAMES = 8
+"""The most names that a message lists."""
 
 
 def compile_matcher(matcher: Matcher, hook: str) -> Matches:
-    """A predicate over calls."""
+    """The matcher as a predicate over calls."""
     if isinstance(matcher, str):
-        return _text(matcher, hook)
+        return _compile_text(matcher, hook)
     if isinstance(matcher, re.Pattern):
         return lambda call: matcher.search(call.name) is not None
     if callable(matcher):
@@ -37,23 +38,22 @@ def compile_matcher(matcher: Matcher, hook: str) -> Matches:
         members = [compile_matcher(member, hook) for member in matcher]
         return lambda call: any(matches(call) for matches in members)
     raise RegistrationError(
-        f"hook {hook!r}: tool={matcher!r} matches nothing; give a name, a glob, a rule such as 'bash(rm *)', a list, "
-        "a compiled regular expression or a predicate over the call",
+        f"hook {hook!r}: tool={matcher!r} matches nothing; pass a name, a glob, a rule such as "
+        "'bash(rm *)', a list, a compiled regular expression or a predicate over the call",
         hook=hook,
     )
 
 
-def _text(text: str, hook: str) -> Matches:
+def _compile_text(text: str, hook: str) -> Matches:
     if (rule := _RULE.match(text)) and rule["tests"]:
         return Rule(text)
     if "(" in text or ")" in text or not text:
-        raise RegistrationError(
-            f"hook {hook!r}: tool={text!r} is not a name, a glob or a rule such as 'bash(rm *)'", hook=hook
-        )
-    return _name(text)
+        problem = f"tool={text!r} is not a name, a glob or a rule such as 'bash(rm *)'"
+        raise RegistrationError(f"hook {hook!r}: {problem}", hook=hook)
+    return _compile_name(text)
 
 
-def _name(text: str) -> Matches:
+def _compile_name(text: str) -> Matches:
     if any(c in text for c in "*?["):
         matches = re.compile(translate(text)).match
         return lambda call: matches(call.name) is not None
@@ -64,10 +64,11 @@ def _name(text: str) -> Matches:
 
 
 class Rule:
-    """`bash(rm *)` looks at every value among the arguments, `bash(command=rm *)` at the parameter it names.
+    """`bash(rm *)` tests every value of the arguments, `bash(command=rm *)` one parameter.
 
-    Values are found at any depth. A text is compared by the glob, a number, a boolean or null by its JSON text. With
-    several parameters all must match; `options.mode=rw` looks below a parameter.
+    Values are found at any depth. The glob is compared with a text itself, and with the JSON text
+    of a number, a boolean or null. Several parameters must all match; `options.mode=rw` tests a
+    value inside a parameter.
     """
 
     __slots__ = ("_matches_name", "_tests", "name", "parameters")
@@ -76,58 +77,60 @@ class Rule:
         rule = _RULE.match(text)
         assert rule is not None
         self.name: str = rule["name"]
-        self._matches_name = _name(self.name)
-        pieces = _NEXT.split(rule["tests"]) if _NAMED.match(rule["tests"]) else []
-        named = [found for piece in pieces if (found := _NAMED.match(piece))]
-        self.parameters: tuple[str, ...] = tuple([found["path"].split(".")[0] for found in named])
-        tests = [(tuple(found["path"].split(".")), found["glob"].strip()) for found in named] or [((), rule["tests"])]
-        self._tests = tuple([(path, _test(glob)) for path, glob in tests])
+        self._matches_name = _compile_name(self.name)
+        pieces = _BETWEEN_TESTS.split(rule["tests"]) if _PARAMETER_TEST.match(rule["tests"]) else []
+        found = [test for piece in pieces if (test := _PARAMETER_TEST.match(piece))]
+        tests = [(tuple(test["path"].split(".")), test["glob"].strip()) for test in found]
+        self.parameters: tuple[str, ...] = tuple([path[0] for path, _ in tests])
+        tests = tests or [((), rule["tests"])]
+        self._tests = tuple([(path, _compile_glob(glob)) for path, glob in tests])
 
     def __call__(self, call: ToolCall) -> bool:
         if not self._matches_name(call):
             return False
-        given = call.arguments
-        return all(any(map(test, values(given, path))) for path, test in self._tests)
+        arguments = call.arguments
+        return all(any(map(test, values(arguments, path))) for path, test in self._tests)
 
 
-def _test(glob: str) -> Callable[[Any], bool]:
-    matches, number = re.compile(translate(glob)).match, _number(glob)
+def _compile_glob(glob: str) -> Callable[[Any], bool]:
+    matches, number = re.compile(translate(glob)).match, _as_number(glob)
 
     def test(value: Any) -> bool:
         if isinstance(value, str):
             return matches(value) is not None
         if isinstance(value, bool) or value is None:
-            return any(matches(text) for text in (str(value), str(value).lower().replace("none", "null")))
+            python, json = str(value), str(value).lower().replace("none", "null")
+            return any(matches(text) for text in (python, json))
         return value == number or matches(msgspec.json.encode(value).decode()) is not None
 
     return test
 
 
-def _number(text: str) -> object:
-    """The number that a text is in JSON, else None, which no number is equal to."""
+def _as_number(text: str) -> object:
+    """The JSON number in a text. If there is none, None, which equals no number."""
     try:
         return msgspec.json.decode(text, type=int | float)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
 
 
-def values(given: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """All values at and below a path that hold no others. A list stands for each of its elements."""
-    found = [(given, path)]
-    while found:
-        value, rest = found.pop()
+def values(arguments: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """The innermost values at and below a path. A list stands for each of its elements."""
+    pending = [(arguments, path)]
+    while pending:
+        value, rest = pending.pop()
         if not value and isinstance(value, list | dict):
             if not rest:
                 yield "[]" if isinstance(value, list) else "{}"
         elif isinstance(value, list):
-            found += [(item, rest) for item in value]
+            pending += [(item, rest) for item in value]
         elif not isinstance(value, dict):
             if not rest:
                 yield value
         elif not rest:
-            found += [(item, rest) for item in value.values()]
+            pending += [(item, rest) for item in value.values()]
         elif rest[0] in value:
-            found.append((value[rest[0]], rest[1:]))
+            pending.append((value[rest[0]], rest[1:]))
 
 
 # ---------------------------------------------------------------- folders
@@ -136,59 +139,65 @@ def values(given: Any, path: tuple[str, ...]) -> Iterator[Any]:
 def under(tool: str, /, **folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Matches:
     """Match calls of a tool on paths in a folder: `tool=under("delete", path="/etc")`.
 
-    The tool is a name or a glob. Each keyword names a parameter and its folder, or a list of folders of which one is
-    enough; with several parameters all must match. A path matches if it is the folder or lies below it, once it is
-    absolute and without `//`, `.`, `..` and a slash at the end. A relative path starts at the current directory of the
-    process; a path that begins with `~` is also read as a home directory. If a parameter holds several texts, at any
-    depth, one of them is enough.
+    The tool is a name or a glob. Each keyword names a parameter and gives its folder, or a list of
+    folders of which one must match; several parameters must all match. A path matches if it is the
+    folder or lies below it, once it is absolute and without `//`, `.`, `..` and a slash at the end.
+    A relative path starts at the current directory of the process; a path that begins with `~` is
+    also read as a home directory. If a parameter holds several texts, at any depth, one must match.
 
-    Nothing is looked up on the disk. Links are not followed: a path outside the folder that leads into it by a link
-    does not match. Where that matters, the tool itself must check what it opens.
+    Nothing is looked up on the disk, and links are not followed: a path outside the folder that
+    leads into it through a link does not match. Where that matters, the tool itself must check what
+    it opens.
     """
-    listed = {name: [given] if isinstance(given, str | os.PathLike) else [*given] for name, given in folders.items()}
-    if not listed or not all(listed.values()):
-        raise ConfigError(f"under({tool!r}) needs a parameter and a folder: under({tool!r}, path='/folder')")
-    return Under(tool, {name: tuple([os.fspath(folder) for folder in given]) for name, given in listed.items()})
+    paths: dict[str, tuple[str, ...]] = {}
+    for name, value in folders.items():
+        several = [value] if isinstance(value, str | os.PathLike) else value
+        paths[name] = tuple([os.fspath(folder) for folder in several])
+    if not paths or not all(paths.values()):
+        example = f"under({tool!r}, path='/folder')"
+        raise ConfigError(f"under({tool!r}) needs a parameter and a folder: {example}")
+    return Under(tool, paths)
 
 
 class Under:
-    """What `under` makes: a predicate over calls that knows which tool and parameters it is about."""
+    """A predicate over calls, made by `under`, that knows its tool and its parameters."""
 
     __slots__ = ("_matches_name", "_places", "folders", "name")
 
     def __init__(self, name: str, folders: Mapping[str, tuple[str, ...]]) -> None:
         self.name = name
         self.folders = folders
-        self._matches_name = _name(name)
+        self._matches_name = _compile_name(name)
         self._places = {
-            parameter: [*map(_normal, map(os.path.expanduser, given))] for parameter, given in folders.items()
+            name: [_normalize(os.path.expanduser(path)) for path in paths] for name, paths in folders.items()
         }
 
     def __call__(self, call: ToolCall) -> bool:
         if not self._matches_name(call):
             return False
-        given = call.arguments
         return all(
-            any(isinstance(value, str) and _inside(value, places) for value in values(given, (parameter,)))
+            any(_is_inside(value, places) for value in values(call.arguments, (parameter,)))
             for parameter, places in self._places.items()
         )
 
     def __repr__(self) -> str:
-        shown = [f"{name}={' or '.join(given)}" for name, given in self.folders.items()]
-        return f"under({', '.join([self.name, *shown])})"
+        folders = [f"{name}={' or '.join(paths)}" for name, paths in self.folders.items()]
+        return f"under({', '.join([self.name, *folders])})"
 
 
-def _inside(path: str, folders: Iterable[str]) -> bool:
-    meant = {_normal(path), _normal(os.path.expanduser(path))}
-    return any(_within(one, folder) for folder in folders for one in meant)
+def _is_inside(path: object, folders: Iterable[str]) -> bool:
+    if not isinstance(path, str):
+        return False
+    readings = {_normalize(path), _normalize(os.path.expanduser(path))}
+    return any(_is_within(reading, folder) for folder in folders for reading in readings)
 
 
-def _normal(path: str) -> str:
+def _normalize(path: str) -> str:
     absolute = os.path.normcase(os.path.abspath(path))
     return "/" + absolute.lstrip("/") if os.sep == "/" else absolute
 
 
-def _within(path: str, folder: str) -> bool:
+def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
@@ -196,16 +205,16 @@ def _within(path: str, folder: str) -> bool:
 
 
 class Mismatch(NamedTuple):
-    """A matcher that matches no call, and why. `known` says that there is the tool, but not the parameter."""
+    """Why a matcher matches no call. If `tool_exists`, the tool lacks the parameter."""
 
     why: str
-    known: bool = False
+    tool_exists: bool = False
 
 
 def mismatches(matcher: Matcher, tools: Parameters) -> tuple[list[Mismatch], bool]:
-    """Why a matcher, or members of a list of them, match no call of these tools; whether that holds for all of it.
+    """Why a matcher, or members of a list, match no call of these tools; whether that is all of it.
 
-    Of a predicate nothing is known, of a regular expression only which names it matches.
+    A predicate is never a mismatch. A regular expression is checked against the names only.
     """
     members = [*_members(matcher)]
     found = [problem for member in members if (problem := _mismatch(member, tools)) is not None]
@@ -222,39 +231,44 @@ def _members(matcher: Matcher) -> Iterator[Matcher]:
 
 def _mismatch(matcher: Matcher, tools: Parameters) -> Mismatch | None:
     if isinstance(matcher, re.Pattern):
-        found = any(map(matcher.search, tools))
-        return None if found else Mismatch(f"/{matcher.pattern}/ matches no tool; {_known(tools)}")
+        if any(map(matcher.search, tools)):
+            return None
+        return Mismatch(f"/{matcher.pattern}/ matches no tool; {_known_tools(tools)}")
     if isinstance(matcher, Under):
-        return _named(matcher.name, [*matcher.folders], tools, repr(matcher))
+        return _name_mismatch(matcher.name, [*matcher.folders], tools, repr(matcher))
     if not isinstance(matcher, str):
         return None
-    rule = Rule(matcher) if _RULE.match(matcher) else None
-    return _named(rule.name if rule else matcher, rule.parameters if rule else (), tools, repr(matcher))
+    if not _RULE.match(matcher):
+        return _name_mismatch(matcher, (), tools, repr(matcher))
+    rule = Rule(matcher)
+    return _name_mismatch(rule.name, rule.parameters, tools, repr(matcher))
 
 
-def _named(name: str, parameters: Sequence[str], tools: Parameters, shown: str) -> Mismatch | None:
-    matches = _name(name)
+def _name_mismatch(name: str, needed: Sequence[str], tools: Parameters, label: str) -> Mismatch | None:
+    matches = _compile_name(name)
     found = [tool for tool in tools if matches(ToolCall("", tool))]
     if not found:
-        return Mismatch(f"{shown} matches no tool{_close(name, tools)}; {_known(tools)}")
-    if any({*parameters} <= {*tools[tool]} for tool in found):
+        return Mismatch(f"{label} matches no tool{_suggestion(name, tools)}; {_known_tools(tools)}")
+    if any({*needed} <= {*tools[tool]} for tool in found):
         return None
     have = sorted({parameter for tool in found for parameter in tools[tool]})
-    missing = [parameter for parameter in parameters if parameter not in have]
+    missing = [parameter for parameter in needed if parameter not in have]
     if not missing:
-        return Mismatch(f"{shown} matches no call: no tool has all of {', '.join(parameters)}", known=True)
-    whose = f"tool {found[0]!r} has" if len(found) == 1 else f"{', '.join(found[:_SHOWN])} have"
-    what = f"no parameter {missing[0]!r}{_close(missing[0], have)}"
-    return Mismatch(f"{shown} matches no call: {whose} {what}; there are: {', '.join(have) or 'none'}", known=True)
+        why = f"no tool has all of {', '.join(needed)}"
+        return Mismatch(f"{label} matches no call: {why}", tool_exists=True)
+    whose = f"tool {found[0]!r} has" if len(found) == 1 else f"{', '.join(found[:_MAX_NAMES])} have"
+    why = f"{whose} no parameter {missing[0]!r}{_suggestion(missing[0], have)}"
+    known = f"known parameters: {', '.join(have) or 'none'}"
+    return Mismatch(f"{label} matches no call: {why}; {known}", tool_exists=True)
 
 
-def _close(name: str, known: Iterable[str]) -> str:
-    lowered = {one.lower(): one for one in known}
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    lowered = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.lower(), lowered, 1, 0.5)
     return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 
-def _known(tools: Parameters) -> str:
+def _known_tools(tools: Parameters) -> str:
     names = [*tools]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"known tools: {', '.join(names[:_SHOWN]) or 'none'}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"known tools: {', '.join(names[:_MAX_NAMES]) or 'none'}{more}"

@@ -1,4 +1,4 @@
-"""What a rewrite may hand back for each payload, and what it changed, for blame."""
+"""The values that a rewrite may return for each payload, and the changes that the log records."""
 
 from __future__ import annotations
 
@@ -37,197 +37,216 @@ from .hooks import Hook
 
 
 def coerced(event: type[AnyEvent], hook: Hook, old: Any, new: Any) -> Any:
-    """The new payload in its proper type, or an error that names the hook and says what it may change."""
+    """The new payload in its proper type, or an error that names the hook and its mistake."""
     try:
         return _COERCIONS[type(old)](old, new)
     except (BadReply, TypeError, ValueError) as error:
-        text = (
-            f"{hook.kind} {hook.name!r} ({hook.source}) cannot change the {event.payload} of {event.__name__}: {error}"
-        )
+        owner = f"{hook.kind} {hook.name!r} ({hook.source})"
+        text = f"{owner} cannot change the {event.payload} of {event.__name__}: {error}"
         raise IllegalAnswer(text, hook=hook.name, event=event.__name__) from error
 
 
-def _message(old: Message, new: Any) -> Message:
+def _coerce_message(old: Message, new: Any) -> Message:
     if type(new) is str:
         if new != old.text and old.role == "tool":
-            raise ValueError("the text of a tool message is in its results: return a Message with changed results")
-        return _said(old, new)
+            hint = "return a Message with changed results"
+            raise ValueError(f"the text of a tool message is in its results: {hint}")
+        return _message_with_text(old, new)
     if type(new) is not Message:
-        raise TypeError(f"expected a Message or a str, got {type(new).__name__}")
+        raise _unexpected("a Message or a str", new)
     message = checked_message(new)
     if message.role != old.role:
         raise ValueError(f"a {old.role} message cannot become a {message.role} message")
     if _calls(message) != _calls(old):
-        raise ValueError("the tool calls and results of a message cannot be added, taken away, renamed or changed")
+        what = "the tool calls and results of a message"
+        raise ValueError(f"{what} cannot be added, removed, renamed or changed")
     return message
 
 
-def _said(old: Message, text: str) -> Message:
-    """The message with another text: the same message if that is its text."""
-    return old if text == old.text else old.replace(parts=_with_text(old.parts, text))
+def _message_with_text(old: Message, text: str) -> Message:
+    """The message with another text; the same message if the text is equal."""
+    return old if text == old.text else old.replace(parts=_parts_with_text(old.parts, text))
 
 
-def _with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
-    """The parts with another text: the first text part holds it, the others are gone, the rest stays where it is.
+def _parts_with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+    """The parts with another text: in the first text part, without the other text parts.
 
-    Without a text part it comes after the thinking, before all else. No part is ever empty.
+    If there is no text part, a new one follows the thinking. If the text is empty, no text part
+    remains.
     """
-    first = next((at for at, part in enumerate(parts) if type(part) is TextPart), None)
-    kept = [part for at, part in enumerate(parts) if type(part) is not TextPart or (at == first and text)]
-    if first is not None:
-        return tuple([part.replace(text=text) if type(part) is TextPart else part for part in kept])
-    at = next((at for at, part in enumerate(parts) if type(part) is not ThinkingPart), len(parts))
-    return (*parts[:at], TextPart(text), *parts[at:])
+    places = [at for at, part in enumerate(parts) if type(part) is TextPart]
+    if not places:
+        others = [at for at, part in enumerate(parts) if type(part) is not ThinkingPart]
+        at = others[0] if others else len(parts)
+        return (*parts[:at], TextPart(text), *parts[at:])
+    first = [parts[places[0]].replace(text=text)] if text else []
+    rest = [part for part in parts[places[0] :] if type(part) is not TextPart]
+    return (*parts[: places[0]], *first, *rest)
 
 
 def _calls(message: Message) -> list[tuple[str, ...]]:
-    """The calls of a message, with their arguments, and the calls whose results it has."""
-    return [
-        (part.id, part.name, part.json) if isinstance(part, ToolCallPart) else (part.call_id, part.name)
-        for part in message.parts
-        if isinstance(part, ToolCallPart | ToolResultPart)
-    ]
+    """The calls of a message with their arguments, and the calls that its results belong to."""
+    calls: list[tuple[str, ...]] = []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            calls.append((part.id, part.name, part.json))
+        elif isinstance(part, ToolResultPart):
+            calls.append((part.call_id, part.name))
+    return calls
 
 
-def _request(old: ModelRequest, new: Any) -> ModelRequest:
+def _coerce_request(old: ModelRequest, new: Any) -> ModelRequest:
     if type(new) is not ModelRequest:
-        raise TypeError(f"expected a ModelRequest made with event.request.replace(…), got {type(new).__name__}")
+        raise _unexpected("a ModelRequest made with event.request.replace(…)", new)
     return checked_request(new, old)
 
 
-def _reply(old: ModelReply, new: Any) -> ModelReply:
+def _coerce_reply(old: ModelReply, new: Any) -> ModelReply:
     if type(new) is str:
-        return old if new == old.text else old.replace(message=_said(old.message, new))
+        return old if new == old.text else old.replace(message=_message_with_text(old.message, new))
     if type(new) is Message:
         new = old.replace(message=new)
     if type(new) is not ModelReply:
-        raise TypeError(f"expected a ModelReply, a Message or a str, got {type(new).__name__}")
+        raise _unexpected("a ModelReply, a Message or a str", new)
     reply = checked_reply(new)
-    if not _signed(reply) <= _signed(old):
-        raise ValueError("a signed part cannot be edited: leave it, or drop it whole")
+    if not _signed_parts(reply) <= _signed_parts(old):
+        raise ValueError("a signed part cannot be edited: keep it or remove it")
     return reply
 
 
-def _signed(reply: ModelReply) -> set[ThinkingPart]:
+def _signed_parts(reply: ModelReply) -> set[ThinkingPart]:
     return {p for p in reply.message.parts if isinstance(p, ThinkingPart) and p.signature}
 
 
-def _call(old: ToolCall, new: Any) -> ToolCall:
+def _coerce_call(old: ToolCall, new: Any) -> ToolCall:
     if isinstance(new, dict):
         new = old.replace(arguments=new)
     if type(new) is not ToolCall:
-        raise TypeError(f"expected a ToolCall made with event.call.replace(arguments=…), got {type(new).__name__}")
+        raise _unexpected("a ToolCall made with event.call.replace(arguments=…)", new)
     if (new.id, new.name) != (old.id, old.name):
         raise ValueError("only the arguments may change")
     return checked_call(new)
 
 
-def _result(old: ToolResult, new: Any) -> ToolResult:
+def _coerce_result(old: ToolResult, new: Any) -> ToolResult:
     if type(new) is str:
-        return old if new == old.text else old.replace(content=_with_text(old.content, new))
+        return old if new == old.text else old.replace(content=_parts_with_text(old.content, new))
     return checked_result(new, old.status)
 
 
-def _delegation(old: Delegation, new: Any) -> Delegation:
-    """Another task, a smaller share, fewer tools; what was taken away once does not come back."""
+def _coerce_delegation(old: Delegation, new: Any) -> Delegation:
+    """Another task, a smaller share, fewer tools. A later rewrite cannot restore them."""
     if type(new) is str:
         new = old.replace(task=new)
     if type(new) is not Delegation:
-        raise TypeError(f"expected a Delegation made with event.task.replace(…), or a str, got {type(new).__name__}")
+        raise _unexpected("a Delegation made with event.task.replace(…), or a str", new)
     if new.agent != old.agent:
-        raise ValueError("the task cannot be handed to another agent")
+        raise ValueError("the task cannot be given to another agent")
     if type(new.task) is not str:
-        raise TypeError(f"a task is a str, not {type(new.task).__name__}")
+        raise TypeError(f"a task must be a str, not {type(new.task).__name__}")
     if new.share is not None and not 0 < new.share <= 1:
-        raise ValueError(f"a share is above 0 and at most 1, not {new.share}")
+        raise ValueError(f"a share must be above 0 and at most 1, not {new.share}")
     if old.share is not None and (new.share is None or new.share > old.share):
-        raise ValueError(f"the share of {old.share} may only become smaller, not {new.share}")
-    if old.tools is not None and (
-        more := ["all"] if new.tools is None else [name for name in new.tools if name not in old.tools]
-    ):
-        known = ", ".join(old.tools) or "none"
-        raise ValueError(f"the tools are {known} and may only become fewer; it adds {', '.join(more)}")
-    kept: Delegation = read_back(new, Delegation)
-    return kept
+        raise ValueError(f"the share of {old.share} can only be reduced, not set to {new.share}")
+    if added := _added_tools(old, new):
+        known = ", ".join(old.tools or ()) or "none"
+        raise ValueError(f"tools can only be removed from {known}; it adds {', '.join(added)}")
+    delegation: Delegation = read_back(new, Delegation)
+    return delegation
 
 
-def _compaction(old: Compaction, new: Any) -> Compaction:
-    """Another range, other instructions; the kernel moves the range to where nothing is parted."""
+def _added_tools(old: Delegation, new: Delegation) -> list[str]:
+    if old.tools is None:
+        return []
+    return ["all"] if new.tools is None else [name for name in new.tools if name not in old.tools]
+
+
+def _coerce_compaction(old: Compaction, new: Any) -> Compaction:
+    """Another range or other instructions.
+
+    The kernel adjusts the range so that it separates no call from its result.
+    """
     if type(new) is tuple:
         new = old.replace(range=new)
     if type(new) is str:
         new = old.replace(instructions=new)
     if type(new) is not Compaction:
-        raise TypeError(f"expected a Compaction made with event.plan.replace(…), got {type(new).__name__}")
+        raise _unexpected("a Compaction made with event.plan.replace(…)", new)
     if (new.by, new.reason) != (old.by, old.reason):
         raise ValueError("only the range and the instructions may change")
     plan: Compaction = read_back(new, Compaction)
     bounds: Any = plan.range
     if [type(at) for at in bounds] != [int, int] or not 0 <= bounds[0] < bounds[1]:
-        raise ValueError(f"a range is (first, end) with 0 <= first < end, not {bounds!r}")
+        raise ValueError(f"a range must be (first, end) with 0 <= first < end, not {bounds!r}")
     return plan
 
 
-def _setup(old: Setup, new: Any) -> Setup:
+def _coerce_setup(old: Setup, new: Any) -> Setup:
     if type(new) is not Setup:
-        raise TypeError(f"expected a Setup made with event.setup.replace(…), got {type(new).__name__}")
+        raise _unexpected("a Setup made with event.setup.replace(…)", new)
     tools: Any = new.tools
     if isinstance(tools, list | tuple):
         tools = tuple([getattr(tool, "spec", tool) for tool in tools])
-    read: Setup = read_back(new.replace(tools=tools), Setup)
-    return read.replace(tools=tuple([spec.replace(schema=plain(spec.schema)) for spec in read.tools]))
+    setup: Setup = read_back(new.replace(tools=tools), Setup)
+    specs = [spec.replace(schema=plain(spec.schema)) for spec in setup.tools]
+    return setup.replace(tools=tuple(specs))
 
 
-def _text(old: str, new: Any) -> str:
+def _coerce_text(old: str, new: Any) -> str:
     if not isinstance(new, str):
-        raise TypeError(f"expected str, got {type(new).__name__}")
+        raise _unexpected("str", new)
     return str.__str__(new)
 
 
+def _unexpected(expected: str, value: object) -> TypeError:
+    return TypeError(f"expected {expected}, got {type(value).__name__}")
+
+
 _COERCIONS: dict[type, Callable[[Any, Any], Any]] = {
-    Message: _message,
-    ModelRequest: _request,
-    ModelReply: _reply,
-    ToolCall: _call,
-    ToolResult: _result,
-    str: _text,
-    Setup: _setup,
-    Compaction: _compaction,
-    Delegation: _delegation,
+    Message: _coerce_message,
+    ModelRequest: _coerce_request,
+    ModelReply: _coerce_reply,
+    ToolCall: _coerce_call,
+    ToolResult: _coerce_result,
+    str: _coerce_text,
+    Setup: _coerce_setup,
+    Compaction: _coerce_compaction,
+    Delegation: _coerce_delegation,
 }
 
 
 def changes(old: Any, new: Any) -> dict[str, Any]:
-    """The new values of the fields that differ, as plain values; of messages only those that are new."""
+    """The new values of the fields that differ, as plain values. Only new messages are included."""
     if old is new:
         return {}
     if not isinstance(old, msgspec.Struct):
-        return {} if old == new else {"value": _plain(new)}
+        return {} if old == new else {"value": _as_plain(new)}
     changed: dict[str, Any] = {}
     for field in old.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
         if before is after:
             continue
         if isinstance(after, Messages):
-            if fresh := _fresh(before, after):
-                changed[field] = fresh
+            if change := _message_changes(before, after):
+                changed[field] = change
         elif before != after:
-            changed[field] = _plain(after)
+            changed[field] = _as_plain(after)
     return changed
 
 
-def _plain(value: Any) -> Any:
-    """What a reader of the log gets to see of a value."""
+def _as_plain(value: Any) -> Any:
+    """The value as the log records it."""
     try:
         return plain(msgspec.to_builtins(value, enc_hook=str, str_keys=True))
-    except (TypeError, RecursionError):  # a number that JSON does not have, say
+    except (TypeError, RecursionError):  # for example a number that JSON does not have
         return repr(value)
 
 
-def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
-    """What a changed list of messages has that the old one had not, and where the old ones are in it.
+def _message_changes(before: Messages, after: Messages) -> dict[str, Any]:
+    """The messages that only the new list has, and the places of the others.
 
-    Each run of `kept` ones is where it stood, where it stands and how long it is; the new ones have the other places.
+    Each run of `kept` messages has its old place, its new place and its length. The new messages
+    fill the remaining places.
     """
     if before == after:
         return {}
@@ -245,4 +264,4 @@ def _fresh(before: Messages, after: Messages) -> dict[str, Any]:
             kept[-1][2] += 1
         else:
             kept.append([place, at, 1])
-    return {"from": len(old), "to": len(after), "new": _plain(added), "kept": kept}
+    return {"from": len(old), "to": len(after), "new": _as_plain(added), "kept": kept}

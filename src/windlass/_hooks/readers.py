@@ -1,4 +1,4 @@
-"""Durable observers: each reads the log of a session behind a cursor that the store keeps."""
+"""Durable observers: each reads the log of a session from a cursor that the store keeps."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass")
 
 SKIPPED = "hook_failed"
-"""The kind of an entry in an inbox: a fact was skipped while the session was not at work here."""
+"""The kind of an inbox entry: an observer skipped a fact while no turn of the session ran here."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 60.0
-"""After a failure an observer is told again after this many seconds, then after four times as many, up to a minute."""
+"""Seconds before a failed fact is delivered again; each pause is four times the last."""
 
-_KEPT = 256
-"""How many readers are kept with the state they have come to; without it, the log is folded from its beginning."""
+_MAX_READERS = 256
+"""How many readers to keep with their state. A new reader folds the log from its beginning."""
 
 
 class Source(NamedTuple):
-    """Where a log comes from, and what its agent was compiled to."""
+    """Where a log comes from, and the compiled hooks of its agent."""
 
     store: Store
     clock: Clock
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 class _LogHost:
-    """What stands behind the turn of a durable observer: the log alone, which any process may have read."""
+    """The host of a durable observer's turn. It has the log alone: any process may read that."""
 
     closed = False
 
@@ -62,8 +62,8 @@ class _LogHost:
     @property
     def scope(self) -> Any:
         raise HookError(
-            f"durable observer {self.hook.name!r} has no scope: another process may tell it what happened in this one. "
-            "Put what it needs into a slot, or observe without durable=True",
+            f"durable observer {self.hook.name!r} has no scope: it may run in another process. "
+            "Put the values it needs into a slot, or observe without durable=True",
             hook=self.hook.name,
         )
 
@@ -73,15 +73,15 @@ class _LogHost:
     def cancel(self, reason: str = "") -> bool:
         return False
 
-    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
-        raise NotImplementedError  # the turn of an observer refuses it
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: Any) -> ModelReply:
+        raise NotImplementedError  # the turn of an observer refuses to ask
 
 
 class Reader:
-    """One durable observer in one session. It is told fact by fact, and each is acknowledged before the next.
+    """One durable observer in one session. It moves the cursor after each fact that it delivers.
 
-    The cursor is moved only from where this reader found it. If another process has moved it this one stops, so of the
-    facts between them at most one is told twice.
+    It moves the cursor only from the place where it left it. If another process has moved the
+    cursor, this reader stops, so the two deliver at most one fact twice.
     """
 
     def __init__(self, observers: Observers, hook: Hook, session: str, source: Source) -> None:
@@ -97,7 +97,7 @@ class Reader:
         self._lock = threading.Lock()
 
     def wake(self, backlog: Backlog) -> None:
-        """The log has grown: read on, in a task. `backlog` waits for it."""
+        """Read the records that the log has gained, in a task. `backlog` waits for it."""
         with self._lock:
             self._backlog = backlog
             if backlog not in self._waiting:
@@ -111,16 +111,17 @@ class Reader:
 
     async def _work(self) -> None:
         try:
-            while not self._rests():
+            while not self._stop_if_idle():
                 await self.read()
         except BaseException as error:
-            self._rests(force=True)
+            self._stop_if_idle(force=True)
             if not isinstance(error, Exception):
                 raise
-            log.warning("observer %r could not read on in session %r: %s", self.hook.name, self.session, error)
+            text = "observer %r could not continue reading session %r: %s"
+            log.warning(text, self.hook.name, self.session, error)
 
-    def _rests(self, *, force: bool = False) -> bool:
-        """Whether nobody has called since it last looked; then it is idle, and nobody waits for it."""
+    def _stop_if_idle(self, *, force: bool = False) -> bool:
+        """Stop and release the waiting backlogs, unless `wake` was called since the last check."""
         with self._lock:
             if self._again and not force:
                 self._again = False
@@ -132,7 +133,7 @@ class Reader:
         return True
 
     async def read(self) -> int:
-        """Tell all that is behind the cursor: how many facts. One at a time does that in this process."""
+        """Deliver all facts after the cursor and count them, one reader at a time in this process."""
         key = (id(self.source.store), self.hook.name, self.session)
         while (other := _claim(key)) is not None:
             await asyncio.wrap_future(other)
@@ -143,9 +144,9 @@ class Reader:
 
     async def _read(self) -> int:
         store, session, hook = self.source.store, self.session, self.hook
-        found = at = await store.cursor(session, hook.name)
+        start = at = await store.cursor(session, hook.name)
         fold, self._fold = self._fold, None
-        if fold is None or fold.stored > found:
+        if fold is None or fold.stored > start:
             fold = Fold(session)
         count = 0
         records = await store.read(session, fold.stored)
@@ -154,7 +155,7 @@ class Reader:
             fold.add(record)
             fold.acknowledge(1)
             seq = fold.stored
-            if seq > found and type(record) is hook.event:
+            if seq > start and type(record) is hook.event:
                 await self._deliver(record, fold.state)
                 count += 1
                 if not await store.advance(session, hook.name, seq, at):
@@ -166,7 +167,7 @@ class Reader:
         return count
 
     async def _deliver(self, record: Record, state: State) -> None:
-        """Tell one fact, again and again if the observer fails; one that fails every time is skipped."""
+        """Deliver one fact. If the observer fails, try again; after the last try skip the fact."""
         hook, pause = self.hook, FIRST_PAUSE
         value: ErrorValue | None = None
         fact = record.replace(seq=state.seq, path=self.session if hook.inherited else "")
@@ -175,23 +176,23 @@ class Reader:
             if (error := await self.observers.outcome(hook, fact, turn, None)) is None:
                 return
             value = error_value(error)
-            log.warning(
-                "durable observer %r failed on record %d of session %r, %s (attempt %d of %d): %s: %s",
-                hook.name, state.seq, self.session, type(record).__name__, attempt, hook.tries, value.type,
-                value.message,
-            )  # fmt: skip
+            place = f"record {state.seq} of session {self.session!r}, {type(record).__name__}"
+            tries = f"attempt {attempt} of {hook.tries}"
+            text = "durable observer %r failed on %s (%s): %s: %s"
+            log.warning(text, hook.name, place, tries, value.type, value.message)
             if attempt < hook.tries:
                 await self.source.clock.sleep(pause)
                 pause = min(4 * pause, LONGEST_PAUSE)
         if value is not None and not isinstance(record, HookFailed):
             failed = HookFailed(hook.name, type(record).__name__, value, "skipped", state.seq)
             if self._backlog is None or not self._backlog.report(failed):
-                await self._note(failed if self.source.mask is None else self.source.mask(failed), state.seq)
+                mask = self.source.mask
+                await self._report_later(failed if mask is None else mask(failed), state.seq)
 
-    async def _note(self, failed: Record, seq: int) -> None:
-        """Have it recorded by the session's next turn that a fact was skipped; none is at work here.
+    async def _report_later(self, failed: Record, seq: int) -> None:
+        """Put the skipped fact into the inbox, so that the session's next turn records it.
 
-        Only the log of a session that has ended is written to from outside of a turn.
+        Outside a turn, only the log of a session that has ended may be written to.
         """
         store, session = self.source.store, self.session
         log = fold_log(session, await store.read(session))
@@ -200,7 +201,8 @@ class Reader:
             with suppress(SessionConflict):
                 await store.append(session, [failed], log.stored)
                 return
-        await store.put(session, f"skipped {self.hook.name} {seq}", SKIPPED, msgspec.to_builtins(failed))
+        key = f"skipped {self.hook.name} {seq}"
+        await store.put(session, key, SKIPPED, msgspec.to_builtins(failed))
 
 
 class Readers:
@@ -212,11 +214,11 @@ class Readers:
         self._lock = threading.Lock()
 
     def follow(self, session: str, source: Source, backlog: Backlog) -> None:
-        """The log of a session has grown: all its durable observers read on."""
+        """Let all durable observers of a session read the records that its log has gained."""
         for hook in source.hooks.durable:
-            self.of(hook, session, source).wake(backlog)
+            self.reader_of(hook, session, source).wake(backlog)
 
-    def of(self, hook: Hook, session: str, source: Source) -> Reader:
+    def reader_of(self, hook: Hook, session: str, source: Source) -> Reader:
         """The reader of an observer in a session."""
         key = (session, hook.name)
         with self._lock:
@@ -224,7 +226,7 @@ class Readers:
             if reader is None or reader.hook is not hook:
                 reader = self._readers[key] = Reader(self._observers, hook, session, source)
             self._readers.move_to_end(key)
-            if len(self._readers) > _KEPT:
+            if len(self._readers) > _MAX_READERS:
                 oldest = next(iter(self._readers))
                 if not self._readers[oldest].busy:
                     del self._readers[oldest]
@@ -232,15 +234,15 @@ class Readers:
 
 
 _CLAIMS: dict[tuple[int, str, str], Future[None]] = {}
-"""Who reads now in this process, whatever agent it is of: a store, an observer and a session."""
+"""The reads under way in this process, of all agents, by store, observer and session."""
 
-_CLAIMING = threading.Lock()
+_CLAIMS_LOCK = threading.Lock()
 
 
 def _claim(key: tuple[int, str, str]) -> Future[None] | None:
-    """Begin to read; if somebody else does already, whom to wait for."""
-    with _CLAIMING:
+    """Claim a key for reading. If another reader has it, return the future to wait for."""
+    with _CLAIMS_LOCK:
         if (other := _CLAIMS.get(key)) is None:
             _CLAIMS[key] = Future()
-            _CLAIMS[key].set_running_or_notify_cancel()  # whoever is cancelled while waiting for it leaves it as it is
+            _CLAIMS[key].set_running_or_notify_cancel()  # no cancelled waiter can cancel it
         return other

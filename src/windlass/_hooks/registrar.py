@@ -1,4 +1,4 @@
-"""The verbs, as decorators: how the application, a capability or a stranger's plugin registers its hooks."""
+"""The verbs as decorators: applications, capabilities and plugins register hooks with them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class _Options(TypedDict, total=False):
 
 
 class ModelWrapOptions(_Options, total=False):
-    """Of a wrap of model calls: with `side_calls` it surrounds those that hooks and tools make by `turn.ask` too."""
+    """Options of a wrap of model calls.
+
+    With `side_calls` it also surrounds the calls that hooks and tools make with `turn.ask`.
+    """
 
     side_calls: bool
 
@@ -62,10 +65,11 @@ class _Timed(_Options, total=False):
 
 
 class ObserveOptions(TypedDict, total=False):
-    """Of an observer: awaited before the next point (`wait`), or reading the log behind a cursor (`durable`).
+    """Options of an observer. With `wait` the turn waits for it; with `durable` it reads the log.
 
-    A plain function that is awaited runs on the event loop unless it says `thread=True`; others run in a thread anyway.
-    A durable observer that fails is told again, `tries` times in all; then the fact is skipped.
+    A plain function with `wait` runs on the event loop unless `thread=True` is set; without `wait`
+    it runs in a thread. A durable observer that fails gets the fact again, `tries` times in all;
+    then it skips the fact.
     """
 
     name: str
@@ -78,7 +82,10 @@ class ObserveOptions(TypedDict, total=False):
 
 
 class InjectOptions(_Timed, total=False):
-    """Of an injection: members of one `group` run in parallel, an `optional` one may fail, `reserve` bounds tokens."""
+    """Options of an injection.
+
+    Those of one `group` run in parallel, an `optional` one may fail, `reserve` limits its tokens.
+    """
 
     group: str
     optional: bool
@@ -86,13 +93,13 @@ class InjectOptions(_Timed, total=False):
 
 
 class RewriteOptions(_Timed, total=False):
-    """Of a rewrite: `live` does not hold back the stream."""
+    """Options of a rewrite. With `live` the stream does not wait for it."""
 
     live: bool
 
 
 class GateOptions(_Timed, total=False):
-    """Of a gate: a shadow only looks on, a costly one is asked last."""
+    """Options of a gate. In shadow mode its answer has no effect; a costly gate is asked last."""
 
     mode: Literal["shadow"]
     costly: bool
@@ -102,9 +109,11 @@ class GateOptions(_Timed, total=False):
 
 
 class Registered:
-    """What a registrar has collected."""
+    """Everything that a registrar has collected."""
 
-    __slots__ = ("approvers", "compactors", "criteria", "hooks", "instructions", "slots", "tools", "transforms")
+    __slots__ = (
+        "approvers", "compactors", "criteria", "hooks", "instructions", "slots", "tools", "transforms",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
@@ -118,7 +127,7 @@ class Registered:
 
 
 class Registrar:
-    """Collects hooks, tools, slots, criteria and instructions until it is compiled; later is a clear error."""
+    """Collects hooks, tools, slots, criteria and instructions. After compiling it refuses more."""
 
     _origin: str | None = None
     _sealed = ""
@@ -126,15 +135,16 @@ class Registrar:
     def __init__(self) -> None:
         self.registered = Registered()
 
-    # ------------------------------------------------------------ the six verbs, and the one that combines them
+    # ------------------------------------------------------------ the verbs
 
     def observe(
         self, fact: type[FactT], **options: Unpack[ObserveOptions]
     ) -> Callable[[ObserveHook[FactT]], ObserveHook[FactT]]:
-        """Look at a fact. Runs beside the turn, which does not notice whatever it does, and cannot change anything.
+        """Observe a fact. The observer runs beside the turn, cannot change it and cannot break it.
 
-        With `wait=True` the turn waits for it. With `durable=True` it is told what the log holds: at least once, in the
-        order of the log, also what another process wrote; `turn.session_id` and `fact.seq` tell facts apart.
+        With `wait=True` the turn waits for it. With `durable=True` it gets the facts of the log: at
+        least once, in the order of the log, also those that another process wrote;
+        `turn.session_id` and `fact.seq` identify a fact.
         """
         return self._verb("observe", fact, options)
 
@@ -153,7 +163,7 @@ class Registrar:
     def gate(
         self, event: type[Event[E, D, P]], **options: Unpack[GateOptions]
     ) -> Callable[[GateHook[E, D]], GateHook[E, D]]:
-        """Decide: return a decision that the event takes, or None to stay silent. The strictest answer wins."""
+        """Decide: return a decision that the event takes, or None. The strictest answer wins."""
         return self._verb("gate", event, options)
 
     @overload
@@ -167,13 +177,13 @@ class Registrar:
     @overload
     def wrap(self, effect: type[Turn[Any]], **options: Unpack[_Options]) -> Callable[[TurnWrap], TurnWrap]: ...
     def wrap(self, effect: type, **options: Unpack[ModelWrapOptions]) -> Callable[[Any], Any]:
-        """Surround an effect: `call_next` may be called any number of times (of a step or turn: exactly once)."""
+        """Surround an effect. `call_next` may be called repeatedly; for a step or turn exactly once."""
         return self._verb("wrap", effect, options)
 
     def hook(
         self, event: type[Event[E, D, P]], **options: Unpack[RewriteOptions]
     ) -> Callable[[SaysHook[E, D]], SaysHook[E, D]]:
-        """Answer in several verbs at once: runs before the rewrites and returns `Says(rewrite, decision, inject)`."""
+        """Combine verbs: return `Says(rewrite, decision, inject)`. It runs before the rewrites."""
         return self._verb("hook", event, options)
 
     @overload
@@ -200,7 +210,7 @@ class Registrar:
         band: Band = "normal",
         inherit: bool = False,
     ) -> Any:
-        """Change the stream of a model's words: a class with `feed` and `flush`, one instance per attempt."""
+        """Change a model's reply as it streams: a class with `feed` and `flush`, made for each attempt."""
 
         def register(factory: TransformerT) -> TransformerT:
             self._open("transform", getattr(factory, "__name__", "transform"))
@@ -211,7 +221,7 @@ class Registrar:
 
         return register if transformer is None else register(transformer)
 
-    # ------------------------------------------------------------ what else can be registered
+    # ------------------------------------------------------------ tools, slots and the rest
 
     def tool(self, fn: Callable[..., Any] | Tool[..., Any]) -> Tool[..., Any]:
         """Add a tool: one made by `@tool`, or a plain function."""
@@ -221,47 +231,50 @@ class Registrar:
         return made
 
     def slot(self, slot: Slot[T]) -> Slot[T]:
-        """Declare a slot. Two slots of one name or one type are refused."""
+        """Declare a slot. Names and types of slots must be unique."""
         self._open("slot", slot.name)
         for known in self.registered.slots:
             if known.name == slot.name or (known.type is slot.type and slot.supplied):
-                raise ConfigError(f"slot {slot!r} clashes with {known!r}: names and types must be unique")
+                text = f"slot {slot!r} clashes with {known!r}: names and types must be unique"
+                raise ConfigError(text)
         self.registered.slots.append(slot)
         return slot
 
     def criterion(self, criterion: Criterion) -> Criterion:
-        """Let a callable vote on whether the turn goes on."""
+        """Let a function vote on whether the turn continues."""
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
         check_each("criterion", CRITERION, [criterion])
         self.registered.criteria.append(criterion)
         return criterion
 
     def compactor(self, compactor: Compactor) -> None:
-        """Let a strategy shorten what models are shown of the history, when it says that this is due."""
+        """Let a strategy shorten the history that models see, whenever it is due."""
         self._open("compactor", compactor.name)
         if any(other.name == compactor.name for other in self.registered.compactors):
-            raise RegistrationError(f"there are two compactors named {compactor.name!r}; give one another name")
+            text = f"there are two compactors named {compactor.name!r}: rename one of them"
+            raise RegistrationError(text)
         self.registered.compactors.append(compactor)
 
     def approver(self, approver: Approver) -> Approver:
-        """Let a callable answer what is asked, in this process: it gets the question, and returns an answer or None."""
+        """Let a function answer questions in this process: it returns an answer or None."""
         self._open("approver", getattr(approver, "__name__", type(approver).__name__))
         check_each("approver", APPROVER, [approver])
         self.registered.approvers.append(approver)
         return approver
 
     def instruct(self, text: str, *, rank: int = 0) -> None:
-        """Add a section to the system text. Sections stand in the order of their ranks, the most stable first.
+        """Add a section to the system text. Sections stand in the order of their ranks.
 
-        What changes from turn to turn does not belong there, for it would break the prefix that vendors cache: let a
-        hook inject it on `TurnStarting`, or on `SessionStarting` if it is the same for a whole session.
+        Give the most stable section the lowest rank. Text that changes from turn to turn does not
+        belong there, because it would break the prefix that vendors cache: inject it on
+        `TurnStarting`, or on `SessionStarting` if it stays the same for a whole session.
         """
         check_options("instruct", {"text": TEXT, "rank": WHOLE}, {"text": text, "rank": rank})
         self._open("instructions", text[:40])
         self.registered.instructions.append((rank, TextPart(text, self._origin)))
 
     def masked(self, value: Any) -> Any:
-        """A value made of what JSON has, without the secrets that the application named: for who keeps something."""
+        """A JSON value without the secrets that the application named, ready to be stored."""
         return value
 
     # ------------------------------------------------------------ what a subclass may restrict
@@ -276,7 +289,7 @@ class Registrar:
         return register
 
     def add(self, hook: Hook) -> None:
-        """Register a hook that was made elsewhere."""
+        """Register a `Hook` object."""
         self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
         self.registered.hooks.append(hook)
@@ -285,29 +298,30 @@ class Registrar:
         self.registered.transforms.append(transform)
 
     def _open(self, kind: str, name: str) -> None:
-        """Raise if nothing can be registered any more."""
+        """Raise if the registrar is sealed."""
         if self._sealed:
-            raise CompiledError(f"{kind} {name!r} was registered {self._sealed}, and would have no effect")
+            text = f"{kind} {name!r} was registered {self._sealed}, so it would have no effect"
+            raise CompiledError(text)
 
     def _seal(self, since: str) -> None:
-        """Refuse what comes later."""
+        """Refuse later registrations. `since` says when they became too late."""
         self._sealed = since
 
     def _check_band(self, band: Band, name: str) -> None:
-        """Raise if this registrar may not put anything into that band."""
+        """Raise if this registrar may not use the band."""
 
 
 class Part(Registrar):
-    """What a capability registers through: its hooks carry its name and cannot ask for the guard band."""
+    """The registrar of a capability. Its hooks carry its name and cannot ask for the guard band."""
 
-    def __init__(self, capability: str, band: Band | None, masked: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, capability: str, band: Band | None, mask: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
-        self._masked = masked
+        self._mask = mask
         self._capability = self._origin = capability
         self._band: Band | None = band
 
     def masked(self, value: Any) -> Any:
-        return value if self._masked is None else self._masked(value)
+        return value if self._mask is None else self._mask(value)
 
     def add(self, hook: Hook) -> None:
         super().add(hook)
@@ -326,14 +340,15 @@ class Part(Registrar):
     def _check_band(self, band: Band, name: str) -> None:
         if band == "guard":
             raise RegistrationError(
-                f"capability {self._capability!r} asks for the guard band for {name!r}; only the application puts "
-                "something there: agent.with_capability(…, band='guard')",
+                f"capability {self._capability!r} asks for the guard band for {name!r}; "
+                "only the application can assign it: agent.with_capability(…, band='guard')",
                 hook=name,
             )
 
 
 def refuse_compiled(kind: str, name: str) -> CompiledError:
-    """The error of registering too late."""
+    """The error for a registration that comes too late."""
     return CompiledError(
-        f"{kind} {name!r} was registered after the first run had compiled the agent; register before, or make a new one"
+        f"{kind} {name!r} was registered after the first run had compiled the agent: "
+        "register it earlier, or make a new agent"
     )

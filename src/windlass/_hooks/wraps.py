@@ -30,13 +30,14 @@ Guarded: TypeAlias = Callable[[Any, Any], Any]
 Place: TypeAlias = Callable[[Any], tuple[str, tuple[Any, ...]]]
 
 LEFT_BEHIND_AFTER = 60.0
-"""Seconds for which a plain wrap that was cancelled waits for what is inside it to end."""
+"""How many seconds a cancelled plain wrap waits for its inner calls to end."""
 
 
 class Kind(Struct, frozen=True):
-    """Of an effect: what it is given, what it gives, how other values become that, what is raised if they cannot.
+    """The types of an effect: `given` is its argument, `legal` describes its results in words.
 
-    `proper` says of a result of the common shape, at once, that it needs no other check.
+    `coerce` turns other values into a result, and `error` is raised if that fails. `proper` quickly
+    accepts a result of the common shape, which needs no other check.
     """
 
     given: type
@@ -47,7 +48,7 @@ class Kind(Struct, frozen=True):
 
 
 class NotPassable(TypeError):
-    """A wrap called `call_next` with something that is not what the effect is given: `value`."""
+    """A wrap called `call_next` with a `value` of the wrong type."""
 
     def __init__(self, message: str, value: object) -> None:
         super().__init__(message)
@@ -55,13 +56,13 @@ class NotPassable(TypeError):
 
 
 def passable(kind: type, value: Any) -> None:
-    """Raise unless a wrap may give this to `call_next`."""
+    """Raise unless a wrap may pass this value to `call_next`."""
     if type(value) is not kind:
         raise NotPassable(f"call_next takes a {kind.__name__}, not {type(value).__name__}", value)
 
 
 def passed_request(request: Any, known: ModelRequest | None) -> ModelRequest:
-    """A request that a wrap gave to `call_next`: what it changed of the known one is checked."""
+    """A request that a wrap passed to `call_next`. Only its changes to the known one are checked."""
     passable(ModelRequest, request)
     try:
         return request if known is None else checked_request(request, known)
@@ -72,9 +73,9 @@ def passed_request(request: Any, known: ModelRequest | None) -> ModelRequest:
 class Onion:
     """An effect inside its wraps.
 
-    Who needs the effect awaits `first(value, inner)`, which is mostly the outermost wrap itself; what it gives goes
-    through `checked`, unless it came from the inside as it is. All others are checked on the way. An error goes through
-    `named`.
+    Await `first(value, inner)` for the effect; `first` is mostly the outermost wrap itself. Pass
+    its result to `checked`, unless it is the very result of `inner`. Pass its error to `raised`.
+    The results of the inner wraps are checked on the way.
     """
 
     __slots__ = ("_kind", "_outermost", "first", "inner")
@@ -83,49 +84,52 @@ class Onion:
         self._kind = kind
         self._outermost = outermost
         self.inner = inner
-        self.first: Callable[[Any, Effect], Awaitable[Any]] = _enter if outermost is None else _async(outermost)
+        self.first: Callable[[Any, Effect], Awaitable[Any]] = _call_inner
+        if outermost is not None:
+            self.first = _as_async(outermost)
 
     def release(self) -> None:
-        """The turn is over. What is inside knows the one who has this: together they would wait for the collector."""
+        """Break the reference cycle with the owner, so that both are freed at once."""
         del self.first, self.inner
 
     def checked(self, result: Any) -> Any:
-        """What the outermost wrap returned, in its proper type."""
-        return result if self._outermost is None else _checking(self._outermost, self._kind)(result)
+        """The result of the outermost wrap, in its proper type."""
+        return result if self._outermost is None else _checker(self._outermost, self._kind)(result)
 
     def raised(self, error: BaseException) -> NoReturn:
-        """Raise what came out of the outermost wrap, in the name of whoever raised it."""
+        """Raise an error that left the outermost wrap, with the name of the hook that raised it."""
         if (hook := self._outermost) is None:
             raise error
-        _raise(hook.kind, hook.name, hook.event.__name__, error)
+        _raise_named(hook.kind, hook.name, hook.event.__name__, error)
 
 
-def _enter(value: Any, inner: Effect) -> Awaitable[Any]:
+def _call_inner(value: Any, inner: Effect) -> Awaitable[Any]:
     return inner(value)
 
 
 def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place) -> Onion:
-    """The effect inside its wraps, composed once per segment. What a wrap returns is checked, in its name.
+    """The effect inside its wraps, composed once per segment. The result of each wrap is checked.
 
-    `guarded` is told what leaves the guard band and gives it on: what a guard removed, nobody outside has seen. `place`
-    says of a value what it is about, and on whose behalf it is asked for if it is a side call.
+    `guarded` gets each value and result that leave the guard band and returns the result: the wraps
+    outside never see what a guard removed. `place` returns what a value is about and, for a side
+    call, its askers.
     """
     if any(hook.wants for hook in wraps):
-        return Onion(kind, _writing(wraps, effect, site, kind, guarded, place))
-    layer, checked = effect, [None]
-    *within, (outermost, last) = _inside_out(wraps)
-    for hook, outside in within:
-        layer = _layer(hook, layer, kind, checked)
-        if outside:
+        return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place))
+    layer, known = effect, [None]
+    *inner, (outermost, ends_guards) = _inside_out(wraps)
+    for hook, is_last_guard in inner:
+        layer = _layer(hook, layer, kind, known)
+        if is_last_guard:
             layer = _boundary(layer, guarded)
-    if outermost.matches is None and not last:
+    if outermost.matches is None and not ends_guards:
         return Onion(kind, layer, outermost)
-    layer = _layer(outermost, layer, kind, checked)
-    return Onion(kind, _boundary(layer, guarded) if last else layer)
+    layer = _layer(outermost, layer, kind, known)
+    return Onion(kind, _boundary(layer, guarded) if ends_guards else layer)
 
 
 def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:
-    """The wraps from the innermost, with whether one is the last of the guard band."""
+    """The wraps, innermost first, and for each whether it is the outermost of the guard band."""
     order = wraps[::-1]
     last = [hook.band for hook in order].count("guard") - 1
     return [(hook, at == last) for at, hook in enumerate(order)]
@@ -138,22 +142,23 @@ def _boundary(inner: Effect, guarded: Guarded) -> Effect:
     return layer
 
 
-def _layer(hook: Hook, inner: Effect, kind: Kind, checked: list[Any]) -> Effect:
+def _layer(hook: Hook, inner: Effect, kind: Kind, known: list[Any]) -> Effect:
     if hook.around is None:
-        hook.around = _around(hook, kind)
-    layer: Effect = hook.around(inner, checked)
+        hook.around = _layer_factory(hook, kind)
+    layer: Effect = hook.around(inner, known)
     return layer
 
 
-def _around(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effect]:
-    """Puts a hook around an effect; made once, for all segments.
+def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effect]:
+    """The function that puts a hook around an effect; made once, for all segments.
 
-    The latest result that was found to be a proper one is `known` to all layers: most wraps return what they were
-    given. The hook keeps the function; that of an async hook does not hold the hook in turn, so that a dropped agent is
-    freed at once.
+    All layers share `known`, the latest result that passed the check, because most wraps return the
+    result of the layer inside. The hook keeps the function. The function of an async hook does not
+    refer to the hook, so a dropped agent is freed at once.
     """
-    fn, given, proper, checked = _async(hook), kind.given, kind.proper, _checking(hook, kind)
-    matches, named = hook.matches, partial(_raise, hook.kind, hook.name, hook.event.__name__)
+    fn, given, proper, check = _as_async(hook), kind.given, kind.proper, _checker(hook, kind)
+    matches = hook.matches
+    raise_named = partial(_raise_named, hook.kind, hook.name, hook.event.__name__)
 
     def around(inner: Effect, known: list[Any]) -> Effect:
         async def layer(value: Any) -> Any:
@@ -162,39 +167,46 @@ def _around(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effect]:
             try:
                 result = await fn(value, inner)
             except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, NotPassable) and error.value is value:  # a wrap outside made that
+                if isinstance(error, NotPassable) and error.value is value:  # of an outer wrap
                     raise
-                named(error)
+                raise_named(error)
             if result is None or result is not known[0]:
-                known[0] = result = result if proper(result) else checked(result)
+                known[0] = result = result if proper(result) else check(result)
             return result
 
-        return layer if matches is None else _where(given, matches, named, layer, inner)
+        return layer if matches is None else _choice(given, matches, raise_named, layer, inner)
 
     return around
 
 
-def _where(
-    given: type, matches: Matches, named: Callable[[Exception], NoReturn], layer: Effect, inner: Effect
+def _choice(
+    given: type,
+    matches: Matches,
+    raise_named: Callable[[Exception], NoReturn],
+    layer: Effect,
+    inner: Effect,
 ) -> Effect:
-    def chosen(value: Any) -> Awaitable[Any]:
+    """A layer for the values that match; the others go directly to the layer inside."""
+
+    def choose(value: Any) -> Awaitable[Any]:
         passable(given, value)
         try:
-            mine = matches(value)
+            is_match = matches(value)
         except Exception as error:
-            named(error)
-        return layer(value) if mine else inner(value)
+            raise_named(error)
+        return layer(value) if is_match else inner(value)
 
-    return chosen
+    return choose
 
 
-def _raise(kind: str, name: str, event: str, error: BaseException) -> NoReturn:
-    """Raise what a wrap raised, with its name unless the error comes from inside.
+def _raise_named(kind: str, name: str, event: str, error: BaseException) -> NoReturn:
+    """Raise an error of a wrap with the wrap's name, unless it already has a name from inside.
 
-    A CancelledError although nobody cancelled the turn is its failure.
+    A CancelledError is a failure of the wrap if the turn was not cancelled.
     """
     if isinstance(error, NotPassable):
-        raise IllegalAnswer(f"{kind} {name!r} of {event}: {error}", hook=name, event=event) from None
+        text = f"{kind} {name!r} of {event}: {error}"
+        raise IllegalAnswer(text, hook=name, event=event) from None
     if isinstance(error, Exception):
         name_raiser(error, name)
     elif not cancelled():
@@ -203,19 +215,19 @@ def _raise(kind: str, name: str, event: str, error: BaseException) -> NoReturn:
     raise error
 
 
-def _checking(hook: Hook, kind: Kind) -> Callable[[Any], Any]:
-    """What makes of what a wrap returned the proper type."""
-    return partial(_checked, hook.name, hook.behind or hook.fn, kind)
+def _checker(hook: Hook, kind: Kind) -> Callable[[Any], Any]:
+    """The function that brings a result of a wrap into its proper type."""
+    return partial(_check_result, hook.name, hook.behind or hook.fn, kind)
 
 
-def _checked(name: str, written: Callable[..., Any], kind: Kind, result: Any) -> Any:
-    """What a wrap returned, in its proper type; a decision, nothing at all or anything else names the wrap."""
+def _check_result(name: str, fn: Callable[..., Any], kind: Kind, result: Any) -> Any:
+    """The result of a wrap in its proper type, or an error that names the wrap."""
     try:
         if result is None or isinstance(result, Decision | Says):
             raise TypeError(f"it returned {type(result).__name__}")
         return kind.coerce(result)
     except (TypeError, ValueError, RecursionError, WindlassError) as error:
-        text = f"wrap {name!r} ({source_of(written)}) must return {kind.legal}: {error}"
+        text = f"wrap {name!r} ({source_of(fn)}) must return {kind.legal}: {error}"
         raise kind.error(text) from None
 
 
@@ -223,7 +235,7 @@ def _checked(name: str, written: Callable[..., Any], kind: Kind, result: Any) ->
 
 
 class _Ledger:
-    """What the wraps and the effect of one call wrote: of several attempts only the last one's writes stay."""
+    """The writes of the wraps around one call. Only those of the last attempt remain."""
 
     __slots__ = ("closed", "entries")
 
@@ -235,15 +247,17 @@ class _Ledger:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
 
 
-def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place) -> Effect:
+def _compose_writing(
+    wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place
+) -> Effect:
     inside_out = _inside_out(wraps)
 
     async def run(value: Any) -> Any:
         ledger = _Ledger()
         layer = effect
-        for at, (hook, outside) in enumerate(inside_out):
+        for at, (hook, is_last_guard) in enumerate(inside_out):
             layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind, place)
-            if outside:
+            if is_last_guard:
                 layer = _boundary(layer, guarded)
         try:
             result = await layer(value)
@@ -260,7 +274,7 @@ def _writing(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guar
 def _writing_layer(
     hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind, place: Place
 ) -> Effect:
-    fn = _async(hook)
+    fn = _as_async(hook)
 
     async def call_next(value: Any) -> Any:
         if ledger.closed:
@@ -271,10 +285,10 @@ def _writing_layer(
     async def layer(value: Any) -> Any:
         passable(kind.given, value)
         try:
-            mine = hook.matches is None or hook.matches(value)
+            is_match = hook.matches is None or hook.matches(value)
         except Exception as error:
-            _raise(hook.kind, hook.name, hook.event.__name__, error)
-        if not mine:
+            _raise_named(hook.kind, hook.name, hook.event.__name__, error)
+        if not is_match:
             return await inner(value)
         writes = Writes(hook.name, depth)
         try:
@@ -282,9 +296,9 @@ def _writing_layer(
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotPassable) and error.value is value:
                 raise
-            _raise(hook.kind, hook.name, hook.event.__name__, error)
+            _raise_named(hook.kind, hook.name, hook.event.__name__, error)
         ledger.entries.append(writes)
-        return result if kind.proper(result) else _checking(hook, kind)(result)
+        return result if kind.proper(result) else _checker(hook, kind)(result)
 
     return layer
 
@@ -294,24 +308,22 @@ def _refuse_conflicts(entries: Sequence[Writes]) -> None:
     for writes in entries:
         for name, (slot, _) in writes.slots.items():
             if name in writers and slot.merge is None:
-                raise SlotConflict(
-                    f"{writers[name]!r} and {writes.by!r} both set slot {name!r} around one call; give it a merge rule",
-                    hook=writes.by,
-                )
+                text = f"{writers[name]!r} and {writes.by!r} both set slot {name!r} around one call"
+                raise SlotConflict(f"{text}; give it a merge rule", hook=writes.by)
             writers[name] = writes.by
 
 
 # ---------------------------------------------------------------- plain functions as wraps
 
 
-def _async(hook: Hook) -> Callable[..., Awaitable[Any]]:
+def _as_async(hook: Hook) -> Callable[..., Awaitable[Any]]:
     return hook.fn if hook.is_async else partial(_in_thread, hook)
 
 
 async def _in_thread(hook: Hook, value: Any, inner: Effect, **supplied: Any) -> Any:
-    """A wrap written as a plain function runs in a thread of its own, which cannot be stopped.
+    """Run a wrap that is a plain function in its own thread, which cannot be stopped.
 
-    But once its call is over, cancelled or returned, nothing goes on inside it and its `call_next` is refused.
+    Once its call has returned or was cancelled, its inner calls have ended and `call_next` raises.
     """
     crossing = _Crossing(hook, inner)
     why: tuple[Any, ...] = ()
@@ -326,20 +338,24 @@ async def _in_thread(hook: Hook, value: Any, inner: Effect, **supplied: Any) -> 
 
 
 class _Crossing:
-    """Between the loop and the thread of one call of a plain wrap. All but `call_next` and `_work` is the loop's."""
+    """Connects the loop with the thread of one plain wrap.
 
-    __slots__ = ("closed", "done", "hook", "inner", "inside", "loop")
+    Only `call_next` and `_work` run in the thread; the other methods run on the loop.
+    """
+
+    __slots__ = ("closed", "done", "hook", "inner", "loop", "tasks")
 
     def __init__(self, hook: Hook, inner: Effect) -> None:
         self.hook = hook
         self.inner = inner
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[Any] = self.loop.create_future()
-        self.inside: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
 
     def start(self, value: Any, supplied: dict[str, Any]) -> asyncio.Future[Any]:
-        run = partial(contextvars.copy_context().run, self.hook.fn, value, self.call_next, **supplied)
+        context = contextvars.copy_context()
+        run = partial(context.run, self.hook.fn, value, self.call_next, **supplied)
         threads().start(partial(self._work, run), "windlass-wrap")
         return self.done
 
@@ -349,7 +365,7 @@ class _Crossing:
             result = without_stop_iteration(run)
         except BaseException as caught:
             error = caught
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             self.loop.call_soon_threadsafe(self._finish, result, error)
 
     def _finish(self, result: Any, error: BaseException | None) -> None:
@@ -360,44 +376,45 @@ class _Crossing:
         else:
             self.done.set_result(result)
 
-    def call_next(self, *given: Any) -> Any:
-        """What a plain wrap calls: it waits for the loop's answer."""
+    def call_next(self, *arguments: Any) -> Any:
+        """Run the inner effect on the loop and wait for its result."""
         if self.closed:
             raise _too_late(self.hook)
         if asyncio._get_running_loop() is self.loop:
-            raise _on_the_loop(self.hook)
-        entering = self._enter(given)
+            raise _called_on_loop(self.hook)
+        coroutine = self._call_inner(arguments)
         try:
-            answer = asyncio.run_coroutine_threadsafe(entering, self.loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except RuntimeError:  # the loop is closed
-            entering.close()
+            coroutine.close()
             raise _too_late(self.hook) from None
         try:
-            return answer.result()
-        except concurrent.futures.CancelledError:  # an Exception, unlike asyncio's: a wrap that retries would go on
+            return future.result()
+        except concurrent.futures.CancelledError:
+            # It is an Exception, unlike asyncio's, so a wrap that retries would catch it.
             raise asyncio.CancelledError from None
 
-    async def _enter(self, given: tuple[Any, ...]) -> Any:
+    async def _call_inner(self, arguments: tuple[Any, ...]) -> Any:
         if self.closed:
             raise _too_late(self.hook)
         task = asyncio.current_task()
         assert task is not None
-        self.inside.add(task)
+        self.tasks.add(task)
         try:
-            return await self.inner(*given)
+            return await self.inner(*arguments)
         finally:
-            self.inside.discard(task)
+            self.tasks.discard(task)
 
     async def close(self, *why: Any) -> None:
-        """Cancel what is inside and wait for its end. A second cancel goes inside as well."""
+        """Cancel the inner calls and wait for them. A second cancellation cancels them again."""
         self.closed = True
         again: asyncio.CancelledError | None = None
-        until = self.loop.time() + LEFT_BEHIND_AFTER
-        while self.inside and (left := until - self.loop.time()) > 0:
-            for task in self.inside:
+        deadline = self.loop.time() + LEFT_BEHIND_AFTER
+        while self.tasks and (left := deadline - self.loop.time()) > 0:
+            for task in self.tasks:
                 task.cancel(*why)
             try:
-                await asyncio.wait(self.inside, timeout=left)
+                await asyncio.wait(self.tasks, timeout=left)
             except asyncio.CancelledError as cancelled:
                 again = cancelled
         if again is not None:
@@ -405,49 +422,52 @@ class _Crossing:
 
 
 def without_stop_iteration(run: Callable[[], Any]) -> Any:
-    """Call a function in a thread. A future cannot carry a StopIteration: whoever awaits it would wait for ever."""
+    """Call a function in a thread. A future cannot carry a StopIteration: its waiter would hang."""
     try:
         return run()
     except StopIteration as error:
         raise RuntimeError("a plain function raised StopIteration") from error
 
 
-def _too_late(hook: Hook) -> HookError:
+def _wrap_error(hook: Hook, problem: str) -> HookError:
     event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next, but the call is over"
+    text = f"wrap {hook.name!r} ({hook.source}) of {event} {problem}"
     return HookError(text, hook=hook.name, event=event)
 
 
-def _on_the_loop(hook: Hook) -> HookError:
-    event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} is a plain function that returned an awaitable"
-    return HookError(f"{text}; to call call_next from there make it `async def`", hook=hook.name, event=event)
+def _too_late(hook: Hook) -> HookError:
+    return _wrap_error(hook, "called call_next after its call had ended")
+
+
+def _called_on_loop(hook: Hook) -> HookError:
+    problem = "is a plain function that returned an awaitable"
+    return _wrap_error(hook, f"{problem}; to call call_next from there make it `async def`")
 
 
 # ---------------------------------------------------------------- wraps of a step or a turn
 
 
 def surround(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
-    """Wraps of a step or turn: each calls `call_next` exactly once, and cannot change what comes back."""
+    """The effect inside wraps of a step or turn: each calls it once and cannot change its result."""
     layer = effect
     for hook in reversed(wraps):
-        layer = partial(_surrounding, hook, layer, site)
+        layer = partial(_run_surrounding, hook, layer, site)
     return layer
 
 
-async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any:
+async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any:
     results: list[Any] = []
-    entered = 0
+    calls = 0
     closed = False
     from_inside: list[BaseException] = []
 
     async def call_next(_: Any = None) -> Any:
-        nonlocal entered
+        nonlocal calls
         if closed:
             raise _too_late(hook)
-        entered += 1
-        if entered > 1:
-            raise _not_once(hook, "twice")
+        calls += 1
+        if calls > 1:
+            raise _not_once(hook, "called call_next twice")
         try:
             results.append(await inner(value))
         except (Exception, asyncio.CancelledError) as error:
@@ -456,32 +476,27 @@ async def _surrounding(hook: Hook, inner: Effect, site: Site, value: Any) -> Any
         return results[0]
 
     writes = Writes(hook.name)
-    supplied = supply(hook, site, writes, str(site.state.steps + 1) if hook.event is Step else "")
+    about = str(site.state.steps + 1) if hook.event is Step else ""
     try:
-        await _async(hook)(value, call_next, **supplied)
+        await _as_async(hook)(value, call_next, **supply(hook, site, writes, about))
     except asyncio.CancelledError as error:
         if cancelled() or error in from_inside:
             raise
-        _raise(hook.kind, hook.name, hook.event.__name__, error)
+        _raise_named(hook.kind, hook.name, hook.event.__name__, error)
     except Exception as error:
         if error in from_inside or (isinstance(error, HookError) and error.hook == hook.name):
             raise
-        raise _failed(hook, error) from error
+        problem = f"failed: {type(error).__name__}: {text_of(error)}"
+        raise _wrap_error(hook, problem) from error
     finally:
         closed = True
     if not results:
-        raise _not_once(hook, "not at all") if not entered else _not_once(hook, "and swallowed what it raised")
+        how = "called call_next and swallowed its error" if calls else "did not call call_next"
+        raise _not_once(hook, how)
     site.keep(writes)
     return results[0]
 
 
-def _failed(hook: Hook, error: Exception) -> HookError:
-    event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} failed: {type(error).__name__}: {text_of(error)}"
-    return HookError(text, hook=hook.name, event=event)
-
-
-def _not_once(hook: Hook, how: str) -> HookError:
-    event = hook.event.__name__
-    text = f"wrap {hook.name!r} ({hook.source}) of {event} called call_next {how}"
-    return HookError(f"{text}; a wrap of a {event.lower()} calls it once", hook=hook.name, event=event)
+def _not_once(hook: Hook, problem: str) -> HookError:
+    rule = f"a wrap of a {hook.event.__name__.lower()} must call it exactly once"
+    return _wrap_error(hook, f"{problem}; {rule}")

@@ -44,7 +44,7 @@ async def _catch_up(name: str, owners: _Owners, at_rest: bool) -> int:
             source = await owners.source(info.session, info.agent)
             hook = next((hook for hook in source.hooks.durable if hook.name == name), None) if source else None
             if source is not None and hook is not None:
-                count += await program.observers.readers.of(hook, info.session, source).read()
+                count += await program.observers.readers.reader_of(hook, info.session, source).read()
         except StoreError as error:
             failure = error
     if failure is not None:

@@ -23,7 +23,7 @@ def check_matchers(program: Program) -> None:
     A list may name tools that other agents have, as long as one of its members matches.
     """
     for hook, problems, idle in _problems(program):
-        why = next((problem.why for problem in problems if idle or problem.known), None)
+        why = next((problem.why for problem in problems if idle or problem.tool_exists), None)
         if why is not None and not _may_match_elsewhere(program, hook):
             text = (
                 f"{hook.kind} {hook.name!r} ({hook.source}) on {hook.event.__name__} would never be asked: tool={why}"
