@@ -346,7 +346,8 @@ class Tool(Generic[P, R]):
 
 def completed_arguments(tool: Tool[..., Any], json: str) -> tuple[str, tuple[Any, ...] | None]:
     """The canonical JSON of a call's arguments, and their values if that JSON decodes to the same values."""
-    arguments, completion = tool.decode(json), tool._completion
+    arguments = tool.decode(json)
+    completion = tool._completion  # pyright: ignore[reportPrivateUsage]
     try:
         text = completion.text(arguments, json)
     except RecursionError as problem:  # writing goes deeper than reading

@@ -29,21 +29,14 @@ BLOCKED_AFTER = 0.05
 """A plain function that holds the loop for longer than this is named."""
 
 
-class Recorder(Protocol):
-    """Puts a record into the log."""
-
-    def __call__(self, record: Record, /) -> None: ...
-
-
 class Site(Host, Protocol):
-    """Where an event happens: what dispatching needs of the running segment."""
+    """Where an event happens: what dispatching needs of the pass."""
 
     @property
     def turn(self) -> Turn[Any]: ...
     @property
     def reserve(self) -> int: ...
-    @property
-    def record(self) -> Recorder: ...
+    def record(self, record: Record, /) -> None: ...
     @property
     def monotonic(self) -> Callable[[], float]: ...
     def keep(self, writes: Writes, stage: str = "") -> None: ...
@@ -427,16 +420,13 @@ class Passage(Struct, gc=False):
         """What hooks inject, and how long each took; silent hooks are left out."""
         answers = [(hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None]
         for group in self.point.groups:
-            if len(group) > 1:
-                mine = [hook for hook in group if (only is None or only(hook)) and self._looks(hook)]
-                alone = len(mine) == 1 and mine[0].group is None
-                given = await asyncio.gather(*[self._injecting(hook, may_write=alone) for hook in mine])
+            mine = [hook for hook in group if (only is None or only(hook)) and self._looks(hook)]
+            if len(mine) > 1:
+                given = await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine])
                 answers += [answer for answer in given if answer is not None]
                 continue
-            (hook,) = group
-            if (only is None or only(hook)) and (hook.matches is None or self._looks(hook)):
-                answer = await self._injecting(hook, may_write=hook.group is None)
-                if answer is not None:
+            for hook in mine:
+                if (answer := await self._injecting(hook, may_write=hook.group is None)) is not None:
                     answers.append(answer)
         return answers
 

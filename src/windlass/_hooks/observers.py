@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -118,13 +119,14 @@ class _ThreadLane:
     `awake` says that the thread works or is about to be started, `running` that it works.
     """
 
-    __slots__ = ("_lock", "_observers", "awake", "dropped", "queue", "running")
+    __slots__ = ("_lock", "_observers", "_process", "awake", "dropped", "queue", "running")
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._lock = threading.Lock()
         self.queue: deque[Item] = deque()
         self.awake = self.running = False
+        self._process = 0
         self.dropped = 0
 
     def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
@@ -162,9 +164,10 @@ class _ThreadLane:
     def start(self) -> None:
         """Start the thread, unless it works already."""
         with self._lock:
-            if self.running:
+            if self.running and self._process == os.getpid():  # a forked process does not have the thread
                 return
             self.awake = self.running = True
+            self._process = os.getpid()
         threads().lend(self._work)
 
     def _work(self) -> None:

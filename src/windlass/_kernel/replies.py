@@ -91,7 +91,8 @@ class Replies:
         if self._replying is not None:
             passage = self._passage = self._passage_of(self._replying, reply)
             if self._replying.changing:
-                reply = (await passage.rewrite()).reply
+                rewritten: ModelReply = (await passage.rewrite()).reply
+                reply = rewritten
         self._record_reply(reply, number, round_, request is not None)
 
     async def _relieves(self, error: Exception) -> bool:

@@ -44,7 +44,7 @@ class Site:
         self.hooks = hooks
         self.journal = journal
         self.scope = scope
-        self.monotonic: Callable[[], float] = self.program.monotonic
+        self.monotonic = self.program.clock.monotonic
         self.arguments = Arguments(self.program.tools, journal.fold, journal.mask)
         self.writes = WriteBuffer(journal)
         self.injected: InjectionLedger = InjectionLedger(journal.fold, self.program.budget.counter.parts)

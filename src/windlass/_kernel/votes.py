@@ -60,9 +60,9 @@ class Evaluator(Struct, eq=False):
             return self._go_on(fold)
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
-        votes: Iterable[tuple[str, Any]] = self._criteria
+        votes: list[tuple[str, Any]] = [*self._criteria]
         if self._point is not None:
-            votes = [*votes, *await self._votes_of_hooks(self._point, fold.state)]
+            votes += await self._votes_of_hooks(self._point, fold.state)
         for name, criterion in votes:
             given = criterion if type(criterion) is Vote else _vote(name, criterion, fold)
             if given is not None:
