@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from typing import Any
 
@@ -36,8 +37,10 @@ from windlass import (
     ToolReturned,
     ToolSpec,
     TurnStarting,
+    assembly,
     tool,
 )
+from windlass._kernel.program import BOUNDS
 from windlass.errors import CompiledError, ConfigError, HookError, InjectionOverflow, RegistrationError
 from windlass.testing import ScriptedModel, calls, says
 
@@ -446,3 +449,11 @@ async def test_the_reserve_of_one_injection_is_counted_by_the_tokenizer_too():
     agent = Agent(ScriptedModel(says("hi")), tokenizer=len)
     agent.inject(TurnStarting, name="big", reserve=10)(lambda event: "x" * 11)
     assert isinstance((await agent.run("go")).error, InjectionOverflow)
+
+
+def test_a_plain_option_of_an_agent_is_a_parameter_and_has_legal_values_and_a_line_in_explain():
+    parameters = inspect.signature(Agent).parameters
+    values = {name: parameters[name].default for name in BOUNDS}
+    assert [name for name, value in values.items() if not BOUNDS[name].holds(value)] == []
+    assert Agent(ScriptedModel(), **values).explain().data["bounds"] == values
+    assert set(parameters) == {*assembly.OPTIONS, "output", "store", "secrets"}

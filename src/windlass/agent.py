@@ -1,13 +1,10 @@
-"""An agent: assembled in the open, compiled at its first run, then only run."""
+"""An agent: the class that users make, register hooks with and run."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import copy_context
-from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
@@ -23,7 +20,7 @@ from ._kernel.program import BOUNDS, Options, Program, SystemClock
 from ._kernel.scopes import check_scope
 from ._kernel.voice import PLACES
 from ._options import as_list, check_options
-from ._threads import threads
+from ._sync import run_sync
 from .approvals import resolve
 from .assembly import OPTIONS, check_program, compile_program, windows_of
 from .checking import check_reason, message_without_calls
@@ -38,7 +35,7 @@ from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
-from .records import Asked, Compacted
+from .records import Asked, Compacted, Record
 from .results import Result, Stream
 from .sessions import Sessions, TurnRequest, check_answers, new_id, unknown_session
 from .states import State, fold
@@ -53,14 +50,11 @@ if TYPE_CHECKING:
     from .explaining import Explanation
     from .why import Why
 
-    T = TypeVar("T")
-
     ScopeT = TypeVar("ScopeT", default=Any)
     OutputT = TypeVar("OutputT", default=str)
 else:
     from typing import TypeVar
 
-    T = TypeVar("T")
     ScopeT = TypeVar("ScopeT")
     OutputT = TypeVar("OutputT")
 
@@ -71,8 +65,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     """A model, its tools and its hooks.
 
     Hooks are registered with the verbs `observe`, `inject`, `rewrite`, `gate`, `wrap`, `transform` (and `hook`, which
-    combines them) until the first run compiles the agent; registering later is a clear error. One agent serves any
-    number of sessions at once. With `scope=Desk` it neither runs nor resumes without `scope=` an instance of `Desk`.
+    combines them) until the first run compiles the agent; registering later raises `CompiledError`. One agent serves
+    any number of sessions at once. With `scope=Desk` it runs and resumes only with `scope=` an instance of `Desk`.
     """
 
     def __init__(
@@ -130,7 +124,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self.registered.criteria.extend(criteria)
         self.registered.approvers.extend(approvers)
         self._options = Options(
-            **{name: given[name] for name in BOUNDS},
+            **{option: given[option] for option in BOUNDS},
             models={other.name: other for other in others},
             settings=settings or {},
             policy=errors or _DEFAULT_POLICY,
@@ -143,7 +137,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
-        """The tools by name, as a model is told of them."""
+        """The tools by name, as models see them."""
         if self._program is not None:
             return self._program.tools
         slots = {slot.type: slot.name for slot in self.registered.slots if slot.supplied}
@@ -152,7 +146,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     @property
     def store(self) -> Store:
-        """Where its sessions are kept."""
+        """The store of its sessions."""
         return self._store
 
     # ------------------------------------------------------------ assembly
@@ -173,7 +167,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return value if mask is None else mask.plain(value)
 
     def with_lifecycle(self, lifecycle: Any) -> Self:
-        """Register what a `Lifecycle` or `LifecycleHook` overrides."""
+        """Register the methods that a `Lifecycle` or `LifecycleHook` overrides."""
         self._open("lifecycle", type(lifecycle).__name__)
         install_lifecycle(self, lifecycle)
         return self
@@ -196,7 +190,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             raise refuse_compiled(kind, name)
 
     def compile(self) -> Program:
-        """Seal the agent. The first run does it; calling it earlier finds mistakes earlier."""
+        """Compile the agent. The first run does this; call it earlier to find mistakes earlier."""
         if self._program is not None:
             return self._program
         for registrar in self._pipeline.registrars:
@@ -224,14 +218,14 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return self._program
 
     def explain(self) -> Explanation:
-        """The compiled agent like a query plan: `print(agent.explain())`. It is compiled if it was not."""
+        """Compile the agent and explain it like a query plan: `print(agent.explain())`."""
         from .explaining import Explanation, describe_agent
 
         program = self.compile()
         return Explanation(describe_agent(program, capabilities=self._capabilities, output=self._output.type))
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
-        """Seal the agent as a child of another one: with what that one passes on, and with these of its tools."""
+        """Compile the agent as a child of another one, with what its parent passes on and with these of its tools."""
         return child_program(parent, self.compile(), tools, describe)
 
     def as_tool(
@@ -242,16 +236,21 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         share: float | None = None,
         tools: Sequence[str] | None = None,
     ) -> Tool[..., Any]:
-        """This agent as a tool of another one: it is given a task and answers with what it has to say.
+        """Make this agent a tool of another agent: the tool takes a task and returns the agent's answer.
 
-        Every call is a session of its own, in the store of the agent that calls. What it spends counts against the
-        budgets of that agent; `share` is the part of what is left of them, above 0 and up to 1, that one call may
-        spend. `tools` names those of its tools that it may use there. Hooks of the guard band of the other agent, and
-        those with `inherit=True`, hold for this one too.
+        Every call is a session of its own, in the store of the calling agent. Its spending counts against the calling
+        agent's budgets; `share`, above 0 and up to 1, limits one call to that part of what is left. `tools` limits it
+        to some of its tools. The calling agent's hooks in the guard band or with `inherit=True` apply to it, too.
         """
         return Delegate(self.name, self._compile_below, name, description, share, tools)
 
     # ------------------------------------------------------------ running
+
+    def _enter(self, scope: object) -> Program:
+        """Compile the agent and check the scope of a call."""
+        program = self.compile()
+        check_scope(program, scope)
+        return program
 
     @overload
     async def run(
@@ -279,7 +278,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
     ) -> Result[OutputT]:
-        """A turn from a user message to its outcome. Without a session id the session ends with the turn."""
+        """Run a turn, from a user message to its outcome. Without a session id, the session ends with the turn."""
         given = user(message) if type(message) is str else _user_message(message)
         program = self._program or self.compile()
         if program.scopes:
@@ -296,18 +295,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]: ...
     @overload
     async def resume(
-        self,
-        session: str,
-        *,
-        answers: Mapping[str, AnyResolution] | None = None,
-        scope: ScopeT,
+        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT
     ) -> Result[OutputT]: ...
     async def resume(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
-        """Go on with a suspended or interrupted turn. Answers are keyed by the id of what was asked about."""
-        program = self.compile()
-        check_scope(program, scope)
+        """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions."""
+        program = self._enter(scope)
         self._sessions.refuse_busy(session)
         check_answers(answers)
         return await self._sessions.run(program, TurnRequest(session, None, answers, scope))
@@ -341,13 +335,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[State, None]:
-        """The state after every step; the last one carries the outcome. Without a message it resumes."""
-        given = None if message is None else _user_message(message)
-        if given is None and session is None:
-            raise ConfigError("iterate needs a message, or a session to resume")
+        """Run a turn and yield the state after every step; the last one has the outcome. Without a message, resume."""
+        given = _message_or_session("iterate", message, session)
         check_answers(answers)
-        program = self.compile()
-        check_scope(program, scope)
+        program = self._enter(scope)
         channel: Channel[State] = Channel()
         request = TurnRequest(session, given, answers, scope, slots, emit=channel.put)
 
@@ -386,16 +377,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
     ) -> Stream[OutputT]:
-        """A turn as it happens: deltas and facts in one stream. Without a message it resumes.
+        """Run a turn and stream its deltas and facts. Without a message, resume.
 
         Leaving the stream before its end cancels the turn.
         """
-        given = None if message is None else _user_message(message)
-        if given is None and session is None:
-            raise ConfigError("stream needs a message, or a session to resume")
+        given = _message_or_session("stream", message, session)
         check_answers(answers)
-        program = self.compile()
-        check_scope(program, scope)
+        program = self._enter(scope)
         results: list[Result[OutputT]] = []
         channel: Channel[StreamEvent] = Channel(PLACES)
         request = TurnRequest(session, given, answers, scope, slots, channel=channel)
@@ -431,9 +419,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
     ) -> Result[OutputT]:
-        """`run` for code that is not async. Inside a running loop it works in a thread of its own."""
+        """`run` for code that is not async. If an event loop is running, it uses a thread of its own."""
         given: Any = scope
-        return _sync(lambda: self.run(message, session=session, scope=given, slots=slots))
+        return run_sync(lambda: self.run(message, session=session, scope=given, slots=slots))
 
     @overload
     def resume_sync(
@@ -445,18 +433,14 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]: ...
     @overload
     def resume_sync(
-        self,
-        session: str,
-        *,
-        answers: Mapping[str, AnyResolution] | None = None,
-        scope: ScopeT,
+        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT
     ) -> Result[OutputT]: ...
     def resume_sync(
         self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
     ) -> Result[OutputT]:
         """`resume` for code that is not async."""
         given: Any = scope
-        return _sync(lambda: self.resume(session, answers=answers, scope=given))
+        return run_sync(lambda: self.resume(session, answers=answers, scope=given))
 
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
@@ -468,63 +452,58 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             await opened.close()
 
     async def state(self, session: str) -> State:
-        """A session as its log tells it."""
+        """The state of a session, folded from its log."""
+        return fold(session, await self._records(session))
+
+    async def _records(self, session: str) -> Sequence[Record]:
         records = await self._store.read(session)
         if not records:
             raise unknown_session(session)
-        return fold(session, records)
+        return records
 
     async def why(self, session: str) -> Why:
-        """Why the latest turn of a session went as it did, or where it stands, as the log tells it."""
+        """Explain from the log why the latest turn of a session went as it did, or where it stands."""
         from .why import Why
 
-        records = await self._store.read(session)
-        if not records:
-            raise unknown_session(session)
-        return Why(session, records)
+        return Why(session, await self._records(session))
 
     async def prefixes(self, session: str) -> tuple[Prefix, ...]:
-        """How stable the prefix of a session's requests was, call by call, and who broke it, as the log tells it."""
+        """Tell from the log how stable the prefix of a session's requests was, call by call, and what broke it."""
         from .context.prefixes import prefixes
         from .context.replay import described, pipelines, requests
 
-        records = await self._store.read(session)
-        if not records:
-            raise unknown_session(session)
+        records = await self._records(session)
         known = {digest: described(await self._store.pipeline(digest)) for digest in pipelines(records)}
         return prefixes(requests(session, records, known), self._options.tokenizer)
 
     async def steer(self, session: str, message: str | Message) -> None:
-        """Put a message into the turn that is running in a session; the model reads it at its next step.
+        """Add a message to the running turn of a session; the model reads it at its next step.
 
-        If none is running, the session's next turn reads it.
+        If no turn is running, the session's next turn reads it.
         """
-        if not self._sessions.is_running(session) and not await self._store.read(session):
-            raise unknown_session(session)
+        if not self._sessions.is_running(session):
+            await self._records(session)
         await self._sessions.put(session, token_hex(8), "steer", _user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
-        """End the turn of a session, wherever it runs; False if there is none that could be ended.
+        """Cancel the turn of a session, in whatever process it runs; return False if there is no turn to cancel.
 
-        One that runs here ends now, one that is suspended or runs elsewhere when its owner next looks at its inbox. The
-        session may be that of a sub-agent: then the agent that called it goes on.
+        A turn that runs in this process ends now. A turn that is suspended or runs in another process ends when its
+        owner next reads its inbox. If the session belongs to a sub-agent, the agent that called it continues.
         """
         check_reason(reason)
         if (cancelled := self._sessions.cancel(session, reason)) is not None:
             return cancelled
-        records = await self._store.read(session)
-        if not records:
-            raise unknown_session(session)
-        state = fold(session, records)
+        state = await self.state(session)
         if state.over:
             return False
         await self._sessions.put(session, token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
-        """Answer a question of a session without going on with it, from any process.
+        """Answer a question of a session from any process, without resuming it.
 
-        It counts at the session's next `resume`, or at once if its turn is still at work beside the question.
+        The answer counts at the session's next `resume`, or at once if other work of its turn is still running.
         """
         mask, now = self._options.mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
@@ -534,19 +513,19 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_edit(self.compile(), call)
 
     async def catch_up(self) -> int:
-        """Tell durable observers all that nobody has told them, in every session of this agent: how many facts.
+        """Deliver to durable observers the facts that they have missed, in every session; return how many.
 
-        Durable observers read on by themselves in sessions that run here. This tells them what other processes have
-        left, because they ended or crashed: call it when a process starts, or from time to time. If several processes
-        call it at the same moment, a fact may be told more than once.
+        In sessions that run in this process, durable observers follow the log by themselves. This delivers the facts
+        that other processes left when they ended or crashed: call it when a process starts, or from time to time. If
+        several processes call it at the same time, a fact may be delivered more than once.
         """
         return await catch_up(self.compile())
 
     async def aclose(self, *, patience: float = 30.0) -> None:
-        """Wait until observers have been told everything, then close the store if it was given as an address.
+        """Wait until observers have received all facts, then close the store if it was given as an address.
 
-        Call it, or use `async with agent`, when the turns are over. Durable observers also catch up in all sessions in
-        which no turn is under way. After `patience` seconds it goes on without those who hang.
+        Call it, or use `async with agent`, when the turns are over. Durable observers also catch up in all sessions
+        without a running turn. After `patience` seconds it stops waiting for observers that hang.
         """
         try:
             if self._program is not None:
@@ -559,7 +538,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         async def catch_up_at_rest() -> None:
             try:
                 await catch_up(program, at_rest=True)
-            except StoreError as error:  # they are told when there is a store again
+            except StoreError as error:  # they catch up when the store works again
                 log.warning("the durable observers of agent %r could not catch up: %s", self.name, error)
 
         program.observers.start(catch_up_at_rest())
@@ -574,11 +553,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         await self.aclose()
 
     async def fork(self, session: str, *, at: int | None = None, to: str | None = None) -> str:
-        """A new session with the first `at` records of another one; all of them if it is not given. Its id.
+        """Copy the first `at` records of a session, by default all, to a new session; return its id.
 
-        It goes on like any other, from where it was cut: by `run`, or by `resume` if a turn is open there. What was
-        asked and not done by then is asked again. Sub-agents that are at work there are forked with it, each as far as
-        it came without an answer or a cancel that the fork does not have. The other sessions do not notice.
+        The fork continues from its last record: with `run`, or with `resume` if a turn is open there. It asks again
+        what was asked and whose answer had no effect by then. Sub-agents that are working there are forked, too, each
+        up to the first answer or cancel that the fork does not have. The original sessions are not affected.
         """
         from .transfer import fork_session
 
@@ -591,12 +570,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     async def compact(
         self, session: str, *, instructions: str = "", scope: ScopeT | None = None
     ) -> tuple[Compacted, ...]:
-        """Compact a session now, due or not: every strategy is asked, in their order. What was replaced.
+        """Compact a session now, due or not, with every strategy in order; return the compactions that were made.
 
-        `instructions` are for whoever writes a summary. The transcript stays as it is, and so does all if it fails.
+        `instructions` are for the writer of a summary. The transcript does not change. If it fails, nothing changes.
         """
-        program = self.compile()
-        check_scope(program, scope)
+        program = self._enter(scope)
         self.refuse_busy(session)
         if not program.compactors:
             raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")
@@ -615,39 +593,21 @@ class Session(Generic[ScopeT, OutputT]):
         self.id = id
 
     @overload
-    async def run(
-        self: Session[None, OutputT],
-        message: str | Message,
-        *,
-        scope: None = None,
-    ) -> Result[OutputT]: ...
+    async def run(self: Session[None, OutputT], message: str | Message, *, scope: None = None) -> Result[OutputT]: ...
     @overload
-    async def run(
-        self,
-        message: str | Message,
-        *,
-        scope: ScopeT,
-    ) -> Result[OutputT]: ...
+    async def run(self, message: str | Message, *, scope: ScopeT) -> Result[OutputT]: ...
     async def run(self, message: str | Message, *, scope: Any = None) -> Result[OutputT]:
-        """A turn in this session."""
+        """Run a turn in this session."""
         return await self.agent.run(message, session=self.id, scope=scope)
 
     @overload
     async def resume(
-        self: Session[None, OutputT],
-        answers: Mapping[str, AnyResolution] | None = None,
-        *,
-        scope: None = None,
+        self: Session[None, OutputT], answers: Mapping[str, AnyResolution] | None = None, *, scope: None = None
     ) -> Result[OutputT]: ...
     @overload
-    async def resume(
-        self,
-        answers: Mapping[str, AnyResolution] | None = None,
-        *,
-        scope: ScopeT,
-    ) -> Result[OutputT]: ...
+    async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: ScopeT) -> Result[OutputT]: ...
     async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: Any = None) -> Result[OutputT]:
-        """Go on with the turn that is suspended."""
+        """Resume the suspended turn."""
         return await self.agent.resume(self.id, answers=answers, scope=scope)
 
     async def approvals(self) -> tuple[Asked, ...]:
@@ -672,22 +632,11 @@ def _user_message(message: str | Message) -> Message:
     return given
 
 
-def _sync(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    if asyncio._get_running_loop() is None:  # unlike get_running_loop, it does not raise
-        return asyncio.run(run())
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(asyncio.run(run()))
-        except BaseException as error:
-            errors.append(error)
-
-    threads().start(partial(copy_context().run, work), "windlass-run-sync", daemon=None).join()
-    if errors:
-        raise errors[0]
-    return results[0]
+def _message_or_session(verb: str, message: str | Message | None, session: str | None) -> Message | None:
+    """The message that opens a turn, or None if a session is resumed."""
+    if message is None and session is None:
+        raise ConfigError(f"{verb} needs a message, or a session to resume")
+    return None if message is None else _user_message(message)
 
 
 _TEXT: Output[Any] = Output(str)
