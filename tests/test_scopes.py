@@ -226,11 +226,11 @@ async def test_the_scope_that_a_sub_agent_declares_is_needed_by_the_agent_above_
 
 def test_two_types_of_scope_that_cannot_fit_are_refused_when_the_agent_is_compiled():
     for lead in (above(clerk(), scope=dict), above(above(clerk(), name="middle"), scope=dict)):
-        with pytest.raises(ConfigError, match="'lead' declares scope=dict and hands it down to agent 'clerk'"):
+        with pytest.raises(ConfigError, match="'lead' declares scope=dict and passes it on to agent 'clerk'"):
             lead.compile()
-    with pytest.raises(ConfigError, match="hands it down"):
+    with pytest.raises(ConfigError, match="passes it on"):
         above(clerk(scope=BigDesk), scope=Desk).compile()
-    with pytest.raises(ConfigError, match="hands it down"):
+    with pytest.raises(ConfigError, match="passes it on"):
         above(clerk(), scope=Desk | None).compile()
 
 

@@ -605,8 +605,8 @@ def records() -> int:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "needs a scope of type Desk, and none was given"),
-        (("--scope", "desk:another"), "a value of type str was given"),
+        ((), "needs a scope of type Desk, but got none"),
+        (("--scope", "desk:another"), "needs a scope of type Desk, but got a value of type str"),
         (("--scope", "desk:broken"), "OSError: no database"),
     ],
     ids=["none", "another type", "broken"],

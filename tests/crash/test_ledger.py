@@ -354,4 +354,4 @@ async def test_a_recording_without_a_pipeline_is_said_to_be_one():
     desk.options = {"description": "Another one."}
     await desk.agent(bare).resume("s")
     [resumed] = [record for record in await bare.read("s") if isinstance(record, Resumed)]
-    assert resumed.drift == ("it is not known what the turn was recorded with",)
+    assert resumed.drift == ("the log does not describe the agent that recorded the turn",)

@@ -1,4 +1,4 @@
-"""Facts that nobody has told yet: any process that has a durable observer tells it what others have left."""
+"""Catching up: a process delivers the facts that other processes left to durable observers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ Mask: TypeAlias = Callable[[Record], Record]
 
 
 async def catch_up(program: Program, *, at_rest: bool = False) -> int:
-    """Tell the durable observers of an agent all that is behind their cursors in its sessions: how many facts.
+    """Deliver all facts after the cursors of an agent's durable observers, and count them.
 
-    `at_rest` leaves out sessions in which a turn is under way: another process may be at work there.
+    `at_rest` skips sessions with a turn under way: another process may be running it.
     """
     owners = _Owners(program)
-    told = await asyncio.gather(
-        *[_catch_up(name, owners, at_rest) for name in _observers(program)], return_exceptions=True
-    )
-    for result in told:
-        if isinstance(result, BaseException):
-            raise result
-    return sum([result for result in told if isinstance(result, int)])
+    deliveries = [_catch_up(name, owners, at_rest) for name in _observer_names(program)]
+    counts = await asyncio.gather(*deliveries, return_exceptions=True)
+    for count in counts:
+        if isinstance(count, BaseException):
+            raise count
+    return sum([count for count in counts if isinstance(count, int)])
 
 
 async def _catch_up(name: str, owners: _Owners, at_rest: bool) -> int:
-    """One observer in all sessions. A session whose log cannot be read does not keep it from the others."""
+    """Deliver to one observer in all sessions, also if the log of one session cannot be read."""
     program, count = owners.root, 0
     failure: StoreError | None = None
     for info in await program.store.behind(name):
@@ -42,9 +41,11 @@ async def _catch_up(name: str, owners: _Owners, at_rest: bool) -> int:
             continue
         try:
             source = await owners.source(info.session, info.agent)
-            hook = next((hook for hook in source.hooks.durable if hook.name == name), None) if source else None
+            durable = () if source is None else source.hooks.durable
+            hook = next((hook for hook in durable if hook.name == name), None)
             if source is not None and hook is not None:
-                count += await program.observers.readers.reader_of(hook, info.session, source).read()
+                reader = program.observers.readers.reader_of(hook, info.session, source)
+                count += await reader.read()
         except StoreError as error:
             failure = error
     if failure is not None:
@@ -52,8 +53,8 @@ async def _catch_up(name: str, owners: _Owners, at_rest: bool) -> int:
     return count
 
 
-def _observers(program: Program) -> list[str]:
-    """The names of the durable observers of an agent and of those below it, by which stores keep cursors."""
+def _observer_names(program: Program) -> list[str]:
+    """The names of the durable observers of an agent and its sub-agents. Cursors go by name."""
     names: dict[str, None] = {}
     seen: set[Compiles] = set()
 
@@ -69,41 +70,44 @@ def _observers(program: Program) -> list[str]:
 
 
 class _Owners:
-    """Which of an agent and those below it the sessions of its store belong to."""
+    """Finds the agent, or the sub-agent, that a session of the store belongs to."""
 
     def __init__(self, root: Program) -> None:
         self.root = root
         self._logs: dict[str, tuple[str, dict[str, Delegated]]] = {}
 
     async def source(self, session: str, agent: str) -> Source | None:
-        """How the log of a session is read, to which this agent gave its name; None if it is another agent's."""
+        """The source of a session's log; None if the session belongs to another agent."""
         owner = await self._owner(session, agent)
-        return None if owner is None else Source(owner[0].store, owner[0].clock, owner[0].hooks, owner[1])
+        if owner is None:
+            return None
+        program, mask = owner
+        return Source(program.store, program.clock, program.hooks, mask)
 
     async def _owner(self, session: str, agent: str) -> tuple[Program, Mask | None] | None:
         if (named := CHILD.fullmatch(session)) is not None:
             name, started = await self._log(named[1])
             if session in started:
                 above = await self._owner(named[1], name)
-                return None if above is None else _below(*above, started[session])
+                return None if above is None else _child_owner(*above, started[session])
         return (self.root, self.root.mask) if agent in ("", self.root.name) else None
 
     async def _log(self, session: str) -> tuple[str, dict[str, Delegated]]:
-        """The agent that a session says it is of, and the agents that were given tasks there, by their sessions."""
+        """The agent that a session names as its own, and its delegations by child session."""
         if session not in self._logs:
             records = await self.root.store.read(session)
-            agent = next((record.agent for record in records if isinstance(record, SessionOpened)), "")
+            opened = [record for record in records if isinstance(record, SessionOpened)]
             started = {record.session: record for record in records if isinstance(record, Delegated)}
-            self._logs[session] = (agent, started)
+            self._logs[session] = (opened[0].agent if opened else "", started)
         return self._logs[session]
 
 
-def _below(program: Program, mask: Mask | None, started: Delegated) -> tuple[Program, Mask | None] | None:
-    """An agent that was given a task, and what takes out its own secrets and those of all above it."""
-    delegate = next((delegate for delegate in program.delegates.values() if delegate.agent == started.agent), None)
-    if delegate is None:
+def _child_owner(program: Program, mask: Mask | None, started: Delegated) -> tuple[Program, Mask | None] | None:
+    """A sub-agent, and a mask for its secrets and those of its parents."""
+    delegates = [one for one in program.delegates.values() if one.agent == started.agent]
+    if not delegates:
         return None
-    child = program_of(program, delegate, started.tools)
+    child = program_of(program, delegates[0], started.tools)
     own = child.mask
     if own is None or mask is None:
         return child, own or mask

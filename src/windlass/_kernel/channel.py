@@ -1,4 +1,4 @@
-"""Handing values from the loop to a consumer, through few places: a consumer that is slow slows the loop down."""
+"""A bounded channel from the loop to a consumer: a slow consumer slows the loop down."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ T = TypeVar("T")
 
 
 class ConsumerWait:
-    """For how long producers have waited for their consumer, several at once counted once."""
+    """How long producers have waited for their consumer. Overlapping waits count once."""
 
-    __slots__ = ("_began", "_monotonic", "_over", "_total", "_waiting")
+    __slots__ = ("_began", "_idle", "_monotonic", "_total", "_waiting")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._began = self._total = 0.0
         self._waiting = 0
-        self._over = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def seconds(self) -> float:
-        """How long it was until now."""
+        """The time waited until now."""
         return self._total + (self._monotonic() - self._began if self._waiting else 0.0)
 
     async def during(self, waiting: Awaitable[None]) -> None:
-        """Wait for the consumer."""
+        """Await something and count the time as a wait for the consumer."""
         if not self._waiting:
             self._began = self._monotonic()
-            self._over.clear()
+            self._idle.clear()
         self._waiting += 1
         try:
             await waiting
         finally:
             if self._waiting == 1:
                 self._total = self.seconds()
-                self._over.set()
+                self._idle.set()
             self._waiting -= 1
 
     async def over(self) -> None:
-        """Return when nobody waits for the consumer."""
+        """Return when no producer waits for the consumer."""
         if self._waiting:
-            await self._over.wait()
+            await self._idle.wait()
 
 
 class Channel(Generic[T]):
-    """A channel. A value keeps its place until the consumer comes back for the next; a consumer that leaves ends it.
+    """A channel with a number of places.
 
-    With one place (the default) the producer waits for the consumer after each value.
+    A value keeps its place until the consumer asks for the next. If the consumer leaves, the
+    channel ends. With one place (the default) the producer waits for the consumer after each value.
     """
 
-    __slots__ = ("_few", "_idle", "_places", "_ready", "_room", "_values", "closed", "full", "sent")
+    __slots__ = (
+        "_idle", "_places", "_ready", "_resume_below", "_room", "_values", "closed", "full", "sent",
+    )  # fmt: skip
 
     def __init__(self, places: int = 1) -> None:
         self._places = places
-        self._few = places // 2
+        self._resume_below = places // 2
         self._values: deque[T] = deque()
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
@@ -65,7 +68,7 @@ class Channel(Generic[T]):
         self.sent = 0
 
     def offer(self, value: T) -> None:
-        """Hand over a value without waiting. If it is `full` then, whoever can wait for `room` does so."""
+        """Hand over a value without waiting. A caller that can wait awaits `room` if it is `full`."""
         values = self._values
         if self.closed:
             return
@@ -77,11 +80,11 @@ class Channel(Generic[T]):
             self._ready.set()
 
     def note_sent(self, sent: int) -> None:
-        """How many events were numbered so far; another pass over the turn counts on."""
+        """Note the number of events sent so far, where the next pass over the turn continues."""
         self.sent = sent
 
     async def room(self) -> None:
-        """Wait until there are places again."""
+        """Wait until there is a free place."""
         while self.full:
             self._room.clear()
             await self._room.wait()
@@ -92,7 +95,7 @@ class Channel(Generic[T]):
         await self.room()
 
     async def read(self, produce: Callable[[], Awaitable[Any]]) -> AsyncGenerator[T, None]:
-        """What the producer, run in a task of its own, hands over. Its error, if it ends with one, comes last."""
+        """Run the producer in a task and yield its values. If it fails, its error comes last."""
         task = asyncio.ensure_future(produce())
         task.add_done_callback(lambda _: self._ready.set())
         values = self._values
@@ -101,7 +104,7 @@ class Channel(Generic[T]):
                 while values:
                     yield values[0]
                     values.popleft()
-                    if self.full and len(values) <= self._few:
+                    if self.full and len(values) <= self._resume_below:
                         self.full = False
                         self._room.set()
                 if task.done():

@@ -1,4 +1,4 @@
-"""Hooks whose `tool=` matches no tool: refused when the agent is compiled, or told by `explain`."""
+"""Hooks whose `tool=` matches no tool: compiling refuses them, or `explain` warns of them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from windlass.tools import Tool
 from .child_program import tools_below
 from .program import Program
 
-_INHERIT = "A sub-agent has it: give the hook inherit=True"
+_INHERIT = "A sub-agent has it: pass inherit=True to the hook"
 
 
 def check_matchers(program: Program) -> None:
-    """Raise for a matcher that matches no tool, or no parameter of its tool, unless that may come from elsewhere.
+    """Raise for a matcher that matches no tool here, or no parameter, and cannot match elsewhere.
 
-    A list may name tools that other agents have, as long as one of its members matches.
+    A list may name tools of other agents, as long as one of its members matches.
     """
-    for hook, problems, idle in _problems(program):
-        why = next((problem.why for problem in problems if idle or problem.tool_exists), None)
-        if why is not None and not _may_match_elsewhere(program, hook):
-            text = (
-                f"{hook.kind} {hook.name!r} ({hook.source}) on {hook.event.__name__} would never be asked: tool={why}"
-            )
-            raise RegistrationError(text, hook=hook.name, event=hook.event.__name__)
+    for hook, problems, matches_nothing in _problems(program):
+        reasons = [problem.why for problem in problems if matches_nothing or problem.tool_exists]
+        if reasons and not _may_match_elsewhere(program, hook):
+            event = hook.event.__name__
+            text = f"{hook.kind} {hook.name!r} ({hook.source}) on {event} would never be asked"
+            raise RegistrationError(f"{text}: tool={reasons[0]}", hook=hook.name, event=event)
 
 
 def matcher_warnings(program: Program) -> list[str]:
-    """The matchers of hooks that match no tool known here."""
+    """A warning for each matcher that matches no known tool."""
     return [
         f"{hook.kind} {hook.name!r} may never be asked: tool={problem.why}"
         for hook, problems, _ in _problems(program)
@@ -41,35 +40,44 @@ def matcher_warnings(program: Program) -> list[str]:
 
 
 def _problems(program: Program) -> Iterator[tuple[Hook, list[Mismatch], bool]]:
-    """The hooks that match no tool of the agent or, if sub-agents inherit them, of those below; and why."""
-    matching = [hook for hook in program.hooks.all if hook.tool is not None and not hook.inherited]
-    if not matching:
+    """Each hook with a mismatch, the mismatches, and whether the hook matches nothing at all.
+
+    A hook that sub-agents inherit may also match their tools.
+    """
+    hooks = [hook for hook in program.hooks.all if hook.tool is not None and not hook.inherited]
+    if not hooks:
         return
-    own = _parameters(program.tools.values())
-    everywhere = _parameters((*program.tools.values(), *tools_below(program))) if program.delegates else own
-    for hook in matching:
+    own = everywhere = _parameters(program.tools.values())
+    if program.delegates:
+        everywhere = _parameters((*program.tools.values(), *tools_below(program)))
+    for hook in hooks:
         assert hook.tool is not None
-        found, idle = mismatches(hook.tool, everywhere if hook.inherit else own)
-        if found and not hook.inherit and not mismatches(hook.tool, everywhere)[0]:
-            found = [problem._replace(why=f"{problem.why}. {_INHERIT}") for problem in found]
-        if found:
-            yield hook, found, idle
+        problems, matches_nothing = mismatches(hook.tool, everywhere if hook.inherit else own)
+        if problems and not hook.inherit and not mismatches(hook.tool, everywhere)[0]:
+            problems = [problem._replace(why=f"{problem.why}. {_INHERIT}") for problem in problems]
+        if problems:
+            yield hook, problems, matches_nothing
 
 
 def _parameters(tools: Iterable[Tool[..., Any]]) -> Parameters:
-    found: dict[str, set[str]] = {}
+    parameters: dict[str, set[str]] = {}
     for tool in tools:
-        found.setdefault(tool.name, set()).update(tool.spec.schema["properties"])
-    return found
+        parameters.setdefault(tool.name, set()).update(tool.spec.schema["properties"])
+    return parameters
 
 
 def _may_match_elsewhere(program: Program, hook: Hook) -> bool:
-    """Whether its tool may be unknown here: it comes with a capability, holds for sub-agents, or hooks offer tools."""
-    return hook.capability is not None or (hook.inherit and bool(program.delegates)) or _offers_tools(program)
+    """Whether its tool may be unknown here.
+
+    The hook comes from a capability, sub-agents inherit it, or other hooks may offer tools.
+    """
+    is_inherited = hook.inherit and bool(program.delegates)
+    return hook.capability is not None or is_inherited or _hooks_may_offer_tools(program)
 
 
-def _offers_tools(program: Program) -> bool:
-    """Whether a hook may tell the model of tools that the agent does not have, which other hooks then answer for."""
+def _hooks_may_offer_tools(program: Program) -> bool:
+    """Whether a hook may offer the model tools that the agent lacks and other hooks answer."""
     hooks = program.hooks
-    changing = [point.changing for point in (hooks.at(SessionStarting), hooks.at(ModelCalling)) if point is not None]
-    return bool(hooks.model_wraps) or any(hook.view is None for listed in changing for hook in listed)
+    points = [hooks.at(SessionStarting), hooks.at(ModelCalling)]
+    changing = [hook for point in points if point is not None for hook in point.changing]
+    return bool(hooks.model_wraps) or any(hook.view is None for hook in changing)

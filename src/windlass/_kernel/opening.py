@@ -1,4 +1,4 @@
-"""A turn before it is let in: its hooks see it begun, but the log has nothing of it yet."""
+"""A turn before it is accepted: hooks see it as started, but the log does not have it yet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from windlass.states import Fold
 
 
 class Opening:
-    """What hooks write while a turn is opened, kept until it is known what of the user's message may be stored.
+    """The records that hooks write while a turn opens, kept until the user's message is judged.
 
-    `fold` is the log as it would be, with the message as it came; `began` is when the turn began.
+    `fold` is the log as if the turn had started with the original message; `began` is when the turn
+    began.
     """
 
     __slots__ = ("_now", "began", "fold", "records")
@@ -27,12 +28,12 @@ class Opening:
         self._now = now
 
     def add(self, record: Record) -> None:
-        """Keep a record for later, at its time; hooks see its effect at once."""
+        """Keep a record with the current time. Hooks see its effect at once."""
         force_setattr(record, "at", self.fold.tick(self._now))
         self.fold.add(record)
         self.records.append(record)
 
 
 def withheld(message: Message) -> Message:
-    """What the log has of a user message that was not let in: only how long it was."""
+    """The placeholder in the log for a user message that was refused: only its length."""
     return Message("user", (TextPart(f"[withheld: {len(message.text)} characters]"),))

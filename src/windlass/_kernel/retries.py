@@ -1,4 +1,4 @@
-"""Retries of a call that is not the turn's own model call: no hook is asked, the caller gets the last error."""
+"""Retries of side calls: no hook is asked, and the caller gets the last error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from windlass.protocols import Clock
 T = TypeVar("T")
 
 
-async def with_retries(ask: Callable[[], Awaitable[T]], policy: ErrorPolicy, clock: Clock, made: int = 0) -> T:
-    """Make a model call, and make it again as the policy says; `made` counts failed attempts before this one."""
+async def with_retries(ask: Callable[[], Awaitable[T]], policy: ErrorPolicy, clock: Clock) -> T:
+    """Make a model call, and repeat it as the policy says."""
+    failures = 0
     while True:
         try:
             return await ask()
         except Exception as error:
-            made += 1
-            wait = policy.wait_before_retry(error, made)
+            failures += 1
+            wait = policy.wait_before_retry(error, failures)
             if wait is None:
                 raise
         await clock.sleep(wait)

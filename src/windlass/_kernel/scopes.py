@@ -1,4 +1,4 @@
-"""The types of scope that agents declare: who needs one, and whether the caller's fits them all."""
+"""The scope types that agents declare, and the check of the caller's scope against them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from .program import Program
 
 
 def require_scopes(parent: Program, declared: Any, child: Program) -> None:
-    """What a child needs, its parent needs too, for the parent hands its scope down."""
+    """Add the scope types of a child to its parent, because the parent passes its scope on."""
     for name, needed in child.scopes:
         if declared is not None and not _fits(declared, needed):
             raise ConfigError(
-                f"agent {parent.name!r} declares scope={_shown(declared)} and hands it down to agent {name!r}, which "
-                f"declares scope={_shown(needed)}"
+                f"agent {parent.name!r} declares scope={_type_name(declared)} and passes it on to "
+                f"agent {name!r}, which declares scope={_type_name(needed)}"
             )
     new = [scope for scope in child.scopes if scope not in parent.scopes]
     parent.scopes = (*parent.scopes, *new)
 
 
 def check_scope(program: Program, scope: Any) -> None:
-    """Raise unless a scope is what the agent and those below it have declared. Nothing has happened yet."""
+    """Raise unless a scope fits the agent and its sub-agents, before anything runs."""
     for name, needed in program.scopes:
         if not isinstance(scope, needed):
             whose = "" if name == program.name else f", a sub-agent of {program.name!r},"
-            given = "none was given" if scope is None else f"a value of type {type(scope).__name__} was given"
+            got = "none" if scope is None else f"a value of type {type(scope).__name__}"
             raise ConfigError(
-                f"agent {name!r}{whose} needs a scope of type {_shown(needed)}, and {given}: pass scope=… "
-                "(on the command line, --scope MODULE:FUNCTION)"
+                f"agent {name!r}{whose} needs a scope of type {_type_name(needed)}, but got {got}: "
+                "pass scope=… (on the command line, --scope MODULE:FUNCTION)"
             )
 
 
-def _fits(given: Any, needed: Any) -> bool:
-    """Whether instances of one type may be instances of another; what cannot be told now is told when it is run."""
+def _fits(declared: Any, needed: Any) -> bool:
+    """Whether one type may have instances of another. If unclear, `check_scope` decides later."""
     try:
-        return all(issubclass(member, needed) for member in get_args(given) or (given,))
+        return all(issubclass(member, needed) for member in get_args(declared) or (declared,))
     except TypeError:
         return True
 
 
-def _shown(declared: Any) -> str:
+def _type_name(declared: Any) -> str:
     return declared.__name__ if isinstance(declared, type) else str(declared)
