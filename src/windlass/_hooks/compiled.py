@@ -21,10 +21,10 @@ from .streams import Transform
 class Point:
     """All hooks of one event, in the order in which they run.
 
-    `asked` are the gates whose verdict counts, the costly ones last. `alike` says that the hooks which may change the
-    payload are plain async functions that see the same `view` of it.
-    `judges` says that there are gates, shadows included; `speaks` that somebody's verdict counts; `waits` that a hook
-    may take more than a moment.
+    `asked` are the gates whose verdict counts, the costly ones last. `alike` says that the hooks
+    which may change the payload are plain async functions that see the same `view` of it. `judges`
+    says that there are gates, shadows included; `speaks` that somebody's verdict counts; `waits`
+    that a hook may take more than a moment.
     """
 
     __slots__ = (
@@ -63,19 +63,23 @@ class Point:
         self.judges = bool(gates)
         self.speaks = bool(says or self.gates or self.costly)
         self.waits = any(hook.is_async or hook.thread for hook in hooks)
-        self.holders = tuple([hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live])
+        self.holders = tuple(
+            [hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live]
+        )
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
 
     def looks_at(self, call: ToolCall) -> bool:
-        """Whether a hook that can change or withhold something looks at this call; a matcher that fails may."""
+        """Whether a hook that can change or withhold something looks at this call; a matcher that
+        fails may."""
         return any(_matches(hook, call) for hook in (*self.changing, *self.gates, *self.costly))
 
 
 class CompiledHooks:
     """The hooks of an agent. `at(event)` gives the point of an event, or None if it has no hooks.
 
-    `listeners` has, for every fact with observers, those that are told as it happens; `durable` are those that read the
-    log, and `observers` all of them. `attends` says that a turn may have to wait for one of them.
+    `listeners` has, for every fact with observers, those that are told as it happens; `durable` are
+    those that read the log, and `observers` all of them. `attends` says that a turn may have to
+    wait for one of them.
     """
 
     __slots__ = (
@@ -83,9 +87,13 @@ class CompiledHooks:
         "step_wraps", "tool_wraps", "transforms", "turn_wraps",
     )  # fmt: skip
 
-    def __init__(self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]) -> None:
+    def __init__(
+        self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]
+    ) -> None:
         self.slots = {slot.name: slot for slot in slots}
-        self.slots_by_type: dict[type, str] = {s.type: s.name for s in self.slots.values() if s.supplied}
+        self.slots_by_type: dict[type, str] = {
+            s.type: s.name for s in self.slots.values() if s.supplied
+        }
         self.all = _ordered(hooks)
         self.transforms = tuple(sorted(transforms, key=_place))
         _name_apart(self.all)
@@ -100,9 +108,14 @@ class CompiledHooks:
         self.step_wraps = tuple(placed.get(Step, ()))
         self.turn_wraps = tuple(placed.get(Turn, ()))
         self.durable = tuple([hook for hook in self.all if hook.durable])
-        self.observers = {kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"}
+        self.observers = {
+            kind: tuple(hooks) for kind, hooks in placed.items() if hooks[0].kind == "observe"
+        }
         self.attends = bool(self.durable) or any(hook.wait for hook in self.all)
-        self.listeners = {kind: tuple([h for h in hooks if not h.durable]) for kind, hooks in self.observers.items()}
+        self.listeners = {
+            kind: tuple([h for h in hooks if not h.durable])
+            for kind, hooks in self.observers.items()
+        }
 
     def _place(self, points: dict[type, Point]) -> None:
         self._points = points
@@ -114,15 +127,28 @@ class CompiledHooks:
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         """A declared slot, by itself, its type or its name."""
-        name = key if isinstance(key, str) else key.name if isinstance(key, Slot) else self.slots_by_type.get(key)
+        name = (
+            key
+            if isinstance(key, str)
+            else key.name
+            if isinstance(key, Slot)
+            else self.slots_by_type.get(key)
+        )
         if name is None or name not in self.slots:
             known = ", ".join(self.slots) or "none"
-            raise ConfigError(f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)")
+            raise ConfigError(
+                f"no slot {getattr(key, 'name', key)!r} is declared; known: {known}. Use agent.slot(…)"
+            )
         return self.slots[name]
 
     def with_events(self, names: Iterable[str]) -> CompiledHooks:
-        """The same hooks with a point, perhaps an empty one, for each of these events: the log has verdicts on them."""
-        missing = {event: Point(event, ()) for event in EVENTS if event.__name__ in names and not self.at(event)}
+        """The same hooks with a point, perhaps an empty one, for each of these events: the log has
+        verdicts on them."""
+        missing = {
+            event: Point(event, ())
+            for event in EVENTS
+            if event.__name__ in names and not self.at(event)
+        }
         if not missing:
             return self
         made = copy(self)
@@ -131,7 +157,8 @@ class CompiledHooks:
 
     @property
     def holders(self) -> tuple[Hook, ...]:
-        """Who holds back the stream: whoever can still change a whole reply, unless it says `live=True`."""
+        """Who holds back the stream: whoever can still change a whole reply, unless it says
+        `live=True`."""
         points = (self.at(ModelReplying), self.at(TurnEnding))
         return tuple(hook for point in points if point is not None for hook in point.holders)
 
@@ -149,7 +176,10 @@ def _ordered(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
 
 
 def _place(hook: Hook | Transform) -> tuple[int, int, int]:
-    """Where a hook stands. In the guard band those of the agents above come last, the root's last of all."""
+    """Where a hook stands.
+
+    In the guard band those of the agents above come last, the root's last of all.
+    """
     return BANDS[hook.band], hook.above if hook.band == "guard" else 0, -hook.priority
 
 
@@ -163,7 +193,8 @@ def _name_apart(hooks: Sequence[Hook]) -> None:
 
 
 def _groups(hooks: Sequence[Hook]) -> tuple[tuple[Hook, ...], ...]:
-    """Injections in order; the members of a parallel group stand together where the first of them stands."""
+    """Injections in order; the members of a parallel group stand together where the first of them
+    stands."""
     groups: dict[object, list[Hook]] = {}
     for hook in hooks:
         groups.setdefault(hook.group or hook, []).append(hook)

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from windlass.checking import checked_decision, checked_parts
 from windlass.decisions import Again, Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Says, Vote
-from windlass.errors import BadReply, HookError, HookTimeout, IllegalAnswer, InjectionOverflow, ToolError, text_of
+from windlass.errors import (
+    BadReply,
+    HookError,
+    HookTimeout,
+    IllegalAnswer,
+    InjectionOverflow,
+    ToolError,
+    text_of,
+)
 from windlass.events import ModelCalling
 from windlass.messages import FrozenDict, ToolCall
 from windlass.outcomes import error_value
@@ -48,8 +56,13 @@ class Site(Host, Protocol):
     async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
 
 
-async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write: bool = True) -> Any:
-    """What a hook answers. Plain functions run inline and are watched; threads and time-outs only where asked for."""
+async def call(
+    hook: Hook, event: Any, site: Site, about: str = "", *, may_write: bool = True
+) -> Any:
+    """What a hook answers.
+
+    Plain functions run inline and are watched; threads and time-outs only where asked for.
+    """
     try:
         if hook.plain:
             if hook.is_async:
@@ -75,7 +88,8 @@ async def call(hook: Hook, event: Any, site: Site, about: str = "", *, may_write
 
 
 def call_inline(hook: Hook, event: Any, site: Site) -> Any:
-    """What a plain function answers that only takes the event: mostly nothing that has to be awaited."""
+    """What a plain function answers that only takes the event: mostly nothing that has to be
+    awaited."""
     given = event if hook.view is None else _given(hook, event)
     started = perf_counter()
     answer = hook.fn(given)
@@ -100,8 +114,11 @@ def unasked(hook: Hook) -> HookError:
     return HookError(text, hook=hook.name, event=hook.event.__name__)
 
 
-def supply(hook: Hook, site: Site, writes: Writes | None, about: str, chain: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """The parameters a hook asked for by name (`turn`) or by type (slots); `chain` has the askers of a side call."""
+def supply(
+    hook: Hook, site: Site, writes: Writes | None, about: str, chain: tuple[Any, ...] = ()
+) -> dict[str, Any]:
+    """The parameters a hook asked for by name (`turn`) or by type (slots); `chain` has the askers
+    of a side call."""
     return {
         name: Turn(site, writes, None, asker_of(hook, about, chain))
         if source == "turn"
@@ -126,7 +143,9 @@ async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
         if not limit.expired():
             raise
         raise _late(hook) from error
-    if limit.expired():  # it swallowed the cancellation: what it answers after its time does not count
+    if (
+        limit.expired()
+    ):  # it swallowed the cancellation: what it answers after its time does not count
         raise _late(hook)
     return answer
 
@@ -154,7 +173,8 @@ def _blocked(hook: Hook, seconds: float, site: Site) -> None:
 
 
 def failing(hook: Hook, point: Point, error: Exception) -> HookError:
-    """The error of a hook that failed, in its name; one that names another hook came from elsewhere."""
+    """The error of a hook that failed, in its name; one that names another hook came from
+    elsewhere."""
     if isinstance(error, HookError) and error.hook == hook.name:
         return error
     text = f"{hook.kind} {hook.name!r} failed on {point.name}: {type(error).__name__}: {text_of(error)}"
@@ -162,7 +182,8 @@ def failing(hook: Hook, point: Point, error: Exception) -> HookError:
 
 
 def failed_hook(error: HookError) -> str:
-    """What a model may read of a hook that failed: not its error, which may quote what it was to withhold."""
+    """What a model may read of a hook that failed: not its error, which may quote what it was to
+    withhold."""
     where = f" on {error.event}" if error.event else ""
     return f"hook {error.hook!r} failed{where}; the log has the details"
 
@@ -170,7 +191,8 @@ def failed_hook(error: HookError) -> str:
 class Passage(Struct, gc=False):
     """One event on its way through one point. `about` is the id of what the event is about.
 
-    `took` is how many seconds those who spoke of it needed, but for rewrites: they have records of their own.
+    `took` is how many seconds those who spoke of it needed, but for rewrites: they have records of
+    their own.
     """
 
     point: Point
@@ -265,11 +287,14 @@ class Passage(Struct, gc=False):
             self.site.record(Rewritten(self.point.name, hook.name, self.about, values, took))
 
     def _completed(self, hook: Hook, call: ToolCall) -> ToolCall:
-        """A rewritten call as the next hooks see it. Arguments that do not fit the tool are the error of the hook."""
+        """A rewritten call as the next hooks see it.
+
+        Arguments that do not fit the tool are the error of the hook.
+        """
         try:
             return self.site.completed(call)
         except ToolError as error:
-            text = f"{hook.kind} {hook.name!r} ({hook.source}) changed the arguments to what does not fit: {error}"
+            text = f"{hook.kind} {hook.name!r} ({hook.source}) changed the arguments, and they do not fit: {error}"
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
 
     def _answer(self, hook: Hook, answer: Any) -> Any:
@@ -279,7 +304,7 @@ class Passage(Struct, gc=False):
         try:
             return hook.answer(self.event, answer)
         except (TypeError, ValueError) as error:
-            text = f"{hook.kind} {hook.name!r} ({hook.source}) gave something else than it should: {error}"
+            text = f"{hook.kind} {hook.name!r} ({hook.source}) returned an invalid answer: {error}"
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
 
     def _payload(self) -> Any:
@@ -289,9 +314,11 @@ class Passage(Struct, gc=False):
     # ------------------------------------------------------------ gate
 
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
-        """The verdict: the strictest of all answers, or None if no gate answered. All gates are asked.
+        """The verdict: the strictest of all answers, or None if no gate answered. All gates are
+        asked.
 
-        `only` picks gates. A gate that fails answers closed. Costly gates are only asked if no other gate refused.
+        `only` picks gates. A gate that fails answers closed. Costly gates are only asked if no
+        other gate refused.
         """
         point, site = self.point, self.site
         monotonic = site.monotonic
@@ -328,11 +355,17 @@ class Passage(Struct, gc=False):
         return strictest(point.event, self.answers) if self.answers else None
 
     def _with_says(self) -> Iterable[Hook]:
-        """The gates, where hooks combine several verbs: these are asked too, unless they were asked to rewrite."""
+        """The gates, where hooks combine several verbs: these are asked too, unless they were asked
+        to rewrite."""
         if not self.heard:
-            return (*[hook for hook in self.point.changing if hook.kind == "hook"], *self.point.asked)
+            return (
+                *[hook for hook in self.point.changing if hook.kind == "hook"],
+                *self.point.asked,
+            )
         for hook, says, payload in self.said:
-            if says.decision is not None and not (type(says.decision) is Allow and payload is not self._payload()):
+            if says.decision is not None and not (
+                type(says.decision) is Allow and payload is not self._payload()
+            ):
                 self.answers = (*self.answers, (hook.name, says.decision))
         return self.point.asked
 
@@ -344,7 +377,9 @@ class Passage(Struct, gc=False):
         return None if answer is None else _check_decision(hook, self.point, answer)
 
     def _note_failure(self, hook: Hook, error: BaseException, effect: str, took: float) -> None:
-        self.site.record(HookFailed(hook.name, self.point.name, error_value(error), effect, took=round(took, 6)))
+        self.site.record(
+            HookFailed(hook.name, self.point.name, error_value(error), effect, took=round(took, 6))
+        )
 
     def _failed(self, hook: Hook, error: Exception, took: float) -> Any:
         """What a gate that raised or timed out counts as: the matrix says, and it is closed."""
@@ -372,7 +407,10 @@ class Passage(Struct, gc=False):
         )
 
     async def _shadow(self, hook: Hook) -> None:
-        """A shadow gate: what it answers is recorded and nothing else. Whatever it does, the turn goes on."""
+        """A shadow gate: what it answers is recorded and nothing else.
+
+        Whatever it does, the turn goes on.
+        """
         monotonic = self.site.monotonic
         began = monotonic()
         try:
@@ -382,7 +420,9 @@ class Passage(Struct, gc=False):
             if answer is not None:
                 answer = _check_decision(hook, self.point, answer)
         except asyncio.CancelledError:
-            late = HookTimeout(f"shadow {hook.name!r} was not done when the turn was", hook=hook.name)
+            late = HookTimeout(
+                f"shadow {hook.name!r} was not done when the turn was", hook=hook.name
+            )
             self._note_failure(hook, late, "shadow", monotonic() - began)
             raise
         except (Exception, SystemExit) as error:
@@ -399,8 +439,11 @@ class Passage(Struct, gc=False):
         """Whether somebody may add something here."""
         return bool(self.point.groups or self.said)
 
-    async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
-        """What is injected here, in declared order, checked against the reserve; members of a group run together."""
+    async def inject(
+        self, about: str | None = None, only: Callable[[Hook], bool] | None = None
+    ) -> list[Injected]:
+        """What is injected here, in declared order, checked against the reserve; members of a group
+        run together."""
         answers = await self._injections(only)
         if not answers:
             return []
@@ -416,17 +459,25 @@ class Passage(Struct, gc=False):
             injected.append(made)
         return injected
 
-    async def _injections(self, only: Callable[[Hook], bool] | None) -> list[tuple[Hook, Any, float]]:
+    async def _injections(
+        self, only: Callable[[Hook], bool] | None
+    ) -> list[tuple[Hook, Any, float]]:
         """What hooks inject, and how long each took; silent hooks are left out."""
-        answers = [(hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None]
+        answers = [
+            (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
+        ]
         for group in self.point.groups:
             mine = [hook for hook in group if (only is None or only(hook)) and self._looks(hook)]
             if len(mine) > 1:
-                given = await asyncio.gather(*[self._injecting(hook, may_write=False) for hook in mine])
+                given = await asyncio.gather(
+                    *[self._injecting(hook, may_write=False) for hook in mine]
+                )
                 answers += [answer for answer in given if answer is not None]
                 continue
             for hook in mine:
-                if (answer := await self._injecting(hook, may_write=hook.group is None)) is not None:
+                if (
+                    answer := await self._injecting(hook, may_write=hook.group is None)
+                ) is not None:
                     answers.append(answer)
         return answers
 
@@ -472,7 +523,9 @@ class Passage(Struct, gc=False):
             if any(type(flag) is not bool for flag in flags):
                 raise TypeError("durable and record are True or False")
         except TypeError as error:
-            text = f"{hook.kind} {hook.name!r} injected an invalid value on {self.point.name}: {error}"
+            text = (
+                f"{hook.kind} {hook.name!r} injected an invalid value on {self.point.name}: {error}"
+            )
             raise IllegalAnswer(text, hook=hook.name, event=self.point.name) from error
         name, took = self.point.name, round(took, 6)
         return Injected(parts, given.durable, given.record, hook.name, name, about, took)
@@ -491,24 +544,33 @@ class Passage(Struct, gc=False):
 
     def _too_much(self, hook: Hook, size: int, reserve: int, why: str) -> InjectionOverflow:
         text = f"inject {hook.name!r} adds about {size} tokens on {self.point.name}, {why}; nothing was truncated"
-        return InjectionOverflow(text, hook=hook.name, event=self.point.name, size=size, reserve=reserve)
+        return InjectionOverflow(
+            text, hook=hook.name, event=self.point.name, size=size, reserve=reserve
+        )
 
 
 def _check_decision(hook: Hook, point: Point, decision: Any) -> Any:
-    """The decision as a log gives it back. Refuses one that the event does not take or that a log could not hold."""
+    """The decision as a log gives it back.
+
+    Refuses one that the event does not take or that a log could not hold.
+    """
     if rank_of(point.event, decision) is None:
         raise illegal(hook, point, decision)
     try:
         decision = checked_decision(decision, reply=point.event is ModelCalling)
     except (BadReply, TypeError) as error:
-        text = (
-            f"{hook.kind} {hook.name!r} ({hook.source}) answered {type(decision).__name__} on {point.name} with a value"
-        )
-        raise IllegalAnswer(f"{text} that cannot be kept: {error}", hook=hook.name, event=point.name) from error
+        who, what = f"{hook.kind} {hook.name!r} ({hook.source})", type(decision).__name__
+        raise IllegalAnswer(
+            f"{who} answered {what} on {point.name} with a value that cannot be kept: {error}",
+            hook=hook.name,
+            event=point.name,
+        ) from error
     if isinstance(decision, Ask) and not set(decision.allow) & set(point.event.answers):
         text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where nobody can answer by"
         legal = ", ".join(point.event.answers)
-        raise IllegalAnswer(f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name)
+        raise IllegalAnswer(
+            f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name
+        )
     return decision
 
 

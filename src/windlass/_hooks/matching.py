@@ -136,7 +136,9 @@ def values(arguments: Any, path: tuple[str, ...]) -> Iterator[Any]:
 # ---------------------------------------------------------------- folders
 
 
-def under(tool: str, /, **folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Matches:
+def under(
+    tool: str, /, **folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+) -> Matches:
     """Match calls of a tool on paths in a folder: `tool=under("delete", path="/etc")`.
 
     The tool is a name or a glob. Each keyword names a parameter and gives its folder, or a list of
@@ -169,7 +171,8 @@ class Under:
         self.folders = folders
         self._matches_name = _compile_name(name)
         self._places = {
-            name: [_normalize(os.path.expanduser(path)) for path in paths] for name, paths in folders.items()
+            name: [_normalize(os.path.expanduser(path)) for path in paths]
+            for name, paths in folders.items()
         }
 
     def __call__(self, call: ToolCall) -> bool:
@@ -244,7 +247,9 @@ def _mismatch(matcher: Matcher, tools: Parameters) -> Mismatch | None:
     return _name_mismatch(rule.name, rule.parameters, tools, repr(matcher))
 
 
-def _name_mismatch(name: str, needed: Sequence[str], tools: Parameters, label: str) -> Mismatch | None:
+def _name_mismatch(
+    name: str, needed: Sequence[str], tools: Parameters, label: str
+) -> Mismatch | None:
     matches = _compile_name(name)
     found = [tool for tool in tools if matches(ToolCall("", tool))]
     if not found:

@@ -1,4 +1,5 @@
-"""Observers: told of facts off the hot path, in order, isolated from the turn and from each other."""
+"""Observers: told of facts off the hot path, in order, isolated from the turn and from each
+other."""
 
 from __future__ import annotations
 
@@ -31,19 +32,35 @@ QUEUE_LIMIT = 10_000
 
 
 BATCH = 256
-"""So many facts in one go wake the thread of a plain observer at once; fewer wait until the event loop is free."""
+"""So many facts in one go wake the thread of a plain observer at once; fewer wait until the event
+loop is free."""
 
 Item: TypeAlias = "tuple[Hook | None, Any, Turn[Any] | None, Backlog]"
-"""A fact for an observer. Without an observer it marks a place in a lane: all facts before it are dealt with."""
+"""A fact for an observer.
+
+Without an observer it marks a place in a lane: all facts before it are dealt with.
+"""
 
 
 class Backlog:
-    """The facts of one pass that observers have not dealt with yet, and the failures that came of them.
+    """The facts of one pass that observers have not dealt with yet, and the failures that came of
+    them.
 
-    `awaited` are the observers to await before the next point; `used` are the lanes that got facts since the last wait.
+    `awaited` are the observers to await before the next point; `used` are the lanes that got facts
+    since the last wait.
     """
 
-    __slots__ = ("_closed", "_idle", "_lock", "_loop", "awaited", "count", "failures", "lanes", "used")
+    __slots__ = (
+        "_closed",
+        "_idle",
+        "_lock",
+        "_loop",
+        "awaited",
+        "count",
+        "failures",
+        "lanes",
+        "used",
+    )
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,7 +131,8 @@ class Backlog:
 
 
 class _ThreadLane:
-    """The queue of one plain function, whatever facts it looks at. It has a thread only while facts wait.
+    """The queue of one plain function, whatever facts it looks at. It has a thread only while facts
+    wait.
 
     `awake` says that the thread works or is about to be started, `running` that it works.
     """
@@ -130,7 +148,10 @@ class _ThreadLane:
         self.dropped = 0
 
     def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
-        """Queue a fact. The thread is started when the event loop is next free, or at once if many facts wait."""
+        """Queue a fact.
+
+        The thread is started when the event loop is next free, or at once if many facts wait.
+        """
         waiting = len(self.queue)
         if waiting >= QUEUE_LIMIT:
             self._drop(hook, fact, backlog)
@@ -164,7 +185,9 @@ class _ThreadLane:
     def start(self) -> None:
         """Start the thread, unless it works already."""
         with self._lock:
-            if self.running and self._process == os.getpid():  # a forked process does not have the thread
+            if (
+                self.running and self._process == os.getpid()
+            ):  # a forked process does not have the thread
                 return
             self.awake = self.running = True
             self._process = os.getpid()
@@ -207,7 +230,9 @@ class _ThreadLane:
             return None
         if inspect.iscoroutine(answer):
             answer.close()
-        return HookError("it returned an awaitable but is not async; write it as `async def`", hook=hook.name)
+        return HookError(
+            "it returned an awaitable but is not async; write it as `async def`", hook=hook.name
+        )
 
 
 class _TaskLane:
@@ -291,7 +316,9 @@ class Observers:
         """The threads of an observer."""
         return self._crews.setdefault(id(hook.fn), Crew())
 
-    async def wait_for(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+    async def wait_for(
+        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog
+    ) -> None:
         """Tell an observer that is awaited before the next point."""
         error = await self.outcome(hook, fact, turn, backlog)
         if error is not None:
@@ -302,7 +329,8 @@ class Observers:
     ) -> BaseException | None:
         """Tell one observer of one fact and wait for it: what it failed with, if it did.
 
-        Only what was meant for the caller is raised: that somebody cancels its task, or interrupts the process.
+        Only what was meant for the caller is raised: that somebody cancels its task, or interrupts
+        the process.
         """
         telling = self._outcome(hook, fact, turn, backlog)
         if hook.timeout is None:
@@ -330,8 +358,18 @@ class Observers:
             else:
                 started = perf_counter()
                 answer = call_observer(hook, fact, turn)
-                if not hook.is_async and backlog is not None and perf_counter() - started > BLOCKED_AFTER:
-                    note_failure(hook, fact, backlog, _blocked(hook, perf_counter() - started), "blocked the loop")
+                if (
+                    not hook.is_async
+                    and backlog is not None
+                    and perf_counter() - started > BLOCKED_AFTER
+                ):
+                    note_failure(
+                        hook,
+                        fact,
+                        backlog,
+                        _blocked(hook, perf_counter() - started),
+                        "blocked the loop",
+                    )
             if answer is not None and inspect.isawaitable(answer):
                 await answer
         except asyncio.CancelledError as error:
@@ -345,7 +383,8 @@ class Observers:
         return None
 
     async def drain(self, patience: float) -> bool:
-        """Wait until everybody has been told everything, but no longer than `patience`: whether they have."""
+        """Wait until everybody has been told everything, but no longer than `patience`: whether
+        they have."""
         clock = asyncio.get_running_loop().time
         until = clock() + patience
         while tasks := self._tasks_here():
@@ -363,17 +402,30 @@ class Observers:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=1.0)  # one that does not let itself be cancelled is left
+            await asyncio.wait(
+                tasks, timeout=1.0
+            )  # one that does not let itself be cancelled is left
 
     def _tasks_here(self) -> list[asyncio.Task[Any]]:
         loop = asyncio.get_running_loop()
         return [task for task in list(self._tasks) if task.get_loop() is loop]
 
 
-def note_failure(hook: Hook, fact: Fact, backlog: Backlog, error: BaseException, effect: str = "failed") -> None:
-    """Log that an observer failed, and have it recorded. Of a failure to look at failures nothing is recorded."""
+def note_failure(
+    hook: Hook, fact: Fact, backlog: Backlog, error: BaseException, effect: str = "failed"
+) -> None:
+    """Log that an observer failed, and have it recorded.
+
+    Of a failure to look at failures nothing is recorded.
+    """
     value = error_value(error)
-    log.warning("observer %r failed on %s: %s: %s", hook.name, type(fact).__name__, value.type, value.message)
+    log.warning(
+        "observer %r failed on %s: %s: %s",
+        hook.name,
+        type(fact).__name__,
+        value.type,
+        value.message,
+    )
     if not isinstance(fact, HookFailed):
         backlog.report(HookFailed(hook.name, type(fact).__name__, value, effect))
 

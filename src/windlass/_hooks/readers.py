@@ -133,7 +133,8 @@ class Reader:
         return True
 
     async def read(self) -> int:
-        """Deliver all facts after the cursor and count them, one reader at a time in this process."""
+        """Deliver all facts after the cursor and count them, one reader at a time in this
+        process."""
         key = (id(self.source.store), self.hook.name, self.session)
         while (other := _claim(key)) is not None:
             await asyncio.wrap_future(other)

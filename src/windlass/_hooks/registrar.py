@@ -171,13 +171,22 @@ class Registrar:
         self, effect: type[ModelCall], **options: Unpack[ModelWrapOptions]
     ) -> Callable[[ModelWrap], ModelWrap]: ...
     @overload
-    def wrap(self, effect: type[ToolCall], **options: Unpack[_Options]) -> Callable[[ToolWrap], ToolWrap]: ...
+    def wrap(
+        self, effect: type[ToolCall], **options: Unpack[_Options]
+    ) -> Callable[[ToolWrap], ToolWrap]: ...
     @overload
-    def wrap(self, effect: type[Step], **options: Unpack[_Options]) -> Callable[[StepWrap], StepWrap]: ...
+    def wrap(
+        self, effect: type[Step], **options: Unpack[_Options]
+    ) -> Callable[[StepWrap], StepWrap]: ...
     @overload
-    def wrap(self, effect: type[Turn[Any]], **options: Unpack[_Options]) -> Callable[[TurnWrap], TurnWrap]: ...
+    def wrap(
+        self, effect: type[Turn[Any]], **options: Unpack[_Options]
+    ) -> Callable[[TurnWrap], TurnWrap]: ...
     def wrap(self, effect: type, **options: Unpack[ModelWrapOptions]) -> Callable[[Any], Any]:
-        """Surround an effect. `call_next` may be called repeatedly; for a step or turn exactly once."""
+        """Surround an effect.
+
+        `call_next` may be called repeatedly; for a step or turn exactly once.
+        """
         return self._verb("wrap", effect, options)
 
     def hook(
@@ -210,7 +219,8 @@ class Registrar:
         band: Band = "normal",
         inherit: bool = False,
     ) -> Any:
-        """Change a model's reply as it streams: a class with `feed` and `flush`, made for each attempt."""
+        """Change a model's reply as it streams: a class with `feed` and `flush`, made for each
+        attempt."""
 
         def register(factory: TransformerT) -> TransformerT:
             self._open("transform", getattr(factory, "__name__", "transform"))
@@ -314,7 +324,9 @@ class Registrar:
 class Part(Registrar):
     """The registrar of a capability. Its hooks carry its name and cannot ask for the guard band."""
 
-    def __init__(self, capability: str, band: Band | None, mask: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self, capability: str, band: Band | None, mask: Callable[[Any], Any] | None = None
+    ) -> None:
         super().__init__()
         self._mask = mask
         self._capability = self._origin = capability

@@ -22,7 +22,16 @@ LAST = -(2**62)
 class Transform:
     """A registered transformer: the class, its channels and its place in the chain."""
 
-    __slots__ = ("above", "band", "capability", "channels", "factory", "inherit", "name", "priority")
+    __slots__ = (
+        "above",
+        "band",
+        "capability",
+        "channels",
+        "factory",
+        "inherit",
+        "name",
+        "priority",
+    )
 
     def __init__(
         self,

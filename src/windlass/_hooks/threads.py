@@ -1,4 +1,5 @@
-"""Calls of plain observers in threads, in which an observer that hangs does not hold up the others."""
+"""Calls of plain observers in threads, in which an observer that hangs does not hold up the
+others."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Crew:
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """The answer of the call, or what it raised, as a value: whatever it was, it is not raised here."""
+        """The answer of the call, or what it raised, as a value: whatever it was, it is not raised
+        here."""
         future: Future[Any] = Future()
         context = copy_context()
         with self._lock:
@@ -60,7 +62,10 @@ def outcome_of(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def stray(error: BaseException) -> HookError:
-    """What would end a task or a thread, and nobody asked for that, as the failure of the observer that raised it."""
-    failure = HookError(f"it raised {type(error).__name__}{f': {error}' if str(error) else ''}", hook="")
+    """What would end a task or a thread, and nobody asked for that, as the failure of the observer
+    that raised it."""
+    failure = HookError(
+        f"it raised {type(error).__name__}{f': {error}' if str(error) else ''}", hook=""
+    )
     failure.__cause__ = error
     return failure

@@ -16,7 +16,14 @@ from msgspec import Struct
 from windlass._threads import threads
 from windlass.checking import checked_request
 from windlass.decisions import Decision, Says
-from windlass.errors import HookError, IllegalAnswer, SlotConflict, WindlassError, name_raiser, text_of
+from windlass.errors import (
+    HookError,
+    IllegalAnswer,
+    SlotConflict,
+    WindlassError,
+    name_raiser,
+    text_of,
+)
 from windlass.messages import ModelRequest
 from windlass.states import Step
 from windlass.turns import Writes
@@ -62,7 +69,10 @@ def passable(kind: type, value: Any) -> None:
 
 
 def passed_request(request: Any, known: ModelRequest | None) -> ModelRequest:
-    """A request that a wrap passed to `call_next`. Only its changes to the known one are checked."""
+    """A request that a wrap passed to `call_next`.
+
+    Only its changes to the known one are checked.
+    """
     passable(ModelRequest, request)
     try:
         return request if known is None else checked_request(request, known)
@@ -107,7 +117,9 @@ def _call_inner(value: Any, inner: Effect) -> Awaitable[Any]:
     return inner(value)
 
 
-def compose(wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place) -> Onion:
+def compose(
+    wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place
+) -> Onion:
     """The effect inside its wraps, composed once per segment. The result of each wrap is checked.
 
     `guarded` gets each value and result that leave the guard band and returns the result: the wraps
@@ -448,7 +460,8 @@ def _called_on_loop(hook: Hook) -> HookError:
 
 
 def surround(wraps: Sequence[Hook], effect: Effect, site: Site) -> Effect:
-    """The effect inside wraps of a step or turn: each calls it once and cannot change its result."""
+    """The effect inside wraps of a step or turn: each calls it once and cannot change its
+    result."""
     layer = effect
     for hook in reversed(wraps):
         layer = partial(_run_surrounding, hook, layer, site)

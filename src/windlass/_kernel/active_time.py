@@ -8,7 +8,10 @@ from .channel import ConsumerWait
 
 
 class ActiveTime:
-    """Counts the seconds of work of one pass. A child's consumer is that of the agent at the root."""
+    """Counts the seconds of work of one pass.
+
+    A child's consumer is that of the agent at the root.
+    """
 
     __slots__ = ("_monotonic", "_parent", "_since", "_waited", "waits")
 

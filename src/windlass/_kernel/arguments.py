@@ -1,4 +1,5 @@
-"""The arguments of calls: validated, completed with defaults, as canonical JSON, before any hook sees them."""
+"""The arguments of calls: validated, completed with defaults, as canonical JSON, before any hook
+sees them."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ Masks: TypeAlias = Callable[[Any], Any]
 
 
 class Prepared(Struct, frozen=True, gc=False):
-    """A call with its arguments read: `call` is what hooks and wraps see, `values` is what the tool gets.
+    """A call with its arguments read: `call` is what hooks and wraps see, `values` is what the tool
+    gets.
 
-    `tool` is None if the session has no tool of that name. `values` is None if they must be decoded from `call`.
+    `tool` is None if the session has no tool of that name. `values` is None if they must be decoded
+    from `call`.
     """
 
     call: ToolCall
@@ -38,12 +41,17 @@ class Arguments(Struct, eq=False):
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of this name, unless a hook took it out when the session started."""
         opened = self._fold.opened
-        if opened is not None and opened.tools is not None and all(spec.name != name for spec in opened.tools):
+        if (
+            opened is not None
+            and opened.tools is not None
+            and all(spec.name != name for spec in opened.tools)
+        ):
             return None
         return self._tools.get(name)
 
     def read(self, call: ToolCall) -> Prepared:
-        """A call as it runs if no hook or wrap looks at it; `ArgumentsError` if its arguments do not fit."""
+        """A call as it runs if no hook or wrap looks at it; `ArgumentsError` if its arguments do
+        not fit."""
         opened, name = self._fold.opened, call.name
         tool = self._tools.get(name) if opened is None or opened.tools is None else self.tool(name)
         return Prepared(call) if tool is None else Prepared(call, tool, tool.prepare(call.json))
@@ -67,7 +75,8 @@ class Arguments(Struct, eq=False):
 
 
 def _without_secret_defaults(mask: Masks, given: ToolCall, completed: ToolCall) -> ToolCall:
-    """A completed call without defaults that hold a secret: no hook sees them, and the tool gets them unmasked."""
+    """A completed call without defaults that hold a secret: no hook sees them, and the tool gets
+    them unmasked."""
     if not _holds_secrets(mask, completed.json):
         return completed
     before, shown = given.arguments, completed.arguments

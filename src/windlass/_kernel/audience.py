@@ -25,7 +25,8 @@ _EVERYTHING = frozenset(FACTS)
 
 
 class Bystander:
-    """What stands behind the turn of an observer, whose state is that of its fact: the caller's scope and the slots."""
+    """What stands behind the turn of an observer, whose state is that of its fact: the caller's
+    scope and the slots."""
 
     __slots__ = ("_hooks", "scope")
 
@@ -40,11 +41,13 @@ class Bystander:
 
 
 class Audience:
-    """Tells facts to everyone who listens. A child's facts are told above it, too, with the child's path.
+    """Tells facts to everyone who listens. A child's facts are told above it, too, with the child's
+    path.
 
-    `listens` is False if nobody does: then nothing is told. `kinds` are the kinds of facts that somebody listens to.
-    `attends` says that the turn may have to wait for a listener. `known_above` are answers that came from above.
-    `holds` says that a person may have to judge a reply that the log has.
+    `listens` is False if nobody does: then nothing is told. `kinds` are the kinds of facts that
+    somebody listens to. `attends` says that the turn may have to wait for a listener. `known_above`
+    are answers that came from above. `holds` says that a person may have to judge a reply that the
+    log has.
     """
 
     __slots__ = (
@@ -67,7 +70,9 @@ class Audience:
         holds: bool = False,
     ) -> None:
         self.hooks = hooks
-        self.voice = None if channel is None else Voice(channel, hooks, fold.session, self.observe, mask)
+        self.voice = (
+            None if channel is None else Voice(channel, hooks, fold.session, self.observe, mask)
+        )
         self._above = above if above is not None and above.listens else None
         self.listens: bool = bool(hooks.listeners) or channel is not None or self._above is not None
         self.known_above = known_above
@@ -90,7 +95,8 @@ class Audience:
 
     @property
     def has_work(self) -> bool:
-        """Whether listeners must be waited for before the turn goes on, or have failures to be recorded."""
+        """Whether listeners must be waited for before the turn goes on, or have failures to be
+        recorded."""
         if self.backlog.failures:
             return True
         if not self.attends:
@@ -124,7 +130,8 @@ class Audience:
             self._above._hear(fact, child)
 
     def _tell(self, hooks: tuple[Hook, ...], fact: Fact, fold: Fold) -> None:
-        """Queue a fact for observers; the state of the fact's moment is made for those that ask for the turn."""
+        """Queue a fact for observers; the state of the fact's moment is made for those that ask for
+        the turn."""
         turn: Turn[Any] | None = None
         for hook in hooks:
             if hook.queued:
@@ -140,7 +147,8 @@ class Audience:
     # ------------------------------------------------------------ waiting
 
     async def flush(self) -> None:
-        """Await the observers that must be told before the next point, and a slow consumer of the stream."""
+        """Await the observers that must be told before the next point, and a slow consumer of the
+        stream."""
         awaited = self.backlog.awaited
         while awaited:
             hook, fact, turn = awaited.pop(0)
@@ -160,7 +168,8 @@ class Audience:
 
 
 class SideTasks:
-    """Tasks that run beside the turn, such as shadow gates; they are awaited, for a while, when it ends."""
+    """Tasks that run beside the turn, such as shadow gates; they are awaited, for a while, when it
+    ends."""
 
     __slots__ = ("running",)
 

@@ -38,7 +38,9 @@ class Cancellation(Struct, eq=False):
         """The pass over a session, which may be that of an agent below this one."""
         if self.session == session:
             return self
-        found = [below.find(session) for below in self._below if session.startswith(f"{self.session}/")]
+        found = [
+            below.find(session) for below in self._below if session.startswith(f"{self.session}/")
+        ]
         return next((one for one in found if one is not None), None)
 
     def add(self, child: Cancellation) -> None:
@@ -61,12 +63,14 @@ class Cancellation(Struct, eq=False):
             raise asyncio.CancelledError("the turn was cancelled")
 
     def check(self) -> None:
-        """Raise if the turn was cancelled and a hook, tool or model swallowed that: nothing more is begun."""
+        """Raise if the turn was cancelled and a hook, tool or model swallowed that: nothing more is
+        begun."""
         if self.task is not None and self.task.cancelling() > self._cancels:
             raise asyncio.CancelledError("the turn was cancelled")
 
     def cancel(self, reason: str = "", outcome: Stopped | None = None) -> bool:
-        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the ending hooks run.
+        """End the turn now, from any task or thread: what runs is cancelled, all is closed, the
+        ending hooks run.
 
         False if it is ending already.
         """
@@ -103,7 +107,10 @@ class Cancellation(Struct, eq=False):
             self._journal.record(CancelRequested(outcome.reason))
 
     def end(self) -> bool:
-        """From here on nothing cancels the turn. Whether it was cancelled by itself, and not from outside."""
+        """From here on nothing cancels the turn.
+
+        Whether it was cancelled by itself, and not from outside.
+        """
         task, self.task, self._ended = self.task, None, True
         for timer in self._timers:
             timer.cancel()
@@ -119,11 +126,16 @@ class Cancellation(Struct, eq=False):
         for limit in self._journal.program.limits if turn is not None else ():
             assert turn is not None
             left = limit.left(turn)
-            if left is not None and left > 0:  # otherwise nothing is begun any more: see `Limits.stop_before`
+            if (
+                left is not None and left > 0
+            ):  # otherwise nothing is begun any more: see `Limits.stop_before`
                 self._timers += (asyncio.ensure_future(self._time_out(limit, left)),)
 
     async def _time_out(self, limit: Limit, left: float) -> None:
-        """End the turn when its time is up. While it waits for its consumer, active time stands still."""
+        """End the turn when its time is up.
+
+        While it waits for its consumer, active time stands still.
+        """
         rest: float | None = left
         while rest is not None and rest > 0:
             await self._journal.program.clock.alarm(rest)
@@ -132,4 +144,8 @@ class Cancellation(Struct, eq=False):
             turn = self._journal.fold.state.turn
             assert turn is not None
             rest = limit.left(replace(turn, active=turn.active + self._journal.time.working()))
-        self.cancel(outcome=Stopped(limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"))
+        self.cancel(
+            outcome=Stopped(
+                limit.reason, f"{name_of(limit)}: {left:.1f} s were left when the work began"
+            )
+        )

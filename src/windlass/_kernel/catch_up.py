@@ -97,12 +97,16 @@ class _Owners:
         if session not in self._logs:
             records = await self.root.store.read(session)
             opened = [record for record in records if isinstance(record, SessionOpened)]
-            started = {record.session: record for record in records if isinstance(record, Delegated)}
+            started = {
+                record.session: record for record in records if isinstance(record, Delegated)
+            }
             self._logs[session] = (opened[0].agent if opened else "", started)
         return self._logs[session]
 
 
-def _child_owner(program: Program, mask: Mask | None, started: Delegated) -> tuple[Program, Mask | None] | None:
+def _child_owner(
+    program: Program, mask: Mask | None, started: Delegated
+) -> tuple[Program, Mask | None] | None:
     """A sub-agent, and a mask for its secrets and those of its parents."""
     delegates = [one for one in program.delegates.values() if one.agent == started.agent]
     if not delegates:

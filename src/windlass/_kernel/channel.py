@@ -68,7 +68,10 @@ class Channel(Generic[T]):
         self.sent = 0
 
     def offer(self, value: T) -> None:
-        """Hand over a value without waiting. A caller that can wait awaits `room` if it is `full`."""
+        """Hand over a value without waiting.
+
+        A caller that can wait awaits `room` if it is `full`.
+        """
         values = self._values
         if self.closed:
             return

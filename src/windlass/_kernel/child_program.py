@@ -1,4 +1,5 @@
-"""What an agent is compiled to as a child of another one: its own program with what its parent passes on."""
+"""What an agent is compiled to as a child of another one: its own program with what its parent
+passes on."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from .program import Program
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-def program_of(parent: Program, delegate: Delegate, tools: tuple[str, ...] | None = None) -> Program:
+def program_of(
+    parent: Program, delegate: Delegate, tools: tuple[str, ...] | None = None
+) -> Program:
     """What an agent is as a child of another one, compiled once."""
     only = delegate.only if tools is None else tools
     key = (delegate.compiled, only)
@@ -48,11 +51,14 @@ def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
 
 
 def check_edit(program: Program, call: ToolCall) -> None:
-    """Raise `ArgumentsError` if no tool with the name of the call takes its arguments, here or below.
+    """Raise `ArgumentsError` if no tool with the name of the call takes its arguments, here or
+    below.
 
     A name without a tool is not checked: its tool is in another process.
     """
-    known = [tool for tool in (*program.tools.values(), *tools_below(program)) if tool.name == call.name]
+    known = [
+        tool for tool in (*program.tools.values(), *tools_below(program)) if tool.name == call.name
+    ]
     problems: list[ArgumentsError] = []
     for tool in known:
         try:
@@ -69,13 +75,17 @@ def child_program(
     only: tuple[str, ...] | None,
     describe: Callable[..., bytes],
 ) -> Program:
-    """An agent's program with what its parent passes on: hooks and transformers, its store and its clock."""
+    """An agent's program with what its parent passes on: hooks and transformers, its store and its
+    clock."""
     _check_tools(parent, own, only)
     passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
     stopping = _stopping(parent)
     slots = _slots(parent, own, [*passed, *stopping])
     mine = [hook.copied(above=hook.above) for hook in own.hooks.all]
-    transforms = [*own.hooks.transforms, *[t.inherited() for t in parent.hooks.transforms if t.inherit]]
+    transforms = [
+        *own.hooks.transforms,
+        *[t.inherited() for t in parent.hooks.transforms if t.inherit],
+    ]
     hooks = CompiledHooks([*mine, *passed], transforms, slots)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
@@ -121,16 +131,26 @@ def _check_tools(parent: Program, own: Program, only: tuple[str, ...] | None) ->
 
 
 def _slots(parent: Program, own: Program, hooks: Iterable[Hook]) -> list[Slot[Any]]:
-    """The child's slots, and those of its parent for the hooks that come from there. Each session has its own."""
+    """The child's slots, and those of its parent for the hooks that come from there.
+
+    Each session has its own.
+    """
     mine = own.hooks.slots
-    clashing = {name for name, slot in parent.hooks.slots.items() if name in mine and mine[name].type is not slot.type}
+    clashing = {
+        name
+        for name, slot in parent.hooks.slots.items()
+        if name in mine and mine[name].type is not slot.type
+    }
     for hook in hooks:
         if wanted := [source for _, source in hook.wants if source in clashing]:
             raise ConfigError(
                 f"{hook.kind} {hook.name!r} of agent {parent.name!r} holds for agent {own.name!r} too, but wants slot "
                 f"{wanted[0]!r}, which is {parent.hooks.slots[wanted[0]]!r} there and {mine[wanted[0]]!r} here"
             )
-    return [*[slot for name, slot in parent.hooks.slots.items() if name not in mine], *mine.values()]
+    return [
+        *[slot for name, slot in parent.hooks.slots.items() if name not in mine],
+        *mine.values(),
+    ]
 
 
 def _on_clock(criterion: Any, own: Program, parent: Program) -> Any:

@@ -1,8 +1,9 @@
 """Agents below this one: how a child lives in its parent's call.
 
-A child is a session of its own in the parent's store, named after the call. It runs in the same loop, awaited by the
-call, so that what ends the parent ends the child. The parent's log says that the child was started, what it asks
-people, what it has cost and what came of it; the rest is in the child's own log.
+A child is a session of its own in the parent's store, named after the call. It runs in the same
+loop, awaited by the call, so that what ends the parent ends the child. The parent's log says that
+the child was started, what it asks people, what it has cost and what came of it; the rest is in the
+child's own log.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from windlass.errors import StoreError
 from windlass.events import Delegating, SubagentStopping
 from windlass.messages import Message, ToolCall, ToolResult, text_result, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
-from windlass.records import Answered, Asked, Charged, Delegated, HookFailed, Injected, Record, Suspended
+from windlass.records import (
+    Answered,
+    Asked,
+    Charged,
+    Delegated,
+    HookFailed,
+    Injected,
+    Record,
+    Suspended,
+)
 from windlass.states import CallFold, Child, Fold, State, fold_log
 
 from .cancellation import Cancellation
@@ -44,15 +54,18 @@ Drives: TypeAlias = "Callable[[Segment], Any]"
 
 
 class ChildWaits(BaseException):
-    """A child waits for a person. It ends the wraps around the call, which no wrap may see; resume enters them anew."""
+    """A child waits for a person.
+
+    It ends the wraps around the call, which no wrap may see; resume enters them anew.
+    """
 
 
 class Parent(Struct, frozen=True):
     """What a child's pass needs of its parent's.
 
-    `started` says how the child was started. `delivered` are answers for it that are in the parent's log; None if it
-    takes answers by itself. `injected` are the parts that hooks injected for it. `stopping` are hooks that may hold up
-    its stop.
+    `started` says how the child was started. `delivered` are answers for it that are in the
+    parent's log; None if it takes answers by itself. `injected` are the parts that hooks injected
+    for it. `stopping` are hooks that may hold up its stop.
     """
 
     journal: Journal
@@ -80,17 +93,21 @@ class Children(Struct, eq=False):
         return self._site.journal
 
     async def hand_over(self, tool: Delegate, call: ToolCall, task: str, number: int) -> ToolResult:
-        """Hand a task to a child and wait for its result. A child that was started before goes on where it stood.
+        """Hand a task to a child and wait for its result. A child that was started before goes on
+        where it stood.
 
-        All that happens to the child is a result, except what cancels the parent too and questions to people. If the
-        child's log cannot be read or written, the parent's is not written any more either: the next to resume finds
-        both as they were.
+        All that happens to the child is a result, except what cancels the parent too and questions
+        to people. If the child's log cannot be read or written, the parent's is not written any
+        more either: the next to resume finds both as they were.
         """
         journal = self._journal
         assert journal.fold.open is not None
         state = journal.fold.open.calls[call.id]
         if journal.program.max_depth < 1:
-            return _error(tool, "was not started: agents are nested as deep as they may be already (max_depth)")
+            return _error(
+                tool,
+                "was not started: agents are nested as deep as they may be already (max_depth)",
+            )
         session = self._session(call, number)
         try:
             known = state.child(session)
@@ -109,7 +126,9 @@ class Children(Struct, eq=False):
         except Exception as error:
             if isinstance(error, StoreError):
                 journal.give_up(error)
-            failed = HookFailed(tool.name, "Delegated", error_value(error), effect="the agent could not work")
+            failed = HookFailed(
+                tool.name, "Delegated", error_value(error), effect="the agent could not work"
+            )
             journal.record(failed)
             return _error(tool, f"could not work: {type(error).__name__}; the log has the details")
         if (broken := child.journal.broken) is not None:
@@ -120,13 +139,19 @@ class Children(Struct, eq=False):
         return _result(tool, child.state)
 
     def _session(self, call: ToolCall, number: int) -> str:
-        """The session of a child: named after its call, but below this session, which may be a fork of the call's."""
+        """The session of a child: named after its call, but below this session, which may be a fork
+        of the call's."""
         *_, step, position = call.id.split("/")
-        return f"{self._journal.fold.session}/{step}/{position}" + (f".{number}" if number > 1 else "")
+        return f"{self._journal.fold.session}/{step}/{position}" + (
+            f".{number}" if number > 1 else ""
+        )
 
     async def _inject_again(self, state: CallFold) -> None:
         """On resume: hooks whose parts for the child are not in the log are asked once more."""
-        site, delegation = self._site, state.decided.delegation if state.decided is not None else None
+        site, delegation = (
+            self._site,
+            state.decided.delegation if state.decided is not None else None,
+        )
         point = site.hooks.at(Delegating)
         if point is not None and delegation is not None:
             about = f"{state.call.id}/t1"
@@ -148,11 +173,12 @@ class Children(Struct, eq=False):
         return self._child(program, Fold(session), started, message=user(task))
 
     async def _find(self, tool: Delegate, known: Child) -> Segment | None:
-        """A child that was started before, with the answers that came for it. None if it still waits for all of them.
+        """A child that was started before, with the answers that came for it. None if it still
+        waits for all of them.
 
-        One that has spent something and has no log is not begun anew: what it has done is unknown. An answer or a
-        cancel may wait in its own inbox, or in that of an agent below it: it came when they had just suspended, or was
-        meant for one of them.
+        One that has spent something and has no log is not begun anew: what it has done is unknown.
+        An answer or a cancel may wait in its own inbox, or in that of an agent below it: it came
+        when they had just suspended, or was meant for one of them.
         """
         journal, started = self._journal, known.started
         program = program_of(journal.program, tool, started.tools)
@@ -169,7 +195,10 @@ class Children(Struct, eq=False):
         entries = await program.store.take(started.session, fold.inbox)
         if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
             self._ask_too(fold.turn.waiting)
-            given = [*await entries_below(program.store, fold), *[(kind, data) for _, kind, data in entries]]
+            given = [
+                *await entries_below(program.store, fold),
+                *[(kind, data) for _, kind, data in entries],
+            ]
             for kind, data in given:
                 if kind == "answer" and (answered := matching_answer(journal, data)) is not None:
                     journal.record_answer(answered)
@@ -204,16 +233,27 @@ class Children(Struct, eq=False):
         """What was injected for a child when its task was judged, as parts of its turn."""
         turn, place = self._journal.fold.turn, f"{started.call}/t1"
         items = (*(turn.injected if turn is not None else ()), *self._site.injected.unlogged)
-        mine = [item for item in items if item.event == "Delegating" and item.about == place and item.parts]
+        mine = [
+            item
+            for item in items
+            if item.event == "Delegating" and item.about == place and item.parts
+        ]
         return tuple([item.replace(about=f"{session}/t1") for item in mine])
 
     async def _delivered(self, fold: Fold, log: Sequence[Record]) -> tuple[Answered, ...]:
-        """The answers in the parent's log to what the child still asks. An answer is delivered once."""
+        """The answers in the parent's log to what the child still asks.
+
+        An answer is delivered once.
+        """
         turn, above, journal = fold.turn, self._journal.fold.turn, self._journal
         assert turn is not None
         assert above is not None
         open_questions = {asked.id: asked for asked in turn.waiting}
-        found = [a for a in above.answered if a.id in open_questions and a.digest == open_questions[a.id].digest]
+        found = [
+            a
+            for a in above.answered
+            if a.id in open_questions and a.digest == open_questions[a.id].digest
+        ]
         given = [record.id for record in log if isinstance(record, Answered)]
         if again := [a for a in found if a.id in given]:
             records = await journal.program.store.read(journal.fold.session)
@@ -223,7 +263,10 @@ class Children(Struct, eq=False):
         return tuple(found)
 
     def _ask_too(self, questions: Sequence[Asked]) -> None:
-        """The questions of a child are its parent's as well. The audience has heard them from the child."""
+        """The questions of a child are its parent's as well.
+
+        The audience has heard them from the child.
+        """
         for asked in questions:
             if not self._questions.is_waiting(asked.id):
                 self._journal.adopt(asked)
@@ -246,7 +289,8 @@ class Children(Struct, eq=False):
     # ------------------------------------------------------------ a child ends
 
     async def end_all(self, reason: str) -> None:
-        """The open calls of a step will not be finished: neither will the children that work on them.
+        """The open calls of a step will not be finished: neither will the children that work on
+        them.
 
         If the log cannot say so they stay as they are: the next to resume goes on with them.
         """
@@ -286,12 +330,16 @@ def _result(tool: Delegate, state: State) -> ToolResult:
     match state.outcome:
         case Completed():
             return text_result(state.text)
-        case Stopped(reason=StopReason.RETRY_LIMIT as reason):  # whose detail is the text of an error
+        case Stopped(
+            reason=StopReason.RETRY_LIMIT as reason
+        ):  # whose detail is the text of an error
             return _error(tool, f"was stopped ({reason.value})")
         case Stopped(reason=reason, detail=detail):
             return _error(tool, f"was stopped ({reason.value}): {detail}")
         case Failed(error=error):
-            return _error(tool, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else ""))
+            return _error(
+                tool, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else "")
+            )
         case Cancelled(reason=why):
             return _error(tool, f"was cancelled: {why}" if why else "was cancelled")
         case _:

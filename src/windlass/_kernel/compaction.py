@@ -1,4 +1,7 @@
-"""Compaction: planned by a strategy, judged by the hooks, then one record. Until that is written nothing changes."""
+"""Compaction: planned by a strategy, judged by the hooks, then one record.
+
+Until that is written nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ from .side_calls import Unrecorded
 from .site import Site
 
 AGAIN = 1.1
-"""A strategy that was denied, or gained nothing, is asked again when the context has grown by this factor."""
+"""A strategy that was denied, or gained nothing, is asked again when the context has grown by this
+factor."""
 
 RELIEF = 0.5
 """Once this part of a request that was too large is left, no further strategy is asked."""
@@ -37,8 +41,8 @@ RELIEF = 0.5
 class Compaction(Struct, eq=False):
     """Compacts what models are shown of a session.
 
-    `_asked_at` has the size of the context when a strategy last gained nothing; `_relieved_step` is the step whose
-    request was too large and was compacted for that.
+    `_asked_at` has the size of the context when a strategy last gained nothing; `_relieved_step` is
+    the step whose request was too large and was compacted for that.
     """
 
     _journal: Journal
@@ -66,7 +70,9 @@ class Compaction(Struct, eq=False):
                 raise
             except Exception as error:  # the request may fit all the same: if it does not, `relieve` asks once more
                 made = None
-                failed = HookFailed(compactor.name, "Compacting", error_value(error), effect="not compacted")
+                failed = HookFailed(
+                    compactor.name, "Compacting", error_value(error), effect="not compacted"
+                )
                 self._journal.record(failed)
             self._asked_at[compactor.name] = window.tokens if made is None else 0
             window = self.window()
@@ -81,7 +87,8 @@ class Compaction(Struct, eq=False):
         return tuple(done)
 
     async def relieve(self, error: ContextOverflow) -> bool:
-        """After a request that was too large: ask strategies, due or not, until enough is gone. Once in a step.
+        """After a request that was too large: ask strategies, due or not, until enough is gone.
+        Once in a step.
 
         Whether it is worth another try.
         """
@@ -91,7 +98,10 @@ class Compaction(Struct, eq=False):
             return False
         self._relieved_step = number
         enough = self.window().tokens * RELIEF
-        about, reason = f"{step_id(fold.session, number)}/overflow", "the request was too large for the model"
+        about, reason = (
+            f"{step_id(fold.session, number)}/overflow",
+            "the request was too large for the model",
+        )
         done = False
         failed: Exception | None = None
         for compactor in journal.program.compactors:
@@ -103,11 +113,15 @@ class Compaction(Struct, eq=False):
         if failed is not None and not done:
             raise failed from error
         if done:
-            handled = ErrorHandled(error_value(error), category_of(error), "retry", "compaction", number)
+            handled = ErrorHandled(
+                error_value(error), category_of(error), "retry", "compaction", number
+            )
             journal.record(handled)
         return done
 
-    async def _force(self, compactor: Compactor, reason: str, about: str, instructions: str = "") -> Compacted | None:
+    async def _force(
+        self, compactor: Compactor, reason: str, about: str, instructions: str = ""
+    ) -> Compacted | None:
         window = self.window()
         plan = compactor.plan(window, forced=True)
         if plan is None:
@@ -130,8 +144,11 @@ class Compaction(Struct, eq=False):
             program.models,
         )  # fmt: skip
 
-    async def _carry_out(self, compactor: Compactor, plan: Plan, window: Window, about: str) -> Compacted | None:
-        """One compaction, as a whole or not at all: None if it was denied, or there is nothing to cut or to gain."""
+    async def _carry_out(
+        self, compactor: Compactor, plan: Plan, window: Window, about: str
+    ) -> Compacted | None:
+        """One compaction, as a whole or not at all: None if it was denied, or there is nothing to
+        cut or to gain."""
         journal, site = self._journal, self._site
         plan = _planned(compactor.name, plan)
         if (point := site.hooks.at(Compacting)) is not None:
@@ -143,7 +160,9 @@ class Compaction(Struct, eq=False):
         if found is None:
             return None
         plan = plan.replace(range=found)
-        given = await compactor.replace(plan, window, site.turn_of(compactor.name, "Compacting", about))
+        given = await compactor.replace(
+            plan, window, site.turn_of(compactor.name, "Compacting", about)
+        )
         made = compacted(compactor.name, plan, window, given)
         if made is None:
             return None
@@ -162,7 +181,9 @@ def prepare_compaction(journal: Journal, site: Site) -> None:
             try:
                 prepares(Turn(cast(Host, Unrecorded(site)), asker=asker))
             except Exception as error:
-                failed = HookFailed(compactor.name, "TurnEnded", error_value(error), effect="not prepared")
+                failed = HookFailed(
+                    compactor.name, "TurnEnded", error_value(error), effect="not prepared"
+                )
                 journal.record(failed)
 
 
@@ -173,12 +194,17 @@ def _planned(name: str, plan: object) -> Plan:
             raise TypeError(f"expected a Compaction, got {type(plan).__name__}")
         made: Plan = read_back(plan.replace(by=name), Plan)
     except TypeError as error:
-        raise CompactionError(f"compactor {name!r} returned an invalid plan; nothing was changed: {error}") from None
+        raise CompactionError(
+            f"compactor {name!r} returned an invalid plan; nothing was changed: {error}"
+        ) from None
     return made
 
 
 def compacted(name: str, plan: Plan, window: Window, given: Sequence[Message]) -> Compacted | None:
-    """The record of it, with what stays as numbers. Refused if it parts a pair; None if it is no smaller."""
+    """The record of it, with what stays as numbers.
+
+    Refused if it parts a pair; None if it is no smaller.
+    """
     start, end = plan.range
     old = window.messages[start:end]
     try:
@@ -190,11 +216,15 @@ def compacted(name: str, plan: Plan, window: Window, given: Sequence[Message]) -
     new: list[Message | int] = [numbers.get(id(message), message) for message in given]
     place = window.place
     if start <= place < end and window.stays(place) and place not in new:
-        later = [at for at, message in enumerate(new) if isinstance(message, int) and message > place]
+        later = [
+            at for at, message in enumerate(new) if isinstance(message, int) and message > place
+        ]
         new.insert(later[0] if later else len(new), place)
     shown = [window.messages[one] if isinstance(one, int) else one for one in new]
     if parted(old, shown):
-        raise CompactionError(f"compactor {name!r} parted a call from its result; nothing was changed")
+        raise CompactionError(
+            f"compactor {name!r} parted a call from its result; nothing was changed"
+        )
     before, after = window.size(old), window.size(shown)
     if after >= before:
         return None

@@ -1,7 +1,8 @@
 """The seven composites' contracts, and the set of them that an agent runs on.
 
-Between composites the state travels as its accumulator: they read what they need of the `Fold` and change it only by
-recording. Its immutable value, `fold.state`, is made for hooks, criteria and phase handlers that ask for it.
+Between composites the state travels as its accumulator: they read what they need of the `Fold` and
+change it only by recording. Its immutable value, `fold.state`, is made for hooks, criteria and
+phase handlers that ask for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Emit: TypeAlias = Callable[[State], Awaitable[None]]
 
 
 class ExecutionLifecycle(Protocol):
-    """Opens and closes a turn; `failed` is the way out of a turn that was cancelled or broke down."""
+    """Opens and closes a turn; `failed` is the way out of a turn that was cancelled or broke
+    down."""
 
     async def start(self, fold: Fold) -> None: ...
     async def finish(self, fold: Fold) -> State: ...
@@ -65,7 +67,8 @@ class ErrorHandler(Protocol):
 
 
 class ToolExecutor(Protocol):
-    """Decides all open calls of the step, then runs the allowed ones; their results become records."""
+    """Decides all open calls of the step, then runs the allowed ones; their results become
+    records."""
 
     async def execute(self, fold: Fold) -> None: ...
 

@@ -1,4 +1,5 @@
-"""Delegation: a tool that hands its task to another agent, and the way of such a call through its hooks."""
+"""Delegation: a tool that hands its task to another agent, and the way of such a call through its
+hooks."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ Compiles: TypeAlias = "Callable[[Program, tuple[str, ...] | None], Program]"
 
 
 class Delegate(Tool[..., Any]):
-    """An agent as a tool. It is `resumable`: what its session holds is not done again, so it is never in doubt."""
+    """An agent as a tool.
+
+    It is `resumable`: what its session holds is not done again, so it is never in doubt.
+    """
 
     __slots__ = ("agent", "compiled", "only", "share")
 
@@ -46,12 +50,19 @@ class Delegate(Tool[..., Any]):
             Args:
                 task: What to do, with all that has to be known for it.
             """
-            raise ToolError(f"tool {self.name!r} hands its task to an agent; it works only where a turn calls it")
+            raise ToolError(
+                f"tool {self.name!r} hands its task to an agent; it works only where a turn calls it"
+            )
 
-        text = description or f"Hand a task to the agent {agent!r}, which works on it alone and says what it found."
+        text = (
+            description
+            or f"Hand a task to the agent {agent!r}, which works on it alone and says what it found."
+        )
         super().__init__(delegate, {"name": name or agent, "description": text}, {})
         if share is not None and not 0 < share <= 1:
-            raise ConfigError(f"as_tool(share={share!r}) of agent {agent!r}: it must be above 0 and at most 1")
+            raise ConfigError(
+                f"as_tool(share={share!r}) of agent {agent!r}: it must be above 0 and at most 1"
+            )
         given: object = tools
         if isinstance(given, str):
             raise ConfigError(f"as_tool(tools={tools!r}) of agent {agent!r}: give a list of names")
@@ -69,8 +80,9 @@ class Delegate(Tool[..., Any]):
 class Handing(Passage, kw_only=True):
     """A call that hands over a task, on its way through `ToolCalling` and then `Delegating`.
 
-    Both may rewrite before either judges, so that all gates see the final task. `default` is what holds if no gate on
-    `ToolCalling` answers; `delegation` is what is handed over, `offered` what it is if nobody changes it.
+    Both may rewrite before either judges, so that all gates see the final task. `default` is what
+    holds if no gate on `ToolCalling` answers; `delegation` is what is handed over, `offered` what
+    it is if nobody changes it.
     """
 
     offered: Callable[[str], Delegation]
@@ -81,7 +93,9 @@ class Handing(Passage, kw_only=True):
 
     def names(self) -> tuple[str, ...]:
         """Who has answered at `Delegating`."""
-        return () if self.delegating is None else tuple([name for name, _ in self.delegating.answers])
+        return (
+            () if self.delegating is None else tuple([name for name, _ in self.delegating.answers])
+        )
 
     def _prepare(self) -> Passage | None:
         """The second half of the way, if there is a task and somebody looks at it."""
@@ -92,7 +106,9 @@ class Handing(Passage, kw_only=True):
             self.delegation = given if given.task == task else given.replace(task=task)
             if self.second is not None:
                 event = Delegating(self.delegation, self.event.turn)
-                self.delegating = Passage(self.second, event, self.site, self.about, heard=self.heard)
+                self.delegating = Passage(
+                    self.second, event, self.site, self.about, heard=self.heard
+                )
         return self.delegating
 
     async def rewrite(self) -> Any:
@@ -101,7 +117,9 @@ class Handing(Passage, kw_only=True):
             self.delegation = given = (await delegating.rewrite()).task
             call: ToolCall = self.event.call
             if call.arguments.get("task") != given.task:
-                self.event = replace(self.event, call=call.replace(arguments={**call.arguments, "task": given.task}))
+                self.event = replace(
+                    self.event, call=call.replace(arguments={**call.arguments, "task": given.task})
+                )
         return self.event
 
     async def judge(self, only: Callable[[Hook], bool] | None = None) -> Any:
@@ -120,7 +138,9 @@ class Handing(Passage, kw_only=True):
     def injects(self) -> bool:
         return True
 
-    async def inject(self, about: str | None = None, only: Callable[[Hook], bool] | None = None) -> list[Injected]:
+    async def inject(
+        self, about: str | None = None, only: Callable[[Hook], bool] | None = None
+    ) -> list[Injected]:
         items = await Passage.inject(self, about, only)
         if (delegating := self._prepare()) is not None:
             items += await delegating.inject(f"{self.event.call.id}/t1", only)

@@ -14,10 +14,12 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Entry(Struct, frozen=True):
-    """A message that opens a turn, or the answers with which one is resumed, and the caller's scope and slots.
+    """A message that opens a turn, or the answers with which one is resumed, and the caller's scope
+    and slots.
 
-    An `ephemeral` session has no name of its own and ends with the turn. `steering` is the inbox key of a message that
-    no turn has taken. `resumed` says that the log may hold what this pass would do otherwise.
+    An `ephemeral` session has no name of its own and ends with the turn. `steering` is the inbox
+    key of a message that no turn has taken. `resumed` says that the log may hold what this pass
+    would do otherwise.
     """
 
     message: Message | None = None

@@ -34,7 +34,8 @@ class Handling(Struct, frozen=True):
 
 
 class FailedCall(Struct, frozen=True):
-    """A model call of the turn that failed: the request as it was judged, and the number of the latest attempt."""
+    """A model call of the turn that failed: the request as it was judged, and the number of the
+    latest attempt."""
 
     error: Exception
     request: ModelRequest
@@ -46,8 +47,8 @@ class FailedCall(Struct, frozen=True):
 class Failures(Struct, eq=False):
     """What failed in one pass and how that is handled.
 
-    `latest` is the error that the turn ends with, if it does. Errors of tools are handled where they happen; what was
-    decided there is kept until the error reaches the loop.
+    `latest` is the error that the turn ends with, if it does. Errors of tools are handled where
+    they happen; what was decided there is kept until the error reaches the loop.
     """
 
     _journal: Journal
@@ -69,7 +70,8 @@ class Failures(Struct, eq=False):
         self._failed_call = failed
 
     def take_failed_request(self, step: int, round_: int) -> ModelRequest | None:
-        """The request of a model call that failed in this process and is made again: it was judged."""
+        """The request of a model call that failed in this process and is made again: it was
+        judged."""
         failed, self._failed_call = self._failed_call, None
         same = failed is not None and (failed.step, failed.round) == (step, round_)
         return failed.request if failed is not None and same else None
@@ -80,7 +82,9 @@ class Failures(Struct, eq=False):
 
     def take_handling(self, error: Exception) -> tuple[Handling, ErrorValue] | None:
         """What was decided about an error where it happened."""
-        found = next(((handling, details) for one, handling, details in self._handled if one is error), None)
+        found = next(
+            ((handling, details) for one, handling, details in self._handled if one is error), None
+        )
         self._handled = ()
         return found
 
@@ -90,9 +94,14 @@ class Failures(Struct, eq=False):
         return self._point is not None
 
     async def handling_of(
-        self, error: Exception, category: Category, retryable: bool = True, details: ErrorValue | None = None
+        self,
+        error: Exception,
+        category: Category,
+        retryable: bool = True,
+        details: ErrorValue | None = None,
     ) -> Handling:
-        """Hooks are asked, then the policy; its bounds hold whatever they say. The answer is recorded.
+        """Hooks are asked, then the policy; its bounds hold whatever they say. The answer is
+        recorded.
 
         `details` is what the log may have of the error.
         """
@@ -112,12 +121,20 @@ class Failures(Struct, eq=False):
         if answer.action == "retry":
             answer = self._bounded(answer, error, category, made, retryable)
         if category != "tool" or answer.by != "policy" or answer.action != "ignore":
-            attempt = failed.attempt if failed is not None and of_model and answer.action == "retry" else 0
+            attempt = (
+                failed.attempt
+                if failed is not None and of_model and answer.action == "retry"
+                else 0
+            )
             value = details or error_value(error)
-            journal.record(ErrorHandled(value, category, answer.action, answer.by, fold.steps + 1, attempt))
+            journal.record(
+                ErrorHandled(value, category, answer.action, answer.by, fold.steps + 1, attempt)
+            )
         return answer
 
-    def _bounded(self, answer: Handling, error: Exception, category: Category, made: int, retryable: bool) -> Handling:
+    def _bounded(
+        self, answer: Handling, error: Exception, category: Category, made: int, retryable: bool
+    ) -> Handling:
         """A retry after its wait, unless a bound stands against it."""
         policy = self._journal.program.policy
         wait = policy.backoff(error, made) if answer.delay is None else answer.delay
@@ -137,7 +154,9 @@ class Failures(Struct, eq=False):
         limits = [limit for limit in program.limits if isinstance(limit, RetryLimit)]
         return _RETRY_LIMIT if any(turn.retries >= limit.retries for limit in limits) else None
 
-    async def _ask(self, error: Exception, category: Category, made: int, otherwise: Handling) -> Handling:
+    async def _ask(
+        self, error: Exception, category: Category, made: int, otherwise: Handling
+    ) -> Handling:
         fold, site = self._journal.fold, self._site
         assert self._point is not None
         about = step_id(fold.session, fold.steps + 1) + "/error"
@@ -197,5 +216,8 @@ class DefaultErrorHandler(Struct, eq=False):
 
 
 def _elsewhere(policy: ErrorPolicy, category: Category) -> Action:
-    """What holds for an error outside model and tool calls: it is only retried if the policy says so explicitly."""
-    return "halt" if category in ("hook", "store") else policy.actions.get(category, policy.otherwise)
+    """What holds for an error outside model and tool calls: it is only retried if the policy says
+    so explicitly."""
+    return (
+        "halt" if category in ("hook", "store") else policy.actions.get(category, policy.otherwise)
+    )

@@ -1,4 +1,7 @@
-"""Calls in doubt: a process started them and died before it could say what came of it. The tool's rule decides."""
+"""Calls in doubt: a process started them and died before it could say what came of it.
+
+The tool's rule decides.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +27,37 @@ _ANSWERS = ("approve", "reject", "respond")
 
 
 class CallsInDoubt(Struct, eq=False):
-    """Decides what becomes of calls in doubt: run again, told to the model, asked of a person, or undone."""
+    """Decides what becomes of calls in doubt: run again, told to the model, asked of a person, or
+    undone."""
 
     _journal: Journal
     _questions: Questions
     _results: ToolResults
 
     def _rule(self, state: CallFold) -> DoubtRule | None:
-        """The rule for a call in doubt; None if it is not in doubt. A call whose tool is gone can only be told of."""
+        """The rule for a call in doubt; None if it is not in doubt.
+
+        A call whose tool is gone can only be told of.
+        """
         if not state.in_doubt:
             return None
         tool = self._journal.program.tools.get(state.call.name)
         return "tell" if tool is None else tool.in_doubt
 
     def needs_person(self, state: CallFold, call: ToolCall) -> bool:
-        """Whether a person has to say what becomes of the call; the question is put once per start of the call."""
+        """Whether a person has to say what becomes of the call; the question is put once per start
+        of the call."""
         if self._rule(state) != "ask" or self._questions.answer_to(_about(state)) is not None:
             return False
         text = f"{call.name} was started and may or may not have happened: run it again?"
-        self._questions.put(Asked(_about(state), "ToolCalled", text, _ANSWERS, call.digest, (call.name,), call))
+        self._questions.put(
+            Asked(_about(state), "ToolCalled", text, _ANSWERS, call.digest, (call.name,), call)
+        )
         return True
 
     async def result_of(self, state: CallFold) -> ToolResult | None:
-        """The result of a call in doubt; None if the call is to be made, for the first time or again."""
+        """The result of a call in doubt; None if the call is to be made, for the first time or
+        again."""
         match self._rule(state):
             case None | "rerun":
                 return None
@@ -69,7 +80,10 @@ class CallsInDoubt(Struct, eq=False):
                 return text_result(f"{UNKNOWN} {message}".rstrip(), "interrupted")
 
     async def _undo(self, state: CallFold) -> ToolResult:
-        """Undo what may have happened. The start of that is in the log before it begins, its outcome right after."""
+        """Undo what may have happened.
+
+        The start of that is in the log before it begins, its outcome right after.
+        """
         call, journal = state.call, self._journal
         tool = journal.program.tools[call.name]
         if state.undoing:
@@ -88,7 +102,9 @@ class CallsInDoubt(Struct, eq=False):
             details = self._results.details_of(call, error)
             journal.record(HookFailed(call.name, "UndoCalled", details, effect="not undone"))
             return text_result(f"{UNKNOWN} Undoing it failed.", "interrupted")
-        return text_result("Interrupted: it was started, and whatever it did has been undone.", "interrupted")
+        return text_result(
+            "Interrupted: it was started, and whatever it did has been undone.", "interrupted"
+        )
 
     async def _call(self, tool: Tool[..., Any], values: tuple[Any, ...], key: str) -> None:
         if inspect.iscoroutinefunction(tool.compensate):
@@ -100,5 +116,6 @@ class CallsInDoubt(Struct, eq=False):
 
 
 def _about(state: CallFold) -> str:
-    """The id of the question: a call that is started again and is in doubt again is asked about again."""
+    """The id of the question: a call that is started again and is in doubt again is asked about
+    again."""
     return f"{state.call.id}/doubt.{state.starts}"

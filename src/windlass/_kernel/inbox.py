@@ -1,4 +1,7 @@
-"""What comes from outside: steering, answers, cancels. Only the owner of the session moves it into the log."""
+"""What comes from outside: steering, answers, cancels.
+
+Only the owner of the session moves it into the log.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,18 @@ class Inbox(Struct, eq=False):
     _transcript: Transcript
 
     async def take(self) -> bool:
-        """Move entries into the log: steering becomes a message, a cancel ends the turn that it was meant for.
+        """Move entries into the log: steering becomes a message, a cancel ends the turn that it was
+        meant for.
 
-        Whether a message was added. Entries that come after this are announced by the next commit. An entry of another
-        kind is taken and has no effect: otherwise it would end every turn from here on.
+        Whether a message was added. Entries that come after this are announced by the next commit.
+        An entry of another kind is taken and has no effect: otherwise it would end every turn from
+        here on.
         """
         journal, added = self._journal, False
         journal.take_mail()
-        for key, kind, data in await journal.program.store.take(journal.fold.session, journal.fold.inbox):
+        for key, kind, data in await journal.program.store.take(
+            journal.fold.session, journal.fold.inbox
+        ):
             taken = InboxTaken(key, kind)
             if kind == "steer" and (message := _steering(data)) is not None:
                 added = await self._add(taken, message) or added
@@ -50,13 +57,16 @@ class Inbox(Struct, eq=False):
         return added
 
     async def was_steered(self) -> bool:
-        """Take the inbox if there is something in it: whether the turn got a message and should go on."""
+        """Take the inbox if there is something in it: whether the turn got a message and should go
+        on."""
         return self._journal.has_mail and await self.take()
 
     async def _add(self, taken: InboxTaken, message: Message) -> bool:
-        """Steering enters at once, or after the step that is open: a call and its result must stay together.
+        """Steering enters at once, or after the step that is open: a call and its result must stay
+        together.
 
-        That it was taken is recorded together with the message, so that no crash comes between them.
+        That it was taken is recorded together with the message, so that no crash comes between
+        them.
         """
         if self._journal.fold.open is None:
             return await self._transcript.add(message, "steering", taken)
@@ -71,9 +81,13 @@ class Inbox(Struct, eq=False):
         """
         journal, store = self._journal, self._journal.program.store
         entries = [
-            entry for entry in await store.take(journal.fold.session, journal.fold.inbox) if entry[1] == "answer"
+            entry
+            for entry in await store.take(journal.fold.session, journal.fold.inbox)
+            if entry[1] == "answer"
         ]
-        given = [data for kind, data in await entries_below(store, journal.fold) if kind == "answer"]
+        given = [
+            data for kind, data in await entries_below(store, journal.fold) if kind == "answer"
+        ]
         matching: dict[str, Answered] = {}
         for data in (*given, *[data for _, _, data in entries]):
             if (answered := matching_answer(journal, data)) is not None:
@@ -82,7 +96,8 @@ class Inbox(Struct, eq=False):
 
 
 async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
-    """The answers and cancels in the inboxes of agents below that wait for a person: their kinds and contents.
+    """The answers and cancels in the inboxes of agents below that wait for a person: their kinds
+    and contents.
 
     Those of the lowest agent come first: the agent that asks a question is answered first.
     """
@@ -101,16 +116,23 @@ async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
 def matching_answer(journal: Journal, data: Any) -> Answered | None:
     """An answer from outside as a record, if it matches an open question.
 
-    It counts if it was given before its question expired, by the giver's clock, or is read before that, by ours; in
-    either case until the question's default is recorded.
+    It counts if it was given before its question expired, by the giver's clock, or is read before
+    that, by ours; in either case until the question's default is recorded.
     """
     try:
         ask_id, digest, answer, at = answer_of(data)
-    except (AttributeError, KeyError, TypeError, msgspec.ValidationError):  # the entry is not an answer
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        msgspec.ValidationError,
+    ):  # the entry is not an answer
         return None
     turn = journal.fold.turn
     waiting = turn.waiting if turn is not None else ()
-    asked = next((asked for asked in waiting if asked.id == ask_id and asked.digest == digest), None)
+    asked = next(
+        (asked for asked in waiting if asked.id == ask_id and asked.digest == digest), None
+    )
     if asked is None:
         return None
     given = min(at, journal.now())
@@ -122,7 +144,10 @@ def matching_answer(journal: Journal, data: Any) -> Answered | None:
 
 
 def _cancel_reason(fold: Fold, data: Any) -> str | None:
-    """Why the turn is cancelled; None if the cancel is for another turn, which is over. A text is for any turn."""
+    """Why the turn is cancelled; None if the cancel is for another turn, which is over.
+
+    A text is for any turn.
+    """
     if not isinstance(data, dict):
         return str(data)
     return str(data.get("reason", "")) if data.get("turn") == fold.turns else None

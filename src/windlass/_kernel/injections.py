@@ -1,4 +1,5 @@
-"""What hooks inject: kept for its turn or step, counted, and asked for again on resume if it is not in the log."""
+"""What hooks inject: kept for its turn or step, counted, and asked for again on resume if it is not
+in the log."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 
 
 class InjectionLedger:
-    """The injections that the requests of a session carry, of the turn and of each step, added up as they come.
+    """The injections that the requests of a session carry, of the turn and of each step, added up
+    as they come.
 
     `unlogged` are parts that hooks keep out of the log.
     """
@@ -54,7 +56,10 @@ class InjectionLedger:
         return self._size + sum([self._tokens(item.parts) for item in of_step])
 
     def contains(self, item: Injected, beside: Sequence[Injected]) -> bool:
-        """Whether models are shown the same already, for as long as this would be. A child sees only its own."""
+        """Whether models are shown the same already, for as long as this would be.
+
+        A child sees only its own.
+        """
         if is_for_child(item, self._fold.session) or item.event == "SessionStarting":
             return False
         self._update()
@@ -65,7 +70,9 @@ class InjectionLedger:
         if item.durable:
             return False
         of_step = self._of_steps.get(self._step(), ())
-        return text in self._texts or any(_text_of(other) == text for other in of_step if not other.durable)
+        return text in self._texts or any(
+            _text_of(other) == text for other in of_step if not other.durable
+        )
 
     def _step(self) -> str:
         return step_id(self._fold.session, self._fold.steps + 1)
@@ -129,7 +136,8 @@ class Injections(Struct, eq=False):
     transcript: Transcript
 
     async def inject(self, passage: Passage, about: str) -> None:
-        """What hooks inject here: transient parts are recorded for their turn or step, durable ones become messages."""
+        """What hooks inject here: transient parts are recorded for their turn or step, durable ones
+        become messages."""
         if passage.injects:
             for item in await passage.inject(about):
                 await self.take_in(item)
@@ -143,13 +151,15 @@ class Injections(Struct, eq=False):
             self.put(item)
 
     async def inject_beside(self, passage: Passage, call: str) -> None:
-        """What hooks inject beside the result of a call; durable parts join the result when it comes."""
+        """What hooks inject beside the result of a call; durable parts join the result when it
+        comes."""
         if passage.injects:
             for item in await passage.inject(call):
                 self.put(item)
 
     def put(self, item: Injected) -> None:
-        """Record parts, or only that the hook is asked again on resume, if they stay out of the log."""
+        """Record parts, or only that the hook is asked again on resume, if they stay out of the
+        log."""
         if item.record or item.durable:
             self._journal.record(item)
         else:
@@ -180,24 +190,32 @@ class Injections(Struct, eq=False):
             await self.inject_again(passage, about)
 
     async def inject_unlogged(self) -> None:
-        """Ask the hooks of this turn whose parts are not in the log, once for each place that still counts."""
+        """Ask the hooks of this turn whose parts are not in the log, once for each place that still
+        counts."""
         turn = self._journal.fold.turn
         assert turn is not None
-        places = dict.fromkeys([(item.event, item.about) for item in turn.injected if not item.record])
+        places = dict.fromkeys(
+            [(item.event, item.about) for item in turn.injected if not item.record]
+        )
         returned = dict(_returned(self._journal.fold)) if places else {}
         for event, about in places:
             if (passage := self._passage(event, about, returned)) is not None:
                 await self.inject_again(passage, about)
 
-    def _passage(self, event: str, about: str, returned: dict[str, tuple[ToolCall, ToolResult]]) -> Passage | None:
-        """An event of the turn, as its hooks saw it; None if what they would inject there is not shown any more."""
+    def _passage(
+        self, event: str, about: str, returned: dict[str, tuple[ToolCall, ToolResult]]
+    ) -> Passage | None:
+        """An event of the turn, as its hooks saw it; None if what they would inject there is not
+        shown any more."""
         point = self._site.hooks.named(event)
         if point is None:
             return None
         fold, turn = self._journal.fold, self._site.turn
         assert fold.turn is not None
         number = fold.steps + 1
-        is_next = about == step_id(fold.session, number) and (fold.open is None or fold.open.reply is None)
+        is_next = about == step_id(fold.session, number) and (
+            fold.open is None or fold.open.reply is None
+        )
         last = fold.state.turn.last if fold.state.turn is not None else None
         match event:
             case "TurnStarting":

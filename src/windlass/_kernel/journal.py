@@ -1,4 +1,5 @@
-"""The log of one pass over a turn: records are masked, stamped, folded, told and handed to the store."""
+"""The log of one pass over a turn: records are masked, stamped, folded, told and handed to the
+store."""
 
 from __future__ import annotations
 
@@ -46,10 +47,11 @@ _OF_HANDLERS = (MessageAdded, MessageHeld, Injected, SlotSet, HookFailed, Evalua
 class Journal:
     """Writes one session's log during one pass.
 
-    `fold` is the log so far. `add` is `record` for a record of the turn under way that has its time: that of `tick`, or
-    of the record before it. `has_mail` says that the session's inbox may hold entries that nobody has read. `mask`
-    takes secrets out of records. `opening` holds what hooks write before the turn's first record may be stored. `time`
-    counts how long the turn has worked.
+    `fold` is the log so far. `add` is `record` for a record of the turn under way that has its
+    time: that of `tick`, or of the record before it. `has_mail` says that the session's inbox may
+    hold entries that nobody has read. `mask` takes secrets out of records. `opening` holds what
+    hooks write before the turn's first record may be stored. `time` counts how long the turn has
+    worked.
     """
 
     __slots__ = (
@@ -92,7 +94,9 @@ class Journal:
         self._unwritable: StoreError | None = None
         self._kinds = audience.kinds if audience.listens else None
         plain = self.mask is None and self._kinds is None
-        self.add: Callable[[Record], None] = fold.add if plain else _adder(fold, audience, self.mask)
+        self.add: Callable[[Record], None] = (
+            fold.add if plain else _adder(fold, audience, self.mask)
+        )
 
     @property
     def state(self) -> State:
@@ -122,12 +126,21 @@ class Journal:
             self._stamp(record)
         self.fold.add(record)
         if self._kinds is not None and type(record) in self._kinds:
-            if type(record) is ToolAttempted and record.result is not None and self.audience.hides_attempts:
-                record = record.replace(result=None)  # no hook has cleaned it; the log has it, for a resume
+            if (
+                type(record) is ToolAttempted
+                and record.result is not None
+                and self.audience.hides_attempts
+            ):
+                record = record.replace(
+                    result=None
+                )  # no hook has cleaned it; the log has it, for a resume
             self.audience.tell(record)
 
     def _stamp(self, record: Record) -> None:
-        """Give a record its time: now, or the one that it came with. Time never goes back in a log."""
+        """Give a record its time: now, or the one that it came with.
+
+        Time never goes back in a log.
+        """
         fold = self.fold
         if not record.at:
             force_setattr(record, "at", fold.tick(self.now))
@@ -137,20 +150,31 @@ class Journal:
                 force_setattr(record, "at", at)
 
     def record_answer(self, answered: Answered) -> None:
-        """Record an answer. If the log went on since the answer was given, the record says when that was."""
+        """Record an answer.
+
+        If the log went on since the answer was given, the record says when that was.
+        """
         if answered.at < self.fold.at:
-            force_setattr(answered, "answered_at", answered.answered_at or microseconds(answered.at))
+            force_setattr(
+                answered, "answered_at", answered.answered_at or microseconds(answered.at)
+            )
             force_setattr(answered, "at", 0.0)
         self.record(answered)
 
     def adopt(self, record: Record) -> None:
-        """Add a record of a child's log to this one. The audience has heard of it from the child."""
+        """Add a record of a child's log to this one.
+
+        The audience has heard of it from the child.
+        """
         fold = self.fold
         fold.at = at = max(fold.at, record.at)
         fold.add(record.replace(at=at))
 
     def record_side(self, record: Record) -> None:
-        """Record a side call. If a wrap of the turn makes it before the turn's first record, it comes after that."""
+        """Record a side call.
+
+        If a wrap of the turn makes it before the turn's first record, it comes after that.
+        """
         if self._awaits_turn and self.opening is None:
             self._early.append(record)
         else:
@@ -166,7 +190,9 @@ class Journal:
         """From here on nothing is recorded, whatever still works for this turn."""
         self._sealed = True
 
-    def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
+    def conclude(
+        self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None
+    ) -> None:
         """Decide how the turn will end. The first decision stands."""
         turn = self.fold.turn
         if turn is not None and turn.concluded is None:
@@ -177,11 +203,15 @@ class Journal:
     # ------------------------------------------------------------ the opening of a turn
 
     def open_turn(self, started: TurnStarted) -> None:
-        """From here on hooks see a turn that has begun, and what they write waits for `begin_turn`."""
+        """From here on hooks see a turn that has begun, and what they write waits for
+        `begin_turn`."""
         self.opening = Opening(self.fold, started, self.now)
 
     def begin_turn(self, started: TurnStarted) -> list[Record]:
-        """Record that a turn begins. Returns the records that hooks made before, for the caller to add."""
+        """Record that a turn begins.
+
+        Returns the records that hooks made before, for the caller to add.
+        """
         opening, self.opening = self.opening, None
         early, self._early = self._early, []
         self._awaits_turn = False
@@ -196,7 +226,10 @@ class Journal:
     # ------------------------------------------------------------ the store
 
     def commit_now(self) -> bool:
-        """Hand the pending records to the store if that needs no waiting. Whether nothing is left to do."""
+        """Hand the pending records to the store if that needs no waiting.
+
+        Whether nothing is left to do.
+        """
         if (append := self._append_now) is None:
             return False
         fold = self.fold
@@ -208,7 +241,8 @@ class Journal:
         return not self.audience.listens or not self.audience.has_work
 
     async def commit(self) -> None:
-        """Hand the pending records to the store; observers that must be awaited are awaited here."""
+        """Hand the pending records to the store; observers that must be awaited are awaited
+        here."""
         if self.commit_now():
             return
         if self.fold.pending:
@@ -224,9 +258,11 @@ class Journal:
                 self.record(audience.backlog.failures.popleft())
 
     async def _write(self) -> None:
-        """Write one batch after the other, although calls and shadow gates that run side by side all commit.
+        """Write one batch after the other, although calls and shadow gates that run side by side
+        all commit.
 
-        After an error of the store nothing more is written: the log goes on from what it has, as after a crash.
+        After an error of the store nothing more is written: the log goes on from what it has, as
+        after a crash.
         """
         if self._writer is None:
             self._writer = asyncio.Lock()
@@ -238,7 +274,9 @@ class Journal:
                 await self._find_out()
             if batch := fold.pending[:]:
                 try:
-                    self.has_mail = await self.program.store.append(fold.session, batch, fold.stored)
+                    self.has_mail = await self.program.store.append(
+                        fold.session, batch, fold.stored
+                    )
                 except asyncio.CancelledError:
                     self._in_doubt = True
                     raise
@@ -257,7 +295,9 @@ class Journal:
         """A commit was broken off: ask the store whether it kept the batch."""
         fold = self.fold
         kept = await self.program.store.read(fold.session, fold.stored)
-        if [encode(record) for record in kept] == [encode(record) for record in fold.pending[: len(kept)]]:
+        if [encode(record) for record in kept] == [
+            encode(record) for record in fold.pending[: len(kept)]
+        ]:
             fold.acknowledge(len(kept))
         self._in_doubt = False
 
@@ -281,7 +321,8 @@ class Journal:
     # ------------------------------------------------------------ the end
 
     async def settle(self, tasks: SideTasks | None = None) -> State:
-        """Wait for work beside the turn, write the last records, then wait for observers and record their failures."""
+        """Wait for work beside the turn, write the last records, then wait for observers and record
+        their failures."""
         patience = self.program.observer_patience
         if tasks is not None and tasks.running:
             await tasks.wait(patience)
@@ -293,7 +334,8 @@ class Journal:
         return self.fold.state
 
     async def _drain_observers(self, patience: float) -> None:
-        """Wait for the observers and record their failures, which are facts that other observers may look at."""
+        """Wait for the observers and record their failures, which are facts that other observers
+        may look at."""
         backlog, clock = self.audience.backlog, asyncio.get_running_loop().time
         until = clock() + patience
         drained = True
@@ -301,7 +343,9 @@ class Journal:
             drained = await backlog.drained(max(until - clock(), 0.0))
             await self.commit()
         if not drained:
-            log.warning("observers were still at work when the turn was over; agent.aclose() waits for them")
+            log.warning(
+                "observers were still at work when the turn was over; agent.aclose() waits for them"
+            )
         for failure in backlog.close():
             self.record(failure)
         if self.fold.pending:
@@ -310,7 +354,10 @@ class Journal:
     # ------------------------------------------------------------ phase handlers
 
     def records_of(self, handler: str, state: State) -> tuple[Record, ...]:
-        """What a phase handler recorded to come to a state. It may not come there in any other way."""
+        """What a phase handler recorded to come to a state.
+
+        It may not come there in any other way.
+        """
         pending = tuple(self.fold.pending)
         new = state.pending[len(pending) :]
         if state.pending[: len(pending)] != pending or self.state.record(*new) != state:
@@ -318,9 +365,13 @@ class Journal:
                 f"phase handler {handler!r} returned a state that it did not make by recording: "
                 "use state.record(…), and return what that gives"
             )
-        if wrong := [type(record).__name__ for record in new if not isinstance(record, _OF_HANDLERS)]:
+        if wrong := [
+            type(record).__name__ for record in new if not isinstance(record, _OF_HANDLERS)
+        ]:
             legal = ", ".join(kind.__name__ for kind in _OF_HANDLERS)
-            raise ConfigError(f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}")
+            raise ConfigError(
+                f"phase handler {handler!r} recorded {', '.join(wrong)}; it may record {legal}"
+            )
         return tuple([record.replace(at=0.0) for record in new])
 
 

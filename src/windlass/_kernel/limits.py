@@ -1,4 +1,5 @@
-"""Limits before an effect: those of the agent and of every agent above it, on what all of them have spent."""
+"""Limits before an effect: those of the agent and of every agent above it, on what all of them have
+spent."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _NOTHING = Usage(requests=0)
 class Limits(Struct, eq=False):
     """The limits of one pass. Each knows the pass above it and those at work below it.
 
-    `started` says how a child was started; its share of its parent's budget is a limit of its own. `hit` is the limit
-    that ended the turn before an effect.
+    `started` says how a child was started; its share of its parent's budget is a limit of its own.
+    `hit` is the limit that ended the turn before an effect.
     """
 
     _journal: Journal
@@ -40,7 +41,10 @@ class Limits(Struct, eq=False):
         return self._parent is not None or bool(self._journal.program.limits_before[effect])
 
     def stop_before(self, effect: Effect) -> Stopped | None:
-        """The limit that forbids an effect now, of this agent or of one above it. Then the turn is concluded."""
+        """The limit that forbids an effect now, of this agent or of one above it.
+
+        Then the turn is concluded.
+        """
         stopped = self._exceeded(effect)
         if stopped is not None:
             self.hit = stopped
@@ -59,7 +63,11 @@ class Limits(Struct, eq=False):
             state = level._journal.state if limits else None
             if state is None or state.turn is None or state.over:
                 continue
-            turn = replace(state.turn, usage=level.spent(), active=state.turn.active + level._journal.time.working())
+            turn = replace(
+                state.turn,
+                usage=level.spent(),
+                active=state.turn.active + level._journal.time.working(),
+            )
             for name, limit in limits:
                 if (why := limit.exceeded(state, turn)) is not None:
                     found.append(Stopped(limit.reason, f"{name}: {why}"))
@@ -68,7 +76,11 @@ class Limits(Struct, eq=False):
     def _before(self, effect: Effect, *, below: bool) -> list[tuple[str, Limit]]:
         """The limits of this level that hold before an effect, with their names."""
         of = f" of agent {self._journal.program.name!r}"
-        own = [limit for limit in self._journal.program.limits_before[effect] if limit.holds_below or not below]
+        own = [
+            limit
+            for limit in self._journal.program.limits_before[effect]
+            if limit.holds_below or not below
+        ]
         shares = [limit for limit in self._share if effect in limit.holds_before]
         named = [(name_of(limit) + (of if below else ""), limit) for limit in own]
         return [*named, *[(f"the share{of}", limit) for limit in shares]]
@@ -83,7 +95,8 @@ class Limits(Struct, eq=False):
     # ------------------------------------------------------------ spending
 
     def spent(self) -> Usage:
-        """What the turn has spent, with what is not in its log yet: the latest attempt, and children at work."""
+        """What the turn has spent, with what is not in its log yet: the latest attempt, and
+        children at work."""
         opening = self._journal.opening
         turn = (self._journal.fold if opening is None else opening.fold).turn
         total = _NOTHING if turn is None else turn.usage
@@ -110,7 +123,8 @@ class Limits(Struct, eq=False):
         self._below = tuple([other for other in self._below if other is not child])
 
     def portion(self, share: float | None) -> tuple[int | None, float | None]:
-        """A share of the tokens and of the money that are left, here and above; None means no limit."""
+        """A share of the tokens and of the money that are left, here and above; None means no
+        limit."""
         if share is None:
             return None, None
         tokens: list[int] = []

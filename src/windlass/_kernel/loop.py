@@ -1,4 +1,7 @@
-"""The loop. There is no other: run, iterate, stream, resume and sub-agents all come through here."""
+"""The loop.
+
+There is no other: run, iterate, stream, resume and sub-agents all come through here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 
 async def drive(segment: Segment, emit: Emit | None = None) -> State:
-    """Take a turn to its end, or to where it has to wait. The fold is the log so far; its state is made on demand."""
+    """Take a turn to its end, or to where it has to wait.
+
+    The fold is the log so far; its state is made on demand.
+    """
     fold, phases = segment.fold, segment.phases
     lifecycle, errors = phases.lifecycle, phases.errors
     try:
@@ -52,7 +58,8 @@ def drive_wrapped(segment: Segment, emit: Emit | None = None) -> Awaitable[State
 
 
 async def _drive_in_wraps(segment: Segment, emit: Emit | None) -> State:
-    """A wrap that fails before the turn has begun fails the turn; what it does after the turn changes no outcome."""
+    """A wrap that fails before the turn has begun fails the turn; what it does after the turn
+    changes no outcome."""
     entered = False
     ended: State | None = None
 
@@ -69,7 +76,9 @@ async def _drive_in_wraps(segment: Segment, emit: Emit | None) -> State:
             return await segment.phases.lifecycle.failed(segment.fold, error)
         if ended is None or not isinstance(error, Exception):
             raise
-        failed = HookFailed(raiser_of(error), "Turn", error_value(error), effect="the turn had ended")
+        failed = HookFailed(
+            raiser_of(error), "Turn", error_value(error), effect="the turn had ended"
+        )
         segment.journal.record(failed)
         return await segment.journal.settle(segment.site.tasks)
     assert ended is not None

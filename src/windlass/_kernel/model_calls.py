@@ -1,4 +1,5 @@
-"""Asking the model: the attempts inside the wraps, what is served from the log, and the gates for changed requests."""
+"""Asking the model: the attempts inside the wraps, what is served from the log, and the gates for
+changed requests."""
 
 from __future__ import annotations
 
@@ -33,14 +34,17 @@ _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checke
 
 
 class RequestRefused(ModelError):
-    """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with this."""
+    """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with
+    this."""
 
 
 class ModelCalls:
-    """Makes the model calls of a pass, one at a time, each with its attempts. Every request leaves through `attempt`.
+    """Makes the model calls of a pass, one at a time, each with its attempts. Every request leaves
+    through `attempt`.
 
-    Where there are wraps, `ask` goes through them and keeps account of the attempts: only a wrap makes a second one or
-    changes the request. `number` is that of the latest attempt; `paid` says whether it gave the reply.
+    Where there are wraps, `ask` goes through them and keeps account of the attempts: only a wrap
+    makes a second one or changes the request. `number` is that of the latest attempt; `paid` says
+    whether it gave the reply.
     """
 
     __slots__ = (
@@ -80,7 +84,9 @@ class ModelCalls:
             self.reply: ModelReply | None = None
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
-            self._onion = site.wrapped(site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place)
+            self._onion = site.wrapped(
+                site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place
+            )
 
     async def attempt(self, request: ModelRequest) -> ModelReply:
         """One request to one model: what it replies, as the transformers leave it."""
@@ -92,7 +98,8 @@ class ModelCalls:
         return reply if is_reply(reply) else reply_of(model.name, reply)
 
     async def _observed(self, model: Model, request: ModelRequest) -> ModelReply:
-        """The same where tokens are counted, observers look on, a stream is read or transformers work."""
+        """The same where tokens are counted, observers look on, a stream is read or transformers
+        work."""
         meter = self.meter
         ours = 0 if meter is None else meter.check(request)
         if self._told:
@@ -100,21 +107,30 @@ class ModelCalls:
         if self.voice is not None:
             reply = await self._streamed(self.voice, model, request)
         else:
-            reply = transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
+            reply = transform_reply(
+                self.transforms, reply_of(model.name, await model.reply(request))
+            )
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
 
     async def _streamed(self, voice: Voice, model: Model, request: ModelRequest) -> ModelReply:
-        """The same for the consumer of a stream. Of attempts that run side by side the first is streamed."""
+        """The same for the consumer of a stream.
+
+        Of attempts that run side by side the first is streamed.
+        """
         if voice.in_attempt:
-            return transform_reply(self.transforms, reply_of(model.name, await model.reply(request)))
+            return transform_reply(
+                self.transforms, reply_of(model.name, await model.reply(request))
+            )
         voice.begin_attempt(self.step, self.round, self.number)
         try:
             stream = getattr(model, "stream", None)
             if stream is None:
                 return voice.complete_attempt(reply_of(model.name, await model.reply(request)))
-            return voice.complete_attempt(await self._read_stream(voice, model.name, stream(request)))
+            return voice.complete_attempt(
+                await self._read_stream(voice, model.name, stream(request))
+            )
         except Exception:
             voice.discard_attempt()
             raise
@@ -124,7 +140,9 @@ class ModelCalls:
     async def _read_stream(self, voice: Voice, model: str, pieces: object) -> ModelReply:
         """Read the pieces of a reply as they come; the last one is the whole reply."""
         if not isinstance(pieces, AsyncIterable):
-            raise BadReply(f"the stream of model {model!r} is a {type(pieces).__name__}, not an async generator")
+            raise BadReply(
+                f"the stream of model {model!r} is a {type(pieces).__name__}, not an async generator"
+            )
         channel = voice.channel
         reply: ModelReply | None = None
         try:
@@ -135,7 +153,9 @@ class ModelCalls:
                 elif kind is TextDelta or kind is ThinkingDelta or kind is ArgumentsDelta:
                     if type(piece.text) is not str or type(piece.part) is not int:
                         raise BadReply(f"model {model!r} streamed an invalid piece: {piece!r:.200}")
-                    voice.feed(kind, piece.text, piece.part, piece.name if kind is ArgumentsDelta else "")
+                    voice.feed(
+                        kind, piece.text, piece.part, piece.name if kind is ArgumentsDelta else ""
+                    )
                 else:
                     reply = reply_of(model, piece)
                 if channel.full:
@@ -144,18 +164,25 @@ class ModelCalls:
             if (close := getattr(pieces, "aclose", None)) is not None:
                 await close()
         if reply is None:
-            raise BadReply(f"the stream of model {model!r} ended without the whole reply", retryable=True)
+            raise BadReply(
+                f"the stream of model {model!r} ended without the whole reply", retryable=True
+            )
         return reply
 
     # ------------------------------------------------------------ inside wraps
 
-    def ask(self, request: ModelRequest, step: int, round_: int, tried: int = 0) -> Awaitable[ModelReply | None]:
-        """The reply to a request that its gates let pass. None if a limit or a gate ended the turn instead.
+    def ask(
+        self, request: ModelRequest, step: int, round_: int, tried: int = 0
+    ) -> Awaitable[ModelReply | None]:
+        """The reply to a request that its gates let pass. None if a limit or a gate ended the turn
+        instead.
 
         `tried` is the number of the latest attempt, if the call failed before and is made again.
         """
         cancellation = self._cancellation
-        if cancellation.task is not None and cancellation.task.cancelling():  # a tool or model may have swallowed it
+        if (
+            cancellation.task is not None and cancellation.task.cancelling()
+        ):  # a tool or model may have swallowed it
             cancellation.check()
         self.step, self.round, self.number = step, round_, tried
         if self.wrapped:
@@ -164,12 +191,16 @@ class ModelCalls:
         return self._attempt_limited(request) if self.limited else self.attempt(request)
 
     async def _attempt_limited(self, request: ModelRequest) -> ModelReply | None:
-        return None if self._limits.stop_before("model") is not None else await self.attempt(request)
+        return (
+            None if self._limits.stop_before("model") is not None else await self.attempt(request)
+        )
 
     async def _ask_in_wraps(self, request: ModelRequest) -> ModelReply | None:
-        """The reply that leaves the outermost wrap; `paid` says whether it is that of the last attempt.
+        """The reply that leaves the outermost wrap; `paid` says whether it is that of the last
+        attempt.
 
-        None if the gates halted the turn over a request that a wrap had changed, whatever the wrap made of that.
+        None if the gates halted the turn over a request that a wrap had changed, whatever the wrap
+        made of that.
         """
         self.judged, self._attempted = request, self.number
         self.reply = self.error = None
@@ -208,9 +239,11 @@ class ModelCalls:
         return f"{self.step}" if self.round == 1 else f"{self.step}.{self.round}", ()
 
     def _annotated(self, given: ModelReply) -> bool:
-        """Whether a wrap changed only what is said about the reply of the last attempt, such as its cost.
+        """Whether a wrap changed only what is said about the reply of the last attempt, such as its
+        cost.
 
-        It may also change the message of a reply that has an id; then the attempt is charged as the wrap says.
+        It may also change the message of a reply that has an id; then the attempt is charged as the
+        wrap says.
         """
         reply = self.reply
         if reply is not None and given.message is not reply.message and given.response_id:
@@ -273,7 +306,9 @@ class ModelCalls:
     async def _before(self, request: ModelRequest) -> ModelReply | None:
         """What the log has is served; what the gates have not judged goes to them first."""
         if self.judged is None:
-            raise HookError("call_next was kept and called when the call was over", hook="", event="ModelCall")
+            raise HookError(
+                "call_next was kept and called when the call was over", hook="", event="ModelCall"
+            )
         if self.number > 1:
             self._write_attempt()
         changed = request is not self.judged
@@ -289,28 +324,36 @@ class ModelCalls:
         if self.reply is not None or self.error is not None:
             error = None if self.error is None else error_value(self.error)
             number = self._attempted = self._attempted + 1
-            attempted = ModelAttempted(self.step, self.round, number, self.fingerprint, self.reply, error)
+            attempted = ModelAttempted(
+                self.step, self.round, number, self.fingerprint, self.reply, error
+            )
             self._journal.record(attempted)
             self.reply = self.error = None
             self._limits.note_standing(None)
 
     def _write_reply(self) -> None:
-        """A wrap raised although the last attempt gave a reply: that is recorded, as it is paid for."""
+        """A wrap raised although the last attempt gave a reply: that is recorded, as it is paid
+        for."""
         if self.reply is not None:
             self._write_attempt()
 
     async def _judge(self, point: Point, request: ModelRequest) -> ModelReply | None:
-        """A request that is not the one the gates judged: they judge again; there an `Ask` is a refusal."""
+        """A request that is not the one the gates judged: they judge again; there an `Ask` is a
+        refusal."""
         journal, site = self._journal, self._site
         about = f"{step_id(journal.fold.session, self.step)}/attempt.{self.number}"
         passage = site.passage(point, ModelCalling(request, site.turn), about)
         verdict = await passage.judge()
         if passage.answers:
-            journal.record(HookDecided("ModelCalling", about, verdict, passage.answers, took=passage.took))
+            journal.record(
+                HookDecided("ModelCalling", about, verdict, passage.answers, took=passage.took)
+            )
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Ask):
-            verdict = Halt(f"nobody can be asked about a request that a wrap changed: {verdict.question}")
+            verdict = Halt(
+                f"nobody can be asked about a request that a wrap changed: {verdict.question}"
+            )
         if isinstance(verdict, Halt):
             self.halted = verdict
             raise RequestRefused(verdict.reason)
@@ -319,7 +362,11 @@ class ModelCalls:
     def _served(self) -> ModelAttempted | None:
         open_step = self._journal.fold.open
         for attempt in open_step.attempts if open_step is not None else ():
-            if (attempt.round, attempt.attempt, attempt.fingerprint) == (self.round, self.number, self.fingerprint):
+            if (attempt.round, attempt.attempt, attempt.fingerprint) == (
+                self.round,
+                self.number,
+                self.fingerprint,
+            ):
                 return attempt
         return None
 

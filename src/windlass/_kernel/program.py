@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 Scopes: TypeAlias = tuple[tuple[str, Any], ...]
-"""The types of scope that an agent and those below it have declared, each with the name of its agent."""
+"""The types of scope that an agent and those below it have declared, each with the name of its
+agent."""
 
 _EFFECTS: tuple[Effect, ...] = ("model", "tool")
 
@@ -58,10 +59,11 @@ class SystemClock:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Options:
-    """What an agent was given and its program has as it is: an option is declared here, and nowhere else below `Agent`.
+    """What an agent was given and its program has as it is: an option is declared here, and nowhere
+    else below `Agent`.
 
-    An option with a `Domain` of legal values is a parameter of `Agent` of the same name, and `explain` shows it.
-    `Agent` makes the others from its parameters.
+    An option with a `Domain` of legal values is a parameter of `Agent` of the same name, and
+    `explain` shows it. `Agent` makes the others from its parameters.
     """
 
     max_regenerations: Annotated[int, whole(0)]
@@ -98,7 +100,8 @@ BOUNDS: dict[str, Domain] = {
 class Program(Options):
     """What an agent was compiled to. Immutable from then on.
 
-    A field that is not an argument is derived from the others: `dataclasses.replace` derives it anew.
+    A field that is not an argument is derived from the others: `dataclasses.replace` derives it
+    anew.
     """
 
     name: str
@@ -129,7 +132,9 @@ class Program(Options):
     timed: bool = field(init=False)
     named_criteria: list[tuple[str, Criterion]] = field(init=False)
     delegates: dict[str, Delegate] = field(init=False)
-    children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(init=False, default_factory=dict)
+    children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(
+        init=False, default_factory=dict
+    )
     digest: str = field(init=False)
     durable: bool = field(init=False)
     append_now: Callable[[str, Sequence[Record], int], bool] | None = field(init=False)
@@ -141,24 +146,37 @@ class Program(Options):
     def __post_init__(self) -> None:
         model, store, clock = self.model, self.store, self.clock
         self.model_name = model.name
-        self.models = {model.name: model, **self.models, model.name: model}  # the first, whatever has its name
+        self.models = {
+            model.name: model,
+            **self.models,
+            model.name: model,
+        }  # the first, whatever has its name
         self.settings = frozen(self.settings)
         self.specs = tuple([tool.shown for tool in self.tools.values()])
-        self.blank = blank_request(self.sections, self.specs, model.name, self.settings, self.output_schema)
+        self.blank = blank_request(
+            self.sections, self.specs, model.name, self.settings, self.output_schema
+        )
         self.system = self.blank.system
         self.budget = Budget(self.windows, self.tokenizer)
         self.metered = self.budget.known or bool(self.compactors)
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in self.criteria])
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
-        self.limits = tuple([criterion for criterion in self.criteria if isinstance(criterion, Limit)])
+        self.limits = tuple(
+            [criterion for criterion in self.criteria if isinstance(criterion, Limit)]
+        )
         self.limits_before = {
-            effect: tuple([limit for limit in self.limits if effect in limit.holds_before]) for effect in _EFFECTS
+            effect: tuple([limit for limit in self.limits if effect in limit.holds_before])
+            for effect in _EFFECTS
         }
         self.timed = any(type(limit).left is not Limit.left for limit in self.limits)
-        self.delegates = {name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)}
+        self.delegates = {
+            name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)
+        }
         self.digest = blake2b(self.description, digest_size=8).hexdigest()
         self.durable = store.durable
-        self.append_now = getattr(store, "append_now", None) if "append_now" in vars(type(store)) else None
+        self.append_now = (
+            getattr(store, "append_now", None) if "append_now" in vars(type(store)) else None
+        )
         self.now = clock.now
         self.monotonic = clock.monotonic
 
@@ -172,7 +190,8 @@ class Program(Options):
             raise ConfigError(text) from None
 
     async def keep(self) -> None:
-        """The store has, once, what sessions say they run on, also if somebody cancels the turn meanwhile."""
+        """The store has, once, what sessions say they run on, also if somebody cancels the turn
+        meanwhile."""
         if not self.kept:
             keeping = self.store.put_pipeline(self.digest, self.description)
             await (shielded(keeping, self.ending_timeout) if self.durable else keeping)

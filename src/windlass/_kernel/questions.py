@@ -1,8 +1,9 @@
-"""One way to a verdict that may have to wait for a person: for tool calls and for every other event.
+"""One way to a verdict that may have to wait for a person: for tool calls and for every other
+event.
 
-A stage is an event with what it is about. The log has the answers of its gates and, if one of them was an `Ask`, the
-question and perhaps its answer. On resume the gates of a stage whose action has not begun are asked again, and the
-strictest of what was recorded and what they say now holds.
+A stage is an event with what it is about. The log has the answers of its gates and, if one of them
+was an `Ask`, the question and perhaps its answer. On resume the gates of a stage whose action has
+not begun are asked again, and the strictest of what was recorded and what they say now holds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .journal import Journal
 
 Answers: TypeAlias = tuple[tuple[str, Any], ...]
 Settled: TypeAlias = tuple[tuple[str, Ask | None], ...]
-"""The gates whose `Ask` a person has answered, each with its `Ask`; None stands for any question of the gate."""
+"""The gates whose `Ask` a person has answered, each with its `Ask`; None stands for any question of
+the gate."""
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
 
@@ -38,7 +40,8 @@ WAITING = Waiting()
 
 
 class Judged(Struct, frozen=True):
-    """A verdict; `new` are the answers since the log was written that it is made of: none if the old verdict holds."""
+    """A verdict; `new` are the answers since the log was written that it is made of: none if the
+    old verdict holds."""
 
     verdict: Any
     new: Answers = ()
@@ -52,8 +55,8 @@ class Judged(Struct, frozen=True):
 class Questions(Struct, eq=False):
     """The verdicts of one pass that a person may have to answer, and the questions that are open.
 
-    `prior` are the verdicts that the log had when the pass began; each is served once. `_known` are the hooks of the
-    agent that wrote the log, if it was another one.
+    `prior` are the verdicts that the log had when the pass began; each is served once. `_known` are
+    the hooks of the agent that wrote the log, if it was another one.
     """
 
     _journal: Journal
@@ -66,25 +69,37 @@ class Questions(Struct, eq=False):
 
     # ------------------------------------------------------------ verdicts
 
-    async def decide(self, passage: Passage, reviewed: Callable[[], str] = str, settled: Settled = ()) -> Any:
-        """The verdict on an event other than a tool call: None if no gate spoke, WAITING if a person must answer.
+    async def decide(
+        self, passage: Passage, reviewed: Callable[[], str] = str, settled: Settled = ()
+    ) -> Any:
+        """The verdict on an event other than a tool call: None if no gate spoke, WAITING if a
+        person must answer.
 
-        `reviewed` gives the digest of what a person would review; an answer to something else does not count.
-        `settled` are gates whose question was answered with what is judged here.
+        `reviewed` gives the digest of what a person would review; an answer to something else does
+        not count. `settled` are gates whose question was answered with what is judged here.
         """
         name, about = passage.point.name, passage.about
         if self.resumed and (prior := self._take_prior(name, about)) is not None:
             return await self._decide_again(passage, reviewed, prior)
-        verdict = await passage.judge() if not settled else (await self.judge_again(passage, None, settled)).verdict
+        verdict = (
+            await passage.judge()
+            if not settled
+            else (await self.judge_again(passage, None, settled)).verdict
+        )
         if passage.answers:
-            self._journal.record(HookDecided(name, about, verdict, passage.answers, took=passage.took))
+            self._journal.record(
+                HookDecided(name, about, verdict, passage.answers, took=passage.took)
+            )
         if type(verdict) is not Ask:
             return verdict
         self.put(self.question(passage, verdict, reviewed(), asks_of(passage.answers)))
         return WAITING
 
-    async def _decide_again(self, passage: Passage, reviewed: Callable[[], str], prior: HookDecided) -> Any:
-        """The verdict on an event that the log has one of: gates are asked again, and the strictest of both holds."""
+    async def _decide_again(
+        self, passage: Passage, reviewed: Callable[[], str], prior: HookDecided
+    ) -> Any:
+        """The verdict on an event that the log has one of: gates are asked again, and the strictest
+        of both holds."""
         event, about = passage.point.event, passage.about
         answered = self.answer_to(about)
         if answered is not None and answered.digest != reviewed():
@@ -106,23 +121,33 @@ class Questions(Struct, eq=False):
         """What the log had to say of this stage when the pass began; it is served once."""
         for decided in reversed(self._prior):
             if decided.event == event and decided.about == about:
-                self._prior = tuple([one for one in self._prior if (one.event, one.about) != (event, about)])
+                self._prior = tuple(
+                    [one for one in self._prior if (one.event, one.about) != (event, about)]
+                )
                 return decided
         return None
 
     async def judge_again(
-        self, passage: Passage, held: Any, settled: Settled, only: Callable[[Hook], bool] | None = None
+        self,
+        passage: Passage,
+        held: Any,
+        settled: Settled,
+        only: Callable[[Hook], bool] | None = None,
     ) -> Judged:
-        """The strictest of the verdict that holds so far and what the gates say now; at equal rank the old one.
+        """The strictest of the verdict that holds so far and what the gates say now; at equal rank
+        the old one.
 
-        Of a gate whose `Ask` was answered only a refusal still counts, or an `Ask` on other terms: a new question.
+        Of a gate whose `Ask` was answered only a refusal still counts, or an `Ask` on other terms:
+        a new question.
         """
         event = passage.point.event
         before = () if rank_of(event, held) is None else (("recorded", held),)
         passage.begin_with(before)
         await passage.judge(only)
         said = passage.answers[len(before) :]
-        new = tuple([(name, decision) for name, decision in said if _counts(event, name, decision, settled)])
+        new = tuple(
+            [(name, decision) for name, decision in said if _counts(event, name, decision, settled)]
+        )
         passage.begin_with(new)
         verdict = strictest(event, new)
         if verdict is None or (held is not None and _rank(event, verdict) >= _rank(event, held)):
@@ -130,17 +155,20 @@ class Questions(Struct, eq=False):
         return Judged(verdict, new)
 
     def asked_again(self, about: str) -> Callable[[Hook], bool]:
-        """Which gates are asked again on resume: all, except those that would meet what they wrote when first asked.
+        """Which gates are asked again on resume: all, except those that would meet what they wrote
+        when first asked.
 
-        A gate may say otherwise: with `on_resume="rerun"` it is always asked, with "reuse" only if the agent that
-        wrote the log did not have it.
+        A gate may say otherwise: with `on_resume="rerun"` it is always asked, with "reuse" only if
+        the agent that wrote the log did not have it.
         """
         turn, known = self._journal.fold.turn, self._known
         written = turn.writers if turn is not None else ()
 
         def asks(hook: Hook) -> bool:
             if hook.on_resume is None:
-                return not written or (stage_of(hook.event.__name__, about), hook.name) not in written
+                return (
+                    not written or (stage_of(hook.event.__name__, about), hook.name) not in written
+                )
             if hook.on_resume == "rerun":
                 return True
             return known is not None and (hook.event.__name__, hook.kind, hook.name) not in known
@@ -148,7 +176,8 @@ class Questions(Struct, eq=False):
         return asks
 
     def note_known(self, hooks: Iterable[tuple[str, str, str]]) -> None:
-        """The hooks of the agent that wrote the log, by event, kind and name: it was not this one."""
+        """The hooks of the agent that wrote the log, by event, kind and name: it was not this
+        one."""
         self._known = set(hooks)
 
     # ------------------------------------------------------------ questions
@@ -181,21 +210,39 @@ class Questions(Struct, eq=False):
         return None
 
     def question(
-        self, passage: Passage, ask: Ask, digest: str, by: Iterable[str], *, call: ToolCall | None = None
+        self,
+        passage: Passage,
+        ask: Ask,
+        digest: str,
+        by: Iterable[str],
+        *,
+        call: ToolCall | None = None,
     ) -> Asked:
         """The question of an `Ask`, bound to the digest of what is asked about."""
         allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
         expires_at = None if ask.expires is None else self._journal.now() + ask.expires
         name, names = passage.point.name, tuple(sorted(by))
         return Asked(
-            passage.about, name, ask.question, allow, digest, names, call, ask.approvers, ask.default, expires_at
+            passage.about,
+            name,
+            ask.question,
+            allow,
+            digest,
+            names,
+            call,
+            ask.approvers,
+            ask.default,
+            expires_at,
         )
 
     def responded_by(self, text: str) -> Settled:
-        """The gates whose question a person answered with these very words: they do not ask about them again."""
+        """The gates whose question a person answered with these very words: they do not ask about
+        them again."""
         turn = self._journal.fold.turn
         answered = turn.answered if turn is not None else ()
-        given = [one for one in answered if isinstance(one.answer, Respond) and one.answer.text == text]
+        given = [
+            one for one in answered if isinstance(one.answer, Respond) and one.answer.text == text
+        ]
         return tuple([(name, None) for one in given for name in one.covers])
 
 
@@ -236,7 +283,8 @@ def _rank(event: type[AnyEvent], decision: Any) -> int:
 
 
 def after_answer(event: type[AnyEvent], answers: Answers, answered: Answered) -> Any:
-    """The verdict once a person has answered: the next rank if approved, what the matrix says if rejected."""
+    """The verdict once a person has answered: the next rank if approved, what the matrix says if
+    rejected."""
     match answered.answer:
         case Approve() | Edit():
             return after_approval(event, answers)

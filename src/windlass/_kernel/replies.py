@@ -1,4 +1,5 @@
-"""The reply of a step: its request is judged, the model asked, the reply rewritten, recorded and judged."""
+"""The reply of a step: its request is judged, the model asked, the reply rewritten, recorded and
+judged."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
 from windlass.errors import BadReply, ContextOverflow
 from windlass.events import ModelCalling, ModelReplying
-from windlass.messages import PARTS, Message, ModelReply, ModelRequest, Part, TextPart, ToolCallPart, as_reply, digest
+from windlass.messages import (
+    PARTS,
+    Message,
+    ModelReply,
+    ModelRequest,
+    Part,
+    TextPart,
+    ToolCallPart,
+    as_reply,
+    digest,
+)
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold
@@ -30,7 +41,8 @@ from .site import Site
 class Replies:
     """Gets the replies of a pass, one step after the other.
 
-    `_passage` is the way of the latest reply through its hooks, from its rewrites until its gates have judged it.
+    `_passage` is the way of the latest reply through its hooks, from its rewrites until its gates
+    have judged it.
     """
 
     __slots__ = (
@@ -63,7 +75,8 @@ class Replies:
     # ------------------------------------------------------------ the model call
 
     async def get(self, fold: Fold, number: int) -> None:
-        """The request, judged by its hooks, then the reply of the model, rewritten by its own, into the log."""
+        """The request, judged by its hooks, then the reply of the model, rewritten by its own, into
+        the log."""
         program, step = self._program, fold.open
         round_, tried = (1, 0) if step is None else (step.round, step.tried)
         if (round_ > 1 or tried) and program.limits and self._exceeded(fold):
@@ -82,7 +95,9 @@ class Replies:
             except Exception as error:
                 if not await self._relieves(error):
                     attempt = max(self._calls.number, tried + 1)
-                    self._failures.note_failed_call(FailedCall(error, request, number, round_, attempt))
+                    self._failures.note_failed_call(
+                        FailedCall(error, request, number, round_, attempt)
+                    )
                     raise
         if reply is None:
             return
@@ -104,7 +119,8 @@ class Replies:
     async def _judge_request(
         self, point: Point, request: ModelRequest
     ) -> tuple[ModelRequest | None, ModelReply | None]:
-        """The request that may leave, or the answer that replaces it, or neither: the turn waits or is over."""
+        """The request that may leave, or the answer that replaces it, or neither: the turn waits or
+        is over."""
         journal, site = self._journal, self._site
         passage = Passage(point, ModelCalling(request, site.turn), site, self._about("request"))
         if point.changing:
@@ -125,17 +141,22 @@ class Replies:
         return None, None
 
     def _record_reply(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
-        """The reply with our ids into the log, after the rewrites and before anything slow looks at it."""
+        """The reply with our ids into the log, after the rewrites and before anything slow looks at
+        it."""
         journal, calls = self._journal, self._calls
         fold = journal.fold
         ours = _with_ids(reply, f"{fold.session}/{number}")
-        attempt, paid, changed = (calls.number, calls.paid, calls.fingerprint) if asked else (0, False, "")
+        attempt, paid, changed = (
+            (calls.number, calls.paid, calls.fingerprint) if asked else (0, False, "")
+        )
         if asked and calls.wrapped:
             calls.settle()
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
         at = fold.tick(journal.now)
-        journal.add(ModelReplied(number, ours, round_, attempt, paid, changed if paid else "", at=at))
+        journal.add(
+            ModelReplied(number, ours, round_, attempt, paid, changed if paid else "", at=at)
+        )
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 
@@ -157,11 +178,19 @@ class Replies:
     # ------------------------------------------------------------ the reply
 
     def _passage_of(self, point: Point, reply: ModelReply) -> Passage:
-        """The way of a reply through its hooks. Their verdict counts when the reply is in the log."""
-        return Passage(point, ModelReplying(reply, self._site.turn), self._site, self._about("reply"))
+        """The way of a reply through its hooks.
+
+        Their verdict counts when the reply is in the log.
+        """
+        return Passage(
+            point, ModelReplying(reply, self._site.turn), self._site, self._about("reply")
+        )
 
     async def judge(self, step: StepFold) -> bool:
-        """ModelReplying: whether the reply stands. If not, it is asked for again, waits for a person or all is over."""
+        """ModelReplying: whether the reply stands.
+
+        If not, it is asked for again, waits for a person or all is over.
+        """
         point, journal, voice = self._replying, self._journal, self._voice
         assert step.reply is not None
         if point is None:
@@ -171,23 +200,31 @@ class Replies:
             return True
         if passage is None and any(call.decided for call in step.calls.values()):
             return True
-        if self._program.durable or point.waits or passage is None:  # before anything slow looks at it
+        if (
+            self._program.durable or point.waits or passage is None
+        ):  # before anything slow looks at it
             await journal.commit()
         if passage is None:
             if voice is not None:
                 voice.hold_logged_reply(step.reply, step.number, step.round)
             passage = self._passage_of(point, step.reply)
         message, turn = step.reply.message, journal.fold.turn
-        responded = self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
+        responded = (
+            self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
+        )
         verdict = await self._questions.decide(passage, lambda: digest(repr(message)), responded)
         if verdict is None:
             return True
         return await self._follow_verdict(point, passage, step, verdict)
 
-    async def _follow_verdict(self, point: Point, passage: Passage, step: StepFold, verdict: Any) -> bool:
+    async def _follow_verdict(
+        self, point: Point, passage: Passage, step: StepFold, verdict: Any
+    ) -> bool:
         """What a verdict on a reply means. Whether the reply stands."""
         journal, voice = self._journal, self._voice
-        if voice is not None and (verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)):
+        if voice is not None and (
+            verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)
+        ):
             voice.drop("the reply does not stand")
         if verdict is WAITING:
             self._questions.suspend()
@@ -224,7 +261,11 @@ class Replies:
         """Limits hold before a retry or a regeneration too: it may be one too many."""
         state = fold.state
         votes = [(limit, limit(state)) for limit in self._program.limits]
-        exceeded = [(limit.reason, f"{name_of(limit)}: {vote[1]}") for limit, vote in votes if vote is not None]
+        exceeded = [
+            (limit.reason, f"{name_of(limit)}: {vote[1]}")
+            for limit, vote in votes
+            if vote is not None
+        ]
         if exceeded:
             self._journal.conclude(Stopped(*min(exceeded, key=lambda found: found[0].rank)))
         return bool(exceeded)
@@ -242,7 +283,9 @@ def _with_ids(reply: ModelReply, step: str) -> ModelReply:
         parts = (ToolCallPart(call.name, call.json, f"{step}/1", call.vendor_id),)
     elif len(parts) != 1 or type(parts[0]) is not TextPart:
         parts = _numbered(parts, step)
-    return replace(reply, message=Message("assistant", parts, message.origin, step, message.partial))
+    return replace(
+        reply, message=Message("assistant", parts, message.origin, step, message.partial)
+    )
 
 
 def _numbered(parts: tuple[Part, ...], step: str) -> tuple[Part, ...]:

@@ -1,4 +1,5 @@
-"""One pass over a turn, from entering it to its end or its next suspension: its parts, wired together."""
+"""One pass over a turn, from entering it to its end or its next suspension: its parts, wired
+together."""
 
 from __future__ import annotations
 
@@ -82,7 +83,10 @@ class Phases:
 
 
 class Segment:
-    """The parts of one pass. A composite gets the few of them that it uses; `parent` is there for a child's pass."""
+    """The parts of one pass.
+
+    A composite gets the few of them that it uses; `parent` is there for a child's pass.
+    """
 
     __slots__ = (
         "cancellation", "children", "entry", "failures", "inbox", "injections", "limits", "meter", "parent", "phases",
@@ -115,12 +119,22 @@ class Segment:
             known_above=() if parent is None else parent.delivered or (),
             holds=bool({"ModelReplying", "TurnEnding"}.intersection(prior)),
         )
-        journal = Journal(program, fold, audience, time, parent=above, opens_turn=entry.message is not None, mail=mail)
+        journal = Journal(
+            program,
+            fold,
+            audience,
+            time,
+            parent=above,
+            opens_turn=entry.message is not None,
+            mail=mail,
+        )
         self.entry = entry
         self.parent = parent
         self.cancellation = Cancellation(journal)
         self.limits = Limits(
-            journal, None if parent is None else parent.limits, None if parent is None else parent.started
+            journal,
+            None if parent is None else parent.limits,
+            None if parent is None else parent.started,
         )
         side_calls = SideCalls(journal, self.limits, hooks, entry.resumed)
         self.site = Site(hooks, journal, self.cancellation, side_calls, entry.scope)
@@ -132,7 +146,9 @@ class Segment:
         self.results = ToolResults(journal, self.site, self.injections)
         self.children = _children(self) if program.delegates else None
         end_children = None if self.children is None else self.children.end_all
-        self.step_end = StepEnd(self.site, self.questions, self.injections, self.results, end_children)
+        self.step_end = StepEnd(
+            self.site, self.questions, self.injections, self.results, end_children
+        )
         self.meter = _meter(program, fold)
         self.phases = Phases()
         self.phases.make(self)
@@ -163,7 +179,9 @@ class Segment:
         """Add a record to the log."""
         self.journal.record(record)
 
-    def conclude(self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None) -> None:
+    def conclude(
+        self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None
+    ) -> None:
         """Decide how the turn will end. The first decision stands."""
         self.journal.conclude(outcome, text)
 
@@ -191,10 +209,14 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
 
 def _children(segment: Segment) -> Children:
     s = segment
-    return Children(s.site, s.questions, s.injections, s.limits, s.cancellation, _child, drive_wrapped)
+    return Children(
+        s.site, s.questions, s.injections, s.limits, s.cancellation, _child, drive_wrapped
+    )
 
 
-def _child(program: Program, fold: Fold, parent: Parent, message: Message | None, mail: bool) -> Segment:
+def _child(
+    program: Program, fold: Fold, parent: Parent, message: Message | None, mail: bool
+) -> Segment:
     """The pass over a child's turn."""
     entry = Entry(message=message, scope=parent.scope, ephemeral=True, resumed=message is None)
     return Segment(program, fold, entry, parent=parent, mail=mail)
@@ -205,26 +227,56 @@ def _child(program: Program, fold: Fold, parent: Parent, message: Message | None
 
 def make_lifecycle(s: Segment) -> ExecutionLifecycle:
     above = "" if s.parent is None else s.parent.journal.fold.session
-    delivered, injected = (None, ()) if s.parent is None else (s.parent.delivered, s.parent.injected)
+    delivered, injected = (
+        (None, ()) if s.parent is None else (s.parent.delivered, s.parent.injected)
+    )
     start = TurnStart(s.site, s.entry, s.questions, s.injections, s.cancellation, above)
     resume = None
     if s.entry.message is None:
-        resume = TurnResume(s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, delivered)
-    end = TurnEnd(s.site, s.entry, s.questions, s.injections.transcript, s.step_end, s.failures, s.cancellation, start)
+        resume = TurnResume(
+            s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, delivered
+        )
+    end = TurnEnd(
+        s.site,
+        s.entry,
+        s.questions,
+        s.injections.transcript,
+        s.step_end,
+        s.failures,
+        s.cancellation,
+        start,
+    )
     votes = s.phases.evaluator, s.phases.resolver
     return TurnLifecycle(s.entry, start, resume, end, s.injections, s.cancellation, votes, injected)
 
 
 def make_runner(s: Segment) -> StepRunner:
-    calls = ModelCalls(s.journal, s.site, s.cancellation, s.limits, s.meter, resumed=s.entry.resumed)
-    replies = Replies(s.site, calls, s.questions, compaction(s) if s.program.compactors else None, s.failures)
-    return Runner(s.site, replies, s.phases.executor, s.inbox, s.questions, s.injections, s.step_end, s.cancellation)
+    calls = ModelCalls(
+        s.journal, s.site, s.cancellation, s.limits, s.meter, resumed=s.entry.resumed
+    )
+    replies = Replies(
+        s.site, calls, s.questions, compaction(s) if s.program.compactors else None, s.failures
+    )
+    return Runner(
+        s.site,
+        replies,
+        s.phases.executor,
+        s.inbox,
+        s.questions,
+        s.injections,
+        s.step_end,
+        s.cancellation,
+    )
 
 
 def make_executor(s: Segment) -> ToolExecutor:
     decisions = ToolDecisions(s.site, s.questions, s.injections, reviewed=s.results.reviewed)
-    attempts = ToolAttempts(s.site, decisions, s.results, s.limits, s.cancellation, s.children, resumed=s.entry.resumed)
-    return Executor(s.site, s.questions, decisions, attempts, s.results, s.limits, s.failures, s.inbox)
+    attempts = ToolAttempts(
+        s.site, decisions, s.results, s.limits, s.cancellation, s.children, resumed=s.entry.resumed
+    )
+    return Executor(
+        s.site, s.questions, decisions, attempts, s.results, s.limits, s.failures, s.inbox
+    )
 
 
 def make_applier(s: Segment) -> StepApplier:

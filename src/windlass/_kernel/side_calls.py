@@ -1,4 +1,7 @@
-"""Side calls: a hook or tool asks a model beside the turn. The guards look at it; on resume the log answers."""
+"""Side calls: a hook or tool asks a model beside the turn.
+
+The guards look at it; on resume the log answers.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +54,22 @@ class SideCalls(Struct, eq=False):
     _resumed: bool
     _counts: dict[str, int] = {}
 
-    async def ask(self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
-        """What a model replies to a hook or tool. It is recorded and charged, and served from the log on resume."""
+    async def ask(
+        self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
+    ) -> ModelReply:
+        """What a model replies to a hook or tool.
+
+        It is recorded and charged, and served from the log on resume.
+        """
         if len(asker.chain) > DEEPEST:
             names = " → ".join([name_in_chain(link) for link in asker.chain])
             raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
         program, turn = self._journal.program, self._journal.fold.turn
         asked: Any = program.models.get(model) if isinstance(model, str) else model
         if not hasattr(asked, "reply"):
-            raise ConfigError(f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}")
+            raise ConfigError(
+                f"turn.ask needs a Model or the name of one of the agent's models, got {model!r}"
+            )
         request = _request(asked, asker, messages, options)
         fingerprint = request_digest(request)
         key = self._key(asker, fingerprint)
@@ -69,19 +79,21 @@ class SideCalls(Struct, eq=False):
                     return side.reply
         if not asker.recorded:
             site = cast(Site, Unrecorded(site))
-        return await SideCall(self._journal, self._limits, site, self.hooks, asker, asked, request, key).make(
-            fingerprint
-        )
+        return await SideCall(
+            self._journal, self._limits, site, self.hooks, asker, asked, request, key
+        ).make(fingerprint)
 
     def _key(self, asker: Asker, fingerprint: str) -> str:
-        """Who asks, about what, and its number among equal questions: the order of other questions changes nothing."""
+        """Who asks, about what, and its number among equal questions: the order of other questions
+        changes nothing."""
         place = f"{asker.event}:{self._within_session(asker.about)}:{asker.by}"
         counted = f"{place}:{fingerprint}"
         self._counts[counted] = number = self._counts.get(counted, 0) + 1
         return f"{place}#{number}"
 
     def _within_session(self, about: str) -> str:
-        """What a question is about, without the session: a fork has another, but its calls keep the ids they had."""
+        """What a question is about, without the session: a fork has another, but its calls keep the
+        ids they had."""
         fold = self._journal.fold
         if about.startswith(f"{fold.session}/"):
             return about.removeprefix(f"{fold.session}/")
@@ -92,7 +104,8 @@ class SideCalls(Struct, eq=False):
 
 
 def _refused(asker: Asker, text: str) -> HookError:
-    """The error of a side call that is not made, in the name of the hook that asked, if it was one."""
+    """The error of a side call that is not made, in the name of the hook that asked, if it was
+    one."""
     return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
 
 
@@ -103,8 +116,14 @@ def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any])
             f"turn.ask does not take {', '.join(map(repr, unknown))}; it takes {', '.join(_OPTIONS)}. Settings that "
             "only one vendor knows go into settings={…}"
         )
-    given: Sequence[Any] = [as_message(messages)] if isinstance(messages, str | Message) else messages
-    system, output, settings = options.pop("system", ""), options.pop("output", None), options.pop("settings", None)
+    given: Sequence[Any] = (
+        [as_message(messages)] if isinstance(messages, str | Message) else messages
+    )
+    system, output, settings = (
+        options.pop("system", ""),
+        options.pop("output", None),
+        options.pop("settings", None),
+    )
     if not isinstance(settings, Mapping | None):
         raise ConfigError(f"turn.ask: settings={settings!r} must be a mapping of names to values")
     merged = {**(settings or {}), **options}
@@ -116,7 +135,8 @@ _OPTIONS = ("system", "settings", "output", *COMMON, "extra")
 
 
 class SideCall:
-    """One side call: through the guards' rewrites and gates, inside their wraps, past their transformers.
+    """One side call: through the guards' rewrites and gates, inside their wraps, past their
+    transformers.
 
     A hook that made it, itself or through others, does not meet it.
     """
@@ -146,7 +166,9 @@ class SideCall:
         self.key = key
         self.about = f"side:{key}"
         self.fingerprint = ""
-        guards = [h for h in hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)]
+        guards = [
+            h for h in hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)
+        ]
         self.point = Point(ModelCalling, guards) if guards else None
         self.transforms = tuple([t for t in hooks.transforms if t.band == "guard"])
         self._model_wraps = hooks.model_wraps
@@ -191,20 +213,35 @@ class SideCall:
             request: ModelRequest = (await passage.rewrite()).request
         except HookError as error:
             effect, took = "side call refused", passage.took
-            self._write(HookFailed(error.hook or "?", "ModelCalling", error_value(error), effect, took=took))
+            self._write(
+                HookFailed(error.hook or "?", "ModelCalling", error_value(error), effect, took=took)
+            )
             raise
         return request if request.side else request.replace(side=self.asker.by)
 
     async def _judge(self, passage: Passage) -> ModelReply | None:
-        """The guards' answer instead of the model's, if they give one. A refusal is raised; here an `Ask` is one."""
+        """The guards' answer instead of the model's, if they give one.
+
+        A refusal is raised; here an `Ask` is one.
+        """
         verdict = await passage.judge()
         if passage.answers:
-            self._write(HookDecided("ModelCalling", passage.about, verdict, passage.answers, took=passage.took))
+            self._write(
+                HookDecided(
+                    "ModelCalling", passage.about, verdict, passage.answers, took=passage.took
+                )
+            )
         if isinstance(verdict, Answer):
             return as_reply(verdict.value)
         if isinstance(verdict, Halt | Ask):
-            reason = verdict.reason if isinstance(verdict, Halt) else f"nobody can be asked here: {verdict.question}"
-            self.refusal = _refused(self.asker, f"a guard refused the side call of {self.asker.by!r}: {reason}")
+            reason = (
+                verdict.reason
+                if isinstance(verdict, Halt)
+                else f"nobody can be asked here: {verdict.question}"
+            )
+            self.refusal = _refused(
+                self.asker, f"a guard refused the side call of {self.asker.by!r}: {reason}"
+            )
             raise self.refusal
         return None
 
@@ -212,11 +249,18 @@ class SideCall:
 
     async def _in_wraps(self) -> ModelReply:
         """What leaves the outermost wrap. A refusal stands whatever a wrap makes of it."""
-        wraps = [h for h in self._model_wraps if (h.band == "guard" or h.side_calls) and self._meets(h)]
+        wraps = [
+            h for h in self._model_wraps if (h.band == "guard" or h.side_calls) and self._meets(h)
+        ]
         if not wraps:
             return await self._attempt(self.judged)
         onion = compose(
-            wraps, self._attempt, self.site, _REPLY, self._guarded, lambda _: (self.about, self.asker.chain)
+            wraps,
+            self._attempt,
+            self.site,
+            _REPLY,
+            self._guarded,
+            lambda _: (self.about, self.asker.chain),
         )
         try:
             given = await onion.first(self.judged, onion.inner)
@@ -237,19 +281,24 @@ class SideCall:
         return given
 
     async def _attempt(self, request: ModelRequest) -> ModelReply:
-        """One attempt: what the guards have not judged goes to them first, then the limits are checked."""
+        """One attempt: what the guards have not judged goes to them first, then the limits are
+        checked."""
         program = self._journal.program
         if request is not self.judged:
             request = passed_request(request, self.judged)
         self._write_attempt()
         self.attempts += 1
         if request is not self.judged and self.point is not None:
-            answer = await self._judge(self._passage(self.point, request, f"{self.about}/attempt.{self.attempts}"))
+            answer = await self._judge(
+                self._passage(self.point, request, f"{self.about}/attempt.{self.attempts}")
+            )
             if answer is not None:
                 return answer
         model = self.model if request.model == self.model.name else program.model_for(request)
         program.budget.of(model).check(request)
-        reply = transform_reply(self.transforms, reply_of(model.name, await self._replied(model, request)))
+        reply = transform_reply(
+            self.transforms, reply_of(model.name, await self._replied(model, request))
+        )
         self.standing = self.said = reply
         return reply
 
@@ -259,7 +308,9 @@ class SideCall:
         async def reply() -> Any:
             limits, asker = self._limits, self.asker
             if limits.exist("model") and (stopped := limits.stop_before("model")) is not None:
-                self.refusal = _refused(asker, f"{asker.by!r} may not ask a model: {stopped.detail}")
+                self.refusal = _refused(
+                    asker, f"{asker.by!r} may not ask a model: {stopped.detail}"
+                )
                 raise self.refusal
             return await model.reply(request)
 
@@ -268,7 +319,8 @@ class SideCall:
     # ------------------------------------------------------------ the log
 
     def _write_attempt(self) -> None:
-        """An attempt that a wrap did not let stand was paid for: it is recorded, and never served."""
+        """An attempt that a wrap did not let stand was paid for: it is recorded, and never
+        served."""
         if self.standing is not None:
             key, reply = f"{self.key}/attempt.{self.attempts}", self.standing
             self.standing = None
@@ -280,14 +332,17 @@ class SideCall:
 
 
 class Unrecorded:
-    """The site of a pass whose turn is over, for a side call that is prepared: guards look at it, nothing is kept."""
+    """The site of a pass whose turn is over, for a side call that is prepared: guards look at it,
+    nothing is kept."""
 
     closed = False
 
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+    async def ask(
+        self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
+    ) -> ModelReply:
         """A guard that looks at what is prepared may ask, too."""
         return await self._site.ask(asker._replace(recorded=False), model, messages, options)
 
@@ -305,13 +360,20 @@ class Unrecorded:
 
 
 def request_digest(request: ModelRequest) -> str:
-    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it is needed."""
+    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it
+    is needed."""
     values = (request.tools, request.settings, request.output)
-    return digest(request.system, request.model, stable_text(list(request.messages)), *map(stable_text, values))
+    return digest(
+        request.system,
+        request.model,
+        stable_text(list(request.messages)),
+        *map(stable_text, values),
+    )
 
 
 def stable_text(value: object) -> str:
-    """A value as text that is the same in every process: an object that has no JSON form counts by its type."""
+    """A value as text that is the same in every process: an object that has no JSON form counts by
+    its type."""
     try:
         return _encoder.encode(value).decode()
     except UnicodeEncodeError:

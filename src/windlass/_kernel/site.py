@@ -1,4 +1,5 @@
-"""Where hooks run: what dispatching, wraps and the turn object need of a pass, and nothing else of it."""
+"""Where hooks run: what dispatching, wraps and the turn object need of a pass, and nothing else of
+it."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ from .writes import WriteBuffer
 
 
 class Site:
-    """The place in a pass where hooks are asked. `turn` is the turn as hooks see it that write nothing.
+    """The place in a pass where hooks are asked. `turn` is the turn as hooks see it that write
+    nothing.
 
-    `hooks` are the agent's, with a point for every event that the log has a verdict on. Once the turn is over the site
-    is `closed`, and what still holds its turn is told so.
+    `hooks` are the agent's, with a point for every event that the log has a verdict on. Once the
+    turn is over the site is `closed`, and what still holds its turn is told so.
     """
 
     __slots__ = (
@@ -38,7 +40,12 @@ class Site:
     )  # fmt: skip
 
     def __init__(
-        self, hooks: CompiledHooks, journal: Journal, cancellation: Cancellation, side_calls: SideCalls, scope: Any
+        self,
+        hooks: CompiledHooks,
+        journal: Journal,
+        cancellation: Cancellation,
+        side_calls: SideCalls,
+        scope: Any,
     ) -> None:
         self.program: Program = journal.program
         self.hooks = hooks
@@ -47,7 +54,9 @@ class Site:
         self.monotonic = self.program.clock.monotonic
         self.arguments = Arguments(self.program.tools, journal.fold, journal.mask)
         self.writes = WriteBuffer(journal)
-        self.injected: InjectionLedger = InjectionLedger(journal.fold, self.program.budget.counter.parts)
+        self.injected: InjectionLedger = InjectionLedger(
+            journal.fold, self.program.budget.counter.parts
+        )
         self.tasks = SideTasks()
         self.closed = False
         self._cancellation = cancellation
@@ -63,7 +72,10 @@ class Site:
         return self._turn
 
     def close(self) -> None:
-        """The turn is over. Breaks the reference cycles with the turn and the wraps, so that all is freed at once."""
+        """The turn is over.
+
+        Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
+        """
         self.closed = True
         self._turn = None
         for onion in self._onions:
@@ -73,7 +85,9 @@ class Site:
         """The way of an event through the hooks of its point."""
         return Passage(point, event, self, about)
 
-    def wrapped(self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded, place: Place) -> Onion:
+    def wrapped(
+        self, wraps: Sequence[Hook], effect: Effect, kind: Kind, guarded: Guarded, place: Place
+    ) -> Onion:
         """An effect of this turn inside its wraps."""
         onion = compose(wraps, effect, self, kind, guarded, place)
         self._onions.append(onion)
@@ -103,7 +117,8 @@ class Site:
         self.tasks.start(coroutine)
 
     def completed(self, call: ToolCall) -> ToolCall:
-        """A call with its arguments validated and complete; `ArgumentsError` if they do not fit the tool."""
+        """A call with its arguments validated and complete; `ArgumentsError` if they do not fit the
+        tool."""
         return self.arguments.complete(call).call
 
     def tokens(self, parts: Any) -> int:
@@ -137,6 +152,8 @@ class Site:
         """End the turn now."""
         return self._cancellation.cancel(reason)
 
-    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply:
+    async def ask(
+        self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
+    ) -> ModelReply:
         """A side call."""
         return await self._side_calls.ask(self, asker, model, messages, options)

@@ -1,4 +1,7 @@
-"""One step: StepStarting, the request, the reply, and the calls it asks for. An open step goes on where it stood."""
+"""One step: StepStarting, the request, the reply, and the calls it asks for.
+
+An open step goes on where it stood.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,8 @@ class Runner:
         self._begins = handlers or self._starting is not None or journal.audience.hears(StepStarted)
 
     async def run(self, fold: Fold) -> StepFold:
-        """Take the step to its end: a reply that stands, then its calls; or to where the turn waits or is over."""
+        """Take the step to its end: a reply that stands, then its calls; or to where the turn waits
+        or is over."""
         journal, number = self._journal, fold.steps + 1
         if journal.has_mail:
             await self._inbox.take()
@@ -114,12 +118,15 @@ class Runner:
             self._voice.confirm()
         if step is None or step.reply is None or not step.calls or not fold.going:
             return False
-        if cancellation.task is not None and cancellation.task.cancelling():  # a hook may have swallowed it
+        if (
+            cancellation.task is not None and cancellation.task.cancelling()
+        ):  # a hook may have swallowed it
             cancellation.check()
         return step.reply.finish != "length" or not self._is_cut_off(step.reply)
 
     def _is_cut_off(self, reply: ModelReply) -> bool:
-        """Whether a call in the reply was cut off at the limit of tokens: then none runs, and the turn stops."""
+        """Whether a call in the reply was cut off at the limit of tokens: then none runs, and the
+        turn stops."""
         for call in reply.tool_calls:
             if not _is_readable(call, self._program.tools.get(call.name)):
                 detail = f"the call of {call.name!r} {cut_off(self._program.settings)}"
@@ -136,7 +143,8 @@ def has_begun(fold: Fold) -> bool:
 
 
 def _is_readable(call: ToolCallPart, tool: Tool[..., Any] | None) -> bool:
-    """Whether the arguments of a call are whole; where no tool is known by its name, whether they are JSON."""
+    """Whether the arguments of a call are whole; where no tool is known by its name, whether they
+    are JSON."""
     try:
         if tool is None:
             msgspec.json.decode(call.json)

@@ -22,7 +22,8 @@ from .tool_results import ToolResults
 from .transcript import Transcript
 
 ENDED_BY_ERROR = "the turn ended with an error"
-"""What a model reads of a call that an error closed; the text of the error may be what a hook would have withheld."""
+"""What a model reads of a call that an error closed; the text of the error may be what a hook would
+have withheld."""
 
 
 class Applier(Struct, frozen=True):
@@ -35,13 +36,18 @@ class Applier(Struct, frozen=True):
         if turn is None or turn.outcome is not None:
             return self.step_end.leave_open()
         concluded, reason = turn.concluded, "The step ended before this call had a result."
-        if concluded is not None and isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
+        if (
+            concluded is not None
+            and isinstance(concluded, Stopped)
+            and concluded.reason is StopReason.LENGTH
+        ):
             reason = f"{concluded.detail}."
         return self.step_end.end(None, reason, commits=True)
 
 
 class StepEnd:
-    """Ends steps, whoever asks for it. It knows which step began in this pass and which reply its gates let pass.
+    """Ends steps, whoever asks for it. It knows which step began in this pass and which reply its
+    gates let pass.
 
     `end_children` ends the agents that work on open calls, if the agent has sub-agents.
     """
@@ -93,9 +99,12 @@ class StepEnd:
         *,
         commits: bool = False,
     ) -> None:
-        """MessageAdding, the record that ends the step, messages that hooks added beside, then StepEnding."""
+        """MessageAdding, the record that ends the step, messages that hooks added beside, then
+        StepEnding."""
         journal, fold = self._journal, self._journal.fold
-        if self._settles_replies and (self._voice is not None or self._accepted_step != fold.steps + 1):
+        if self._settles_replies and (
+            self._voice is not None or self._accepted_step != fold.steps + 1
+        ):
             self._settle_reply(reason)
         step, number = fold.open, fold.steps + 1
         messages = failure = None
@@ -121,14 +130,15 @@ class StepEnd:
             await journal.commit()
 
     async def abandon(self, reason: str, error: BaseException | None = None) -> None:
-        """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with the error."""
+        """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with
+        the error."""
         fold = self._journal.fold
         if fold.open is not None or self._current_step == fold.steps + 1:
             await self.end(error, reason)
 
     def keep_partial(self) -> None:
-        """Keep what the user has seen of a reply that was cut short, marked as partial; not if hooks would have had
-        to look at it first."""
+        """Keep what the user has seen of a reply that was cut short, marked as partial; not if
+        hooks would have had to look at it first."""
         voice, fold, point = self._journal.audience.voice, self._journal.fold, self._replying
         if voice is None or (fold.open is not None and fold.open.reply is not None):
             return
@@ -140,11 +150,14 @@ class StepEnd:
             self._journal.record(ModelReplied(voice.step, reply, voice.round, voice.attempt, True))
 
     def _settle_reply(self, reason: str) -> None:
-        """A reply that its gates have not let pass yet does not enter the transcript; another one does."""
+        """A reply that its gates have not let pass yet does not enter the transcript; another one
+        does."""
         step, point, voice = self._journal.fold.open, self._replying, self._journal.audience.voice
         if step is None or step.reply is None:
             return
-        accepted = self._accepted_step == step.number or any(call.decided for call in step.calls.values())
+        accepted = self._accepted_step == step.number or any(
+            call.decided for call in step.calls.values()
+        )
         if point is not None and point.speaks and not accepted:
             self._journal.record(ReplyRejected(step.number, reason))
             if voice is not None:
@@ -153,7 +166,8 @@ class StepEnd:
             voice.confirm()
 
     async def _close_calls(self, reason: str) -> None:
-        """Give every open call a result: one that was started is of unknown outcome, the others did not run."""
+        """Give every open call a result: one that was started is of unknown outcome, the others did
+        not run."""
         if self.end_children is not None:
             await self.end_children(reason)
         step = self._journal.fold.open
@@ -179,7 +193,9 @@ class StepEnd:
         if isinstance(verdict, Halt):
             journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Rewind):
-            by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Rewind)))
+            by = tuple(
+                sorted(name for name, decision in passage.answers if isinstance(decision, Rewind))
+            )
             await self._rewind(verdict, by)
         else:
             await self._injections.inject(passage, step_id(session, step.number + 1))
@@ -196,7 +212,9 @@ class StepEnd:
             journal.conclude(Stopped(StopReason.HALTED, detail))
             return
         if turn.rewinds >= journal.program.max_vetoes:
-            journal.conclude(Stopped(StopReason.VETO_CAP, f"{names} rewound {turn.rewinds + 1} times"))
+            journal.conclude(
+                Stopped(StopReason.VETO_CAP, f"{names} rewound {turn.rewinds + 1} times")
+            )
             return
         if journal.audience.voice is not None:
             journal.audience.voice.rewind(range(rewind.to, state.steps + 1))
@@ -206,7 +224,8 @@ class StepEnd:
 
 
 def _first_of(messages: Messages, start: int, step: int) -> int:
-    """The index of the first reply of this step or a later one: an earlier rewind may have cut the step itself."""
+    """The index of the first reply of this step or a later one: an earlier rewind may have cut the
+    step itself."""
     for index in range(start, len(messages)):
         message = messages[index]
         if message.role == "assistant" and message.id and int(message.id.rsplit("/", 1)[1]) >= step:

@@ -1,4 +1,5 @@
-"""Attempts at a tool call: the only place where a tool is called, and the account of what wraps do around it."""
+"""Attempts at a tool call: the only place where a tool is called, and the account of what wraps do
+around it."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ _RESULT = Kind(ToolCall, "a ToolResult or a value", is_result, checked_result, T
 class ToolAttempts:
     """Makes the attempts at the calls of a pass.
 
-    `written` has what the latest attempt at a call wrote, by call; `retried` the number of the attempt after which the
-    error handler had the call made again. A call in `held_up` waits for a child agent.
+    `written` has what the latest attempt at a call wrote, by call; `retried` the number of the
+    attempt after which the error handler had the call made again. A call in `held_up` waits for a
+    child agent.
     """
 
     __slots__ = (
@@ -69,13 +71,20 @@ class ToolAttempts:
         self._durable = site.program.durable
         self.wrapped = bool(site.hooks.tool_wraps)
         self.written: dict[str, Writes] = {}
-        slow = self.wrapped or site.journal.audience.attends or site.program.durable or children is not None
+        slow = (
+            self.wrapped
+            or site.journal.audience.attends
+            or site.program.durable
+            or children is not None
+        )
         self._prompt = not (slow or resumed or decisions.injects)
         if self.wrapped:
             self._attempts: dict[str, Attempts] = {}
             self._retried: dict[str, int] = {}
             self._held_up: set[str] = set()
-            self._onion = site.wrapped(site.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place)
+            self._onion = site.wrapped(
+                site.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place
+            )
 
     def make(self, state: CallFold, call: ToolCall) -> Awaitable[ToolResult]:
         """The result of a call that may run, inside its wraps if it has any."""
@@ -85,8 +94,13 @@ class ToolAttempts:
         return self._attempt(call, number)
 
     def _next(self, state: CallFold) -> int:
-        """The number of the next attempt. A child that was interrupted is not a new one: it goes on."""
-        return (len(state.attempts) if state.call.name in self._site.program.delegates else state.called) + 1
+        """The number of the next attempt.
+
+        A child that was interrupted is not a new one: it goes on.
+        """
+        return (
+            len(state.attempts) if state.call.name in self._site.program.delegates else state.called
+        ) + 1
 
     def check_cancelled(self) -> None:
         """Raise if the turn was cancelled and a hook swallowed that."""
@@ -106,7 +120,8 @@ class ToolAttempts:
     # ------------------------------------------------------------ one attempt, innermost
 
     async def _attempt(self, call: ToolCall, number: int, fingerprint: str = "") -> ToolResult:
-        """The only place where a tool is called: arguments decoded, the start in the log, then the tool's result."""
+        """The only place where a tool is called: arguments decoded, the start in the log, then the
+        tool's result."""
         prepared = self._decisions.prepared.get(call.id)
         if prepared is None or prepared.call is not call or prepared.values is None:
             try:
@@ -136,14 +151,27 @@ class ToolAttempts:
         """The result of a call that nothing here can execute."""
         opened = self._journal.fold.opened
         tools = self._site.program.tools
-        names = tools if opened is None or opened.tools is None else [spec.name for spec in opened.tools]
+        names = (
+            tools
+            if opened is None or opened.tools is None
+            else [spec.name for spec in opened.tools]
+        )
         known = ", ".join(names) or "none"
         return text_result(f"Error: there is no tool {name!r}. Known tools: {known}.", "error")
 
     async def _hand_over(
-        self, children: Children, tool: Delegate, call: ToolCall, task: str, number: int, fingerprint: str
+        self,
+        children: Children,
+        tool: Delegate,
+        call: ToolCall,
+        task: str,
+        number: int,
+        fingerprint: str,
     ) -> ToolResult:
-        """A task that another agent works on. Its start is in the log once, however often it goes on."""
+        """A task that another agent works on.
+
+        Its start is in the log once, however often it goes on.
+        """
         journal = self._journal
         assert journal.fold.open is not None
         if journal.fold.open.calls[call.id].called < number:
@@ -157,7 +185,10 @@ class ToolAttempts:
             raise
 
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
-        """The value of a tool that is not simply awaited. Its start is stored first, if it matters."""
+        """The value of a tool that is not simply awaited.
+
+        Its start is stored first, if it matters.
+        """
         if self._durable and tool.effect != "pure":
             await self._journal.commit()
         writes = None
@@ -175,7 +206,11 @@ class ToolAttempts:
         return value
 
     async def _call(
-        self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...], supplied: dict[str, Any] | None
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        values: tuple[Any, ...],
+        supplied: dict[str, Any] | None,
     ) -> Any:
         if tool.is_async:
             return await tool.invoke(values, supplied)
@@ -183,7 +218,9 @@ class ToolAttempts:
             return tool.invoke(values, supplied)
         late = LateCall(self._site, call.id)
         try:
-            return await self._site.in_thread(lambda: late.run(partial(tool.invoke, values, supplied)))
+            return await self._site.in_thread(
+                lambda: late.run(partial(tool.invoke, values, supplied))
+            )
         except asyncio.CancelledError:
             late.give_up()
             raise
@@ -198,7 +235,9 @@ class ToolAttempts:
             elif source == "key":
                 supplied[name] = call.id
             else:
-                supplied[name] = site.slot(source.removeprefix("slot:")).load(self._journal.fold.slots)
+                supplied[name] = site.slot(source.removeprefix("slot:")).load(
+                    self._journal.fold.slots
+                )
         return supplied
 
     # ------------------------------------------------------------ inside wraps
@@ -230,13 +269,18 @@ class ToolAttempts:
         return given
 
     async def _innermost(self, call: ToolCall) -> ToolResult:
-        """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes to them first."""
+        """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes
+        to them first."""
         self.check_cancelled()
         if type(call) is not ToolCall:
             passable(ToolCall, call)
         attempts = self._attempts.get(call.id)
         if attempts is None:
-            raise HookError(f"call_next was kept and called when call {call.id} was over", hook="", event="ToolCall")
+            raise HookError(
+                f"call_next was kept and called when call {call.id} was over",
+                hook="",
+                event="ToolCall",
+            )
         if self._held_up and call.id in self._held_up:
             raise ChildWaits
         number = attempts.number = attempts.number + 1
@@ -286,7 +330,8 @@ class ToolAttempts:
         return attempts.result
 
     def _refuse_unsafe(self, call: ToolCall, attempts: Attempts) -> None:
-        """Raise at a second attempt at an unsafe call that was started, unless the tool said that nothing happened."""
+        """Raise at a second attempt at an unsafe call that was started, unless the tool said that
+        nothing happened."""
         tool = self._site.program.tools.get(call.name)
         if not is_unsafe(tool) or not attempts.state.called or isinstance(attempts.known, NotDone):
             return
@@ -301,33 +346,53 @@ class ToolAttempts:
         if attempts.result is None and attempts.error is None:
             return
         attempts.written += 1
-        error = None if attempts.error is None else self._results.details_of(attempts.state.call, attempts.error)
+        error = (
+            None
+            if attempts.error is None
+            else self._results.details_of(attempts.state.call, attempts.error)
+        )
         result = attempts.result if error is None else None
-        self._journal.record(ToolAttempted(call_id, attempts.written, attempts.fingerprint, result, error))
+        self._journal.record(
+            ToolAttempted(call_id, attempts.written, attempts.fingerprint, result, error)
+        )
         attempts.error = attempts.result = None
 
     async def _judge_changed(self, call: ToolCall, attempts: Attempts) -> ToolResult | None:
-        """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a `Deny`."""
+        """A wrap changed the call after the gates had judged: they judge again; there an `Ask` is a
+        `Deny`."""
         try:
             self._site.completed(call)
         except ArgumentsError as error:
             return text_result(f"Error: {error}", "error")
         decisions = self._decisions
-        passage = decisions.passage(call, attempts.state.decided, f"{call.id}/attempt.{attempts.number}")
+        passage = decisions.passage(
+            call, attempts.state.decided, f"{call.id}/attempt.{attempts.number}"
+        )
         verdict = await passage.judge()
         verdict = decisions.unmatched(call) if verdict is None else verdict
         if passage.answers:
-            decided = HookDecided("ToolCalling", passage.about, verdict, passage.answers, took=passage.took)
+            decided = HookDecided(
+                "ToolCalling", passage.about, verdict, passage.answers, took=passage.took
+            )
             self._journal.record(decided)
         if isinstance(verdict, Answer):
             return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
-            verdict = Deny(f"nobody can be asked about a call that a wrap changed: {verdict.question}")
-        return text_result(f"Denied: {verdict.reason}", "denied") if isinstance(verdict, Deny | Halt) else None
+            verdict = Deny(
+                f"nobody can be asked about a call that a wrap changed: {verdict.question}"
+            )
+        return (
+            text_result(f"Denied: {verdict.reason}", "denied")
+            if isinstance(verdict, Deny | Halt)
+            else None
+        )
 
 
 class LateCall:
-    """A tool in a thread, which cannot be stopped. If it was given up and returns after all, that is told as a fact."""
+    """A tool in a thread, which cannot be stopped.
+
+    If it was given up and returns after all, that is told as a fact.
+    """
 
     __slots__ = ("_call", "_given_up", "_loop", "_site")
 
@@ -358,7 +423,8 @@ class LateCall:
             self._loop.call_soon_threadsafe(self._tell, status, size)
 
     def _tell(self, status: str, size: int) -> None:
-        """Tell of the result when the turn may be over: observers that must be awaited are told beside it."""
+        """Tell of the result when the turn may be over: observers that must be awaited are told
+        beside it."""
         journal = self._site.journal
         journal.fact(LateResult, self._call, status, size)
         if journal.audience.listens and journal.audience.backlog.awaited:

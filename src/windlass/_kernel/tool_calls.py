@@ -1,4 +1,5 @@
-"""Tool calls: all of a step are decided before the first runs; only a chain that ends in an allow is executed."""
+"""Tool calls: all of a step are decided before the first runs; only a chain that ends in an allow
+is executed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from .tool_results import CLOSED, ToolResults
 class Executor:
     """Decides and runs the open calls of a step.
 
-    While calls run in parallel, `_waiting_writes` holds what each wrote, with its result, until all have ended.
+    While calls run in parallel, `_waiting_writes` holds what each wrote, with its result, until all
+    have ended.
     """
 
     __slots__ = (
@@ -81,13 +83,17 @@ class Executor:
                     decisions.allow(call, fold.at)
                 decided = call.decided
                 assert decided is not None
-                if (decided.verdict is ALLOW and not call.called) or not self._is_held_back(call, decided):
+                if (decided.verdict is ALLOW and not call.called) or not self._is_held_back(
+                    call, decided
+                ):
                     ready.append(call)
                 else:
                     held_back = True
         if decisions.judged:
             waiting = fold.turn is not None and fold.turn.waiting
-            if (held_back or waiting or not fold.going) and not await self._may_begin(fold, step, ready, held_back):
+            if (held_back or waiting or not fold.going) and not await self._may_begin(
+                fold, step, ready, held_back
+            ):
                 return
             self._attempts.check_cancelled()
         if len(ready) == 1:
@@ -98,14 +104,20 @@ class Executor:
             await self._conclude(fold, step)
 
     def _is_held_back(self, call: CallFold, decided: ToolDecided) -> bool:
-        """Whether a decided call does not run now: it waits for a person, or a gate halted the turn over it."""
+        """Whether a decided call does not run now: it waits for a person, or a gate halted the turn
+        over it."""
         if type(decided.verdict) is Halt or type(decided.verdict) is Ask:
             return True
         return call.called > 0 and self._doubts.needs_person(call, self._decisions.shown(call))
 
-    async def _may_begin(self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool) -> bool:
-        """Whether calls may be made, once all are decided: no gate halted the turn, nothing ended it meanwhile."""
-        if held_back and (halts := [call.decided for call in step.calls.values() if _is_halted(call)]):
+    async def _may_begin(
+        self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool
+    ) -> bool:
+        """Whether calls may be made, once all are decided: no gate halted the turn, nothing ended
+        it meanwhile."""
+        if held_back and (
+            halts := [call.decided for call in step.calls.values() if _is_halted(call)]
+        ):
             await self._halt([decided.verdict for decided in halts if decided is not None])
             return False
         if not fold.going:
@@ -128,11 +140,16 @@ class Executor:
         self._journal.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
 
     async def _conclude(self, fold: Fold, step: StepFold) -> None:
-        """What the gates said of the results means halt, wait, finish, or simply go on. All of it is in the log."""
+        """What the gates said of the results means halt, wait, finish, or simply go on.
+
+        All of it is in the log.
+        """
         of_calls = [d for d in step.decided if d.event in ("ToolReturning", "ToolCalling")]
         spoken = [(_position(d.about), d.verdict) for d in of_calls if not d.about.endswith(CLOSED)]
         halts = [(call, verdict) for call, verdict in spoken if isinstance(verdict, Halt)]
-        finishes = [(call, verdict.value) for call, verdict in spoken if isinstance(verdict, Finish)]
+        finishes = [
+            (call, verdict.value) for call, verdict in spoken if isinstance(verdict, Finish)
+        ]
         if halts:
             halt = strictest(ToolReturning, halts)
             self._journal.conclude(Stopped(StopReason.HALTED, halt.reason), halt.reply)
@@ -140,10 +157,13 @@ class Executor:
             await self._wait(fold)
         elif finishes:
             value = min(finishes, key=lambda finish: finish[0])[1]
-            self._journal.conclude(Completed(value), value if isinstance(value, str) else as_result(value).text)
+            self._journal.conclude(
+                Completed(value), value if isinstance(value, str) else as_result(value).text
+            )
 
     async def _wait(self, fold: Fold) -> None:
-        """Wait for the answers, unless one came from outside while others were at work: then its call goes on."""
+        """Wait for the answers, unless one came from outside while others were at work: then its
+        call goes on."""
         questions, open_questions = self._questions, len(self._questions.waiting)
         await self._journal.commit()
         if self._journal.has_mail:
@@ -223,9 +243,11 @@ class Executor:
     # ------------------------------------------------------------ one call
 
     async def _run(self, state: CallFold) -> None:
-        """A decided call to its result: refused, answered for it, in doubt since a crash, or executed.
+        """A decided call to its result: refused, answered for it, in doubt since a crash, or
+        executed.
 
-        Once the turn is concluded, perhaps by a call that ran before this one, nothing more is begun.
+        Once the turn is concluded, perhaps by a call that ran before this one, nothing more is
+        begun.
         """
         if not self._journal.fold.going:
             if self._limits.hit is not None:
@@ -251,7 +273,11 @@ class Executor:
             except (Exception, asyncio.CancelledError) as raised:
                 if isinstance(raised, asyncio.CancelledError) and cancelled():
                     raise
-                error = raised if isinstance(raised, Exception) else ToolError("the tool cancelled itself")
+                error = (
+                    raised
+                    if isinstance(raised, Exception)
+                    else ToolError("the tool cancelled itself")
+                )
                 failed = await self._failed(call, state, error)
                 if failed is None:
                     await self._run(state)
@@ -259,7 +285,10 @@ class Executor:
                 result = failed
                 if not isinstance(error, ToolError):  # whose text is the result
                     details = self._results.details_of(call, error)
-        if self._attempts.written and (writes := self._attempts.written.pop(call.id, None)) is not None:
+        if (
+            self._attempts.written
+            and (writes := self._attempts.written.pop(call.id, None)) is not None
+        ):
             if self._waiting_writes is not None:
                 self._waiting_writes[call.id] = (state, result, writes)
                 return
@@ -274,7 +303,10 @@ class Executor:
             await self._journal.audience.flush()
 
     async def _close(self, state: CallFold, stopped: Stopped) -> None:
-        """A limit forbids this call. One that was started, or works on in a child, is closed with the step."""
+        """A limit forbids this call.
+
+        One that was started, or works on in a child, is closed with the step.
+        """
         if state.result is None and not state.called and not state.children:
             result = text_result(f"Not run: {stopped.detail}", "cancelled")
             await self._results.record(state, self._decisions.shown(state), result)
@@ -292,20 +324,30 @@ class Executor:
         return as_result(verdict.value, "responded" if person else "answered")
 
     async def _failed(self, call: ToolCall, state: CallFold, error: Exception) -> ToolResult | None:
-        """An error as a result the model reads; None if the call is to be tried again. Or the turn ends with it."""
+        """An error as a result the model reads; None if the call is to be tried again.
+
+        Or the turn ends with it.
+        """
         program, failures = self._program, self._failures
         self._attempts.written.pop(call.id, None)
         tool = program.tools.get(call.name)
         unsafe = bool(state.called) and is_unsafe(tool)
-        if not isinstance(error, HookError) and (failures.asks_hooks or program.policy.action("tool") != "ignore"):
-            retryable, details = not unsafe or isinstance(error, NotDone), self._results.details_of(call, error)
+        if not isinstance(error, HookError) and (
+            failures.asks_hooks or program.policy.action("tool") != "ignore"
+        ):
+            retryable, details = (
+                not unsafe or isinstance(error, NotDone),
+                self._results.details_of(call, error),
+            )
             answer = await failures.handling_of(error, "tool", retryable, details)
             if answer.action in ("fail", "halt"):
                 failures.keep_handling(error, answer, details)
                 raise error
             if answer.action == "retry":
                 if len(state.attempts) < state.called:
-                    self._journal.record(ToolAttempted(call.id, state.called or 1, "", None, details))
+                    self._journal.record(
+                        ToolAttempted(call.id, state.called or 1, "", None, details)
+                    )
                 self._attempts.note_retry(state)
                 if answer.delay:
                     await program.clock.sleep(answer.delay)
@@ -321,7 +363,10 @@ def _is_halted(call: CallFold) -> bool:
 
 
 def _error_text(error: Exception, call: ToolCall, tool: Tool[..., Any] | None) -> str:
-    """What the model reads of an error: what the tool says to it, or only that it failed. The log has the rest."""
+    """What the model reads of an error: what the tool says to it, or only that it failed.
+
+    The log has the rest.
+    """
     if isinstance(error, ToolError | SlotConflict):
         return f"Error: {text_of(error)}"
     if hook := raiser_of(error):

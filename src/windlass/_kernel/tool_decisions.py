@@ -28,7 +28,8 @@ _NOBODY = Point(ToolCalling, ())
 
 
 class ToolDecisions:
-    """Decides calls, by their gates or by `unmatched`. `judged` says that gates or the log may have a say.
+    """Decides calls, by their gates or by `unmatched`. `judged` says that gates or the log may have
+    a say.
 
     `prepared` has the arguments of the open calls, read once and kept until the call has run.
     """
@@ -38,7 +39,9 @@ class ToolDecisions:
         "judged", "prepared",
     )  # fmt: skip
 
-    def __init__(self, site: Site, questions: Questions, injections: Injections, *, reviewed: bool) -> None:
+    def __init__(
+        self, site: Site, questions: Questions, injections: Injections, *, reviewed: bool
+    ) -> None:
         program, hooks = site.program, site.hooks
         self._site = site
         self._journal = site.journal
@@ -69,7 +72,10 @@ class ToolDecisions:
         return prepared
 
     def shown(self, state: CallFold) -> ToolCall:
-        """What hooks and wraps see of a call: the recorded bytes if a gate spoke of it. An invalid one as it is."""
+        """What hooks and wraps see of a call: the recorded bytes if a gate spoke of it.
+
+        An invalid one as it is.
+        """
         if state.decided is not None and state.decided.digest:
             return state.call
         try:
@@ -78,10 +84,13 @@ class ToolDecisions:
             return state.call
 
     def _refuse(self, state: CallFold, error: ArgumentsError) -> None:
-        """The arguments do not fit the tool: no hook is asked, and the model reads how to correct them."""
+        """The arguments do not fit the tool: no hook is asked, and the model reads how to correct
+        them."""
         denied = Deny(str(error))
         self._journal.record(
-            ToolDecided(state.proposed.id, denied, "", ((_ARGUMENTS, denied),), name=state.proposed.name)
+            ToolDecided(
+                state.proposed.id, denied, "", ((_ARGUMENTS, denied),), name=state.proposed.name
+            )
         )
 
     # ------------------------------------------------------------ the first decision
@@ -97,7 +106,10 @@ class ToolDecisions:
             self._journal.add(ToolDecided(proposed.id, ALLOW, name=proposed.name, at=at))
 
     async def decide(self, state: CallFold) -> None:
-        """The verdict on one call, into the log. One that the log has is looked at again until the call has begun."""
+        """The verdict on one call, into the log.
+
+        One that the log has is looked at again until the call has begun.
+        """
         if state.decided is not None:
             if state.called == 0 and not is_invalid(state.decided):
                 await self._decide_again(state, state.decided)
@@ -129,15 +141,26 @@ class ToolDecisions:
         if runs and passage.injects:
             await self._injections.inject_beside(passage, changed.id)
 
-    def _deny_for_error(self, state: CallFold, call: ToolCall, passage: Passage, error: HookError) -> None:
+    def _deny_for_error(
+        self, state: CallFold, call: ToolCall, passage: Passage, error: HookError
+    ) -> None:
         """A rewrite failed: the call does not run."""
         denied, took = Deny(failed_hook(error)), passage.took
         answers, json = ((error.hook or "?", denied),), difference(state, call)
-        self._journal.record(HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took))
-        self._journal.record(ToolDecided(call.id, denied, call.digest, answers, json, name=call.name, took=took))
+        self._journal.record(
+            HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took)
+        )
+        self._journal.record(
+            ToolDecided(call.id, denied, call.digest, answers, json, name=call.name, took=took)
+        )
 
-    def passage(self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None) -> Passage:
-        """The way of a call through its hooks. That of a task for another agent goes on through `Delegating`."""
+    def passage(
+        self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None
+    ) -> Passage:
+        """The way of a call through its hooks.
+
+        That of a task for another agent goes on through `Delegating`.
+        """
         site, point = self._site, self._point or _NOBODY
         event, about = ToolCalling(call, site.turn), call.id if about is None else about
         if not self._delegates or (tool := self._delegates.get(call.name)) is None:
@@ -156,7 +179,9 @@ class ToolDecisions:
     def _decide_unmatched(self, state: CallFold, call: ToolCall) -> None:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
         verdict, digest = self.unmatched(call), call.digest
-        self._journal.record(ToolDecided(call.id, verdict, digest, (), difference(state, call), name=call.name))
+        self._journal.record(
+            ToolDecided(call.id, verdict, digest, (), difference(state, call), name=call.name)
+        )
         if type(verdict) is Ask:
             unjudged = self._site.passage(_NOBODY, ToolCalling(call, self._site.turn), call.id)
             self._questions.put(self._questions.question(unjudged, verdict, digest, (), call=call))
@@ -170,20 +195,36 @@ class ToolDecisions:
             return Ask(f"Allow {call.name}?")
         return Deny(f"No rule allows {call.name}.")
 
-    def _record(self, passage: Passage, verdict: Any, call: ToolCall, state: CallFold, *, rewritten: bool) -> bool:
-        """Record the verdict on a call, with its final arguments if a hook spoke and they differ. Whether it runs."""
+    def _record(
+        self, passage: Passage, verdict: Any, call: ToolCall, state: CallFold, *, rewritten: bool
+    ) -> bool:
+        """Record the verdict on a call, with its final arguments if a hook spoke and they differ.
+
+        Whether it runs.
+        """
         journal, answers = self._journal, passage.answers
         verdict = self.unmatched(call) if verdict is None else verdict
         spoken = rewritten or answers or verdict is not ALLOW
         digest, json = (call.digest, difference(state, call)) if spoken else ("", None)
-        delegation, names = (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
+        delegation, names = (
+            (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
+        )
         took = passage.took
-        journal.record(ToolDecided(call.id, verdict, digest, answers, json, delegation, names, call.name, took))
+        journal.record(
+            ToolDecided(call.id, verdict, digest, answers, json, delegation, names, call.name, took)
+        )
         if type(verdict) is Ask:
             self._ask(passage, verdict, call, asks_of(answers), names)
         return type(verdict) not in (Ask, Halt, Deny)
 
-    def _ask(self, passage: Passage, ask: Ask, call: ToolCall, by: Iterable[str], delegating: tuple[str, ...]) -> None:
+    def _ask(
+        self,
+        passage: Passage,
+        ask: Ask,
+        call: ToolCall,
+        by: Iterable[str],
+        delegating: tuple[str, ...],
+    ) -> None:
         """Ask a person; `delegating` names the hooks that spoke at `Delegating`."""
         asked = self._questions.question(passage, ask, call.digest, by, call=call)
         if asked.by and set(asked.by) <= set(delegating):
@@ -193,13 +234,16 @@ class ToolDecisions:
     # ------------------------------------------------------------ later decisions
 
     async def _decide_again(self, state: CallFold, decided: ToolDecided) -> None:
-        """A call that was decided and has not begun: a person may have answered; on resume gates are asked again."""
+        """A call that was decided and has not begun: a person may have answered; on resume gates
+        are asked again."""
         questions, call = self._questions, self.shown(state)
         answered = questions.answer_to(call.id) if state.waits else None
         if answered is not None and answered.digest != decided.digest:
             answered = None
         if answered is not None and isinstance(answered.answer, Edit):
-            await self._decide_edited(state.call.replace(arguments=answered.answer.arguments), decided, answered)
+            await self._decide_edited(
+                state.call.replace(arguments=answered.answer.arguments), decided, answered
+            )
             return
         recorded = decided.answers or (("default", decided.verdict),)
         held = decided.verdict
@@ -210,32 +254,50 @@ class ToolDecisions:
         if self._is_judged(call) and questions.resumed and call.id not in self._judged_again:
             self._judged_again.add(call.id)
             passage = self.passage(call, decided)
-            judged = await questions.judge_again(passage, held, settled, questions.asked_again(call.id))
+            judged = await questions.judge_again(
+                passage, held, settled, questions.asked_again(call.id)
+            )
         names = decided.delegating
         if judged.new and isinstance(passage, Handing):
             names = (*names, *passage.names())
         if judged.new or answered is not None:
             person = () if answered is None else ((answered.by or "person", held),)
-            answers, json = (*decided.answers, *person, *judged.new), difference(state, call) or decided.json
+            answers, json = (
+                (*decided.answers, *person, *judged.new),
+                difference(state, call) or decided.json,
+            )
             took = 0.0 if passage is None else passage.took
-            new = decided.replace(verdict=judged.verdict, digest=call.digest, answers=answers, json=json)
+            new = decided.replace(
+                verdict=judged.verdict, digest=call.digest, answers=answers, json=json
+            )
             self._journal.record(new.replace(delegating=names, name=call.name, took=took, at=0.0))
         if type(judged.verdict) is Ask:
             if judged.new or not questions.is_waiting(call.id):
                 by = judged.asking or asks_of(decided.answers)
                 self._ask(passage or self.passage(call, decided), judged.verdict, call, by, names)
-        elif answered is not None and not isinstance(judged.verdict, Halt | Deny) and self._is_judged(call):
+        elif (
+            answered is not None
+            and not isinstance(judged.verdict, Halt | Deny)
+            and self._is_judged(call)
+        ):
             await self._injections.inject_beside(self.passage(call, decided), call.id)
 
-    async def _decide_edited(self, call: ToolCall, decided: ToolDecided, answered: Answered) -> None:
-        """A person wrote other arguments: all gates look at them; those that asked may only refuse."""
+    async def _decide_edited(
+        self, call: ToolCall, decided: ToolDecided, answered: Answered
+    ) -> None:
+        """A person wrote other arguments: all gates look at them; those that asked may only
+        refuse."""
         journal, person = self._journal, answered.by or "person"
         try:
             call = self._site.completed(call)
         except ArgumentsError as error:
-            denied = Deny(f"{answered.by or 'a person'} changed the arguments, and they do not fit: {error}")
+            denied = Deny(
+                f"{answered.by or 'a person'} changed the arguments, and they do not fit: {error}"
+            )
             answers: Answers = ((person, denied),)
-            new = decided.replace(verdict=denied, digest="", answers=answers, name=call.name, took=0.0, at=0.0)
+            new = decided.replace(
+                verdict=denied, digest="", answers=answers, name=call.name, took=0.0, at=0.0
+            )
             journal.record(new)
             return
         if not self._is_judged(call):
@@ -244,10 +306,22 @@ class ToolDecisions:
         passage = self.passage(call, decided)
         judged = await self._questions.judge_again(passage, ALLOW, settled_by(decided.answers))
         answers = (*settled_by(decided.answers), (person, ALLOW), *judged.new)
-        delegation, names = (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
+        delegation, names = (
+            (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
+        )
         verdict, took = judged.verdict, passage.took
         journal.record(
-            ToolDecided(call.id, verdict, call.digest, answers, call.json, delegation, names, call.name, took)
+            ToolDecided(
+                call.id,
+                verdict,
+                call.digest,
+                answers,
+                call.json,
+                delegation,
+                names,
+                call.name,
+                took,
+            )
         )
         if type(verdict) is Ask:
             self._ask(passage, verdict, call, judged.asking, names)
@@ -265,5 +339,6 @@ def difference(state: CallFold, call: ToolCall) -> str | None:
 
 
 def is_invalid(decided: ToolDecided) -> bool:
-    """Whether the arguments did not fit the tool: no gate was asked about them, so the verdict has no digest."""
+    """Whether the arguments did not fit the tool: no gate was asked about them, so the verdict has
+    no digest."""
     return not decided.digest and type(decided.verdict) is Deny

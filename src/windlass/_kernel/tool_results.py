@@ -1,4 +1,5 @@
-"""Results on their way to the model: each passes ToolReturning, also that of a call that is closed unfinished."""
+"""Results on their way to the model: each passes ToolReturning, also that of a call that is closed
+unfinished."""
 
 from __future__ import annotations
 
@@ -23,11 +24,16 @@ from .site import Site
 CLOSED = "/closed"
 """Ends the id under which hooks are asked about the result of a call that is closed."""
 
-_WITHHELD = "withheld: hooks on ToolReturning look at the results of this tool, but have not seen this text"
+_WITHHELD = (
+    "withheld: hooks on ToolReturning look at the results of this tool, but have not seen this text"
+)
 
 
 class ToolResults(Struct, eq=False):
-    """Brings results past their hooks into the log. `unreturned` are results that no hook has let pass yet, by call."""
+    """Brings results past their hooks into the log.
+
+    `unreturned` are results that no hook has let pass yet, by call.
+    """
 
     _journal: Journal
     _site: Site
@@ -52,7 +58,10 @@ class ToolResults(Struct, eq=False):
         self.add(state, result, error)
 
     async def review(self, state: CallFold, shown: ToolCall, result: ToolResult) -> ToolResult:
-        """A result past its hooks. If that is broken off, the result is kept for the end of the step."""
+        """A result past its hooks.
+
+        If that is broken off, the result is kept for the end of the step.
+        """
         result = self._joined(state, result)
         try:
             return await self._pass_on(shown, result)
@@ -65,7 +74,9 @@ class ToolResults(Struct, eq=False):
         journal, call = self._journal, state.call
         if self._point is None:
             result = self._joined(state, result)
-        journal.add(ToolReturned(call.id, call.name, result, error, at=journal.fold.tick(journal.now)))
+        journal.add(
+            ToolReturned(call.id, call.name, result, error, at=journal.fold.tick(journal.now))
+        )
 
     def _joined(self, state: CallFold, result: ToolResult) -> ToolResult:
         """The result with what was injected beside it for good, when the call was judged."""
@@ -96,7 +107,9 @@ class ToolResults(Struct, eq=False):
         finally:  # not before: with its result, or not at all
             if passage.answers:
                 name, took = point.name, passage.took
-                journal.record(HookDecided(name, passage.about, verdict, passage.answers, took=took))
+                journal.record(
+                    HookDecided(name, passage.about, verdict, passage.answers, took=took)
+                )
         if denied:
             return text_result(f"Withheld: {verdict.reason}", "denied")
         for item in items:
@@ -109,7 +122,8 @@ class ToolResults(Struct, eq=False):
     # ------------------------------------------------------------ calls that will not be finished
 
     async def close(self, state: CallFold, reason: str) -> None:
-        """Give a call that will not be finished its result: rewrites and a `Deny` hold, other answers are recorded."""
+        """Give a call that will not be finished its result: rewrites and a `Deny` hold, other
+        answers are recorded."""
         call = state.call
         result = self._unreturned.pop(state.proposed.id, None) or self._closed(state, reason)
         if self._point is not None:
@@ -117,7 +131,8 @@ class ToolResults(Struct, eq=False):
         self._journal.record(ToolReturned(call.id, call.name, result))
 
     def _closed(self, state: CallFold, reason: str) -> ToolResult:
-        """The result of a closed call; a pure one has done nothing, whether it was started or not."""
+        """The result of a closed call; a pure one has done nothing, whether it was started or
+        not."""
         tool = self._journal.program.tools.get(state.call.name)
         if state.in_doubt and (tool is None or tool.effect != "pure"):
             text = f"Interrupted, outcome unknown: it may or may not have happened. {reason}"
@@ -136,18 +151,36 @@ class ToolResults(Struct, eq=False):
         except HookError as error:
             return self._withhold(error, result.status, passage.took)
         except TimeoutError as late:
-            journal.record(HookFailed("ToolReturning", "ToolReturning", error_value(late), "withheld", took=limit))
-            return text_result(f"Withheld: the hooks of ToolReturning took longer than {limit} s", result.status)
+            journal.record(
+                HookFailed(
+                    "ToolReturning", "ToolReturning", error_value(late), "withheld", took=limit
+                )
+            )
+            return text_result(
+                f"Withheld: the hooks of ToolReturning took longer than {limit} s", result.status
+            )
         if passage.answers:
-            journal.record(HookDecided(point.name, passage.about, verdict, passage.answers, took=passage.took))
-        return text_result(f"Withheld: {verdict.reason}", "denied") if isinstance(verdict, Deny) else result
+            journal.record(
+                HookDecided(point.name, passage.about, verdict, passage.answers, took=passage.took)
+            )
+        return (
+            text_result(f"Withheld: {verdict.reason}", "denied")
+            if isinstance(verdict, Deny)
+            else result
+        )
 
     def _withhold(self, error: HookError, status: str = "error", took: float = 0.0) -> ToolResult:
-        """What stands for a result that a rewrite failed on: the model reads which hook failed, the log why."""
-        self._journal.record(HookFailed(error.hook, "ToolReturning", error_value(error), "withheld", took=took))
+        """What stands for a result that a rewrite failed on: the model reads which hook failed, the
+        log why."""
+        self._journal.record(
+            HookFailed(error.hook, "ToolReturning", error_value(error), "withheld", took=took)
+        )
         return text_result(f"Error: the result is withheld: {failed_hook(error)}", status)  # type: ignore[arg-type]
 
     def details_of(self, call: ToolCall, error: BaseException) -> ErrorValue:
-        """What the log has of a tool's error: its text only if no hook cleans the results of the tool."""
+        """What the log has of a tool's error: its text only if no hook cleans the results of the
+        tool."""
         value, point = error_value(error), self._point
-        return value if point is None or not point.looks_at(call) else value.replace(message=_WITHHELD)
+        return (
+            value if point is None or not point.looks_at(call) else value.replace(message=_WITHHELD)
+        )

@@ -34,7 +34,10 @@ class Transcript(Struct, eq=False):
         self.guarded = self._site.hooks.at(MessageAdding) is not None
 
     async def admit(self, message: Any, about: str) -> Any:
-        """The message as it may enter, or the `Deny` or `Halt` that keeps it out. A Halt concludes the turn."""
+        """The message as it may enter, or the `Deny` or `Halt` that keeps it out.
+
+        A Halt concludes the turn.
+        """
         point = self._site.hooks.at(MessageAdding)
         if point is None:
             return message
@@ -78,9 +81,11 @@ class Transcript(Struct, eq=False):
     async def admit_step(
         self, messages: tuple[Message, ...], about: str
     ) -> tuple[tuple[Message, ...] | None, HookError | None]:
-        """The messages of a step as they may enter, None if hooks left them as they are; and the first failure.
+        """The messages of a step as they may enter, None if hooks left them as they are; and the
+        first failure.
 
-        A message on which a hook fails stays out: hooks are not asked about it again while the turn closes.
+        A message on which a hook fails stays out: hooks are not asked about it again while the turn
+        closes.
         """
         admitted: list[Message] = []
         failure: HookError | None = None
@@ -103,7 +108,10 @@ class Transcript(Struct, eq=False):
         return tuple(admitted), failure
 
     async def run_handlers(self, phase: str) -> None:
-        """Let phase handlers go on from the state. A message that one adds passes the guard's door like any other."""
+        """Let phase handlers go on from the state.
+
+        A message that one adds passes the guard's door like any other.
+        """
         for handler in self.journal.program.handlers.get(phase, ()):
             name = type(handler).__name__
             try:
@@ -113,7 +121,9 @@ class Transcript(Struct, eq=False):
                 text = f"phase handler {name!r} failed: {type(error).__name__}: {text_of(error)}"
                 raise HookError(text, hook=name) from error
             if not isinstance(made, State):
-                raise ConfigError(f"phase handler {name!r} returned {type(made).__name__}; it must return a State")
+                raise ConfigError(
+                    f"phase handler {name!r} returned {type(made).__name__}; it must return a State"
+                )
             for record in self.journal.records_of(name, made):
                 record = _readable(name, record)
                 if isinstance(record, MessageAdded) and record.message is not None:
@@ -128,10 +138,15 @@ def _reply_among(messages: list[Message] | tuple[Message, ...]) -> Message | Non
 
 
 def _withheld(message: Message, reason: str) -> Message | None:
-    """A message that was not let in. Calls and results stay paired: their words are replaced by the reason."""
+    """A message that was not let in.
+
+    Calls and results stay paired: their words are replaced by the reason.
+    """
     if message.role == "tool":
         results = [p for p in message.parts if isinstance(p, ToolResultPart)]
-        return message.replace(parts=tuple([p.replace(content=(TextPart(reason),), status="denied") for p in results]))
+        return message.replace(
+            parts=tuple([p.replace(content=(TextPart(reason),), status="denied") for p in results])
+        )
     calls = tuple([part for part in message.parts if isinstance(part, ToolCallPart)])
     return message.replace(parts=calls) if calls else None
 

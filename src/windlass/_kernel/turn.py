@@ -1,4 +1,5 @@
-"""The first of the composites: starts a turn or goes on with it, finishes it, and cleans up after one that failed."""
+"""The first of the composites: starts a turn or goes on with it, finishes it, and cleans up after
+one that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from .turn_start import TurnStart
 
 
 class TurnLifecycle:
-    """Starts, finishes and, if need be, closes a turn. `injected` is what the agent above injected for this one."""
+    """Starts, finishes and, if need be, closes a turn.
+
+    `injected` is what the agent above injected for this one.
+    """
 
     __slots__ = (
         "_cancellation", "_end", "_entry", "_evaluator", "_injected", "_injections", "_resolver", "_resume", "_start",
@@ -58,7 +62,9 @@ class TurnLifecycle:
         if journal.program.handlers:
             await self._injections.transcript.run_handlers("before_turn")
         if journal.program.durable and message is not None:
-            await journal.commit()  # before a model is asked: the message is safe, and others find the session
+            await (
+                journal.commit()
+            )  # before a model is asked: the message is safe, and others find the session
         if self._injected:
             await self._take_injected(fold)
 

@@ -1,4 +1,5 @@
-"""How a turn ends, on every way out: TurnEnding, the last record, and all that is left to write or to wait for."""
+"""How a turn ends, on every way out: TurnEnding, the last record, and all that is left to write or
+to wait for."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class TurnEnd(Struct, eq=False):
         return await self._journal.settle(self._site.tasks)
 
     async def supersede(self) -> None:
-        """A new message on a turn that is not over: its open calls are closed first, then it ends, hooks and all."""
+        """A new message on a turn that is not over: its open calls are closed first, then it ends,
+        hooks and all."""
         journal = self._journal
         await self._step_end.abandon("The user went on before this call had a result.")
         if journal.fold.turn is not None and journal.fold.turn.outcome is not None:
@@ -75,7 +77,10 @@ class TurnEnd(Struct, eq=False):
     # ------------------------------------------------------------ the ordinary end
 
     def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
-        """The ending hooks, which nothing breaks off, then the record. A `final` end does not wait for a person."""
+        """The ending hooks, which nothing breaks off, then the record.
+
+        A `final` end does not wait for a person.
+        """
         ending = self._end_now(outcome, final)
         return shielded(ending) if self._point is not None and self._point.waits else ending
 
@@ -90,7 +95,11 @@ class TurnEnd(Struct, eq=False):
             outcome, text = ended or (outcome, "")
         if journal.fold.turn is not None and journal.fold.turn.held:
             await self._transcript.add_held()
-        if journal.program.read_output is not None and isinstance(outcome, Completed) and (why := self._misfit(text)):
+        if (
+            journal.program.read_output is not None
+            and isinstance(outcome, Completed)
+            and (why := self._misfit(text))
+        ):
             outcome, text = Stopped(StopReason.WITHHELD, why), ""
         if journal.audience.voice is not None and not final:
             self._end_stream(text)
@@ -130,7 +139,10 @@ class TurnEnd(Struct, eq=False):
     # ------------------------------------------------------------ TurnEnding
 
     async def _judge(self, point: Point, outcome: Any) -> tuple[Any, str | None] | None:
-        """TurnEnding: the outcome and the text, if a hook changed it. None if a person has to be asked first."""
+        """TurnEnding: the outcome and the text, if a hook changed it.
+
+        None if a person has to be asked first.
+        """
         journal, site = self._journal, self._site
         turn = journal.fold.turn
         assert turn is not None
@@ -140,7 +152,11 @@ class TurnEnd(Struct, eq=False):
         try:
             async with asyncio.timeout(journal.program.ending_timeout):
                 text: str = (await passage.rewrite()).text
-                if text != before and isinstance(outcome, Completed) and (why := self._misfit(text)):
+                if (
+                    text != before
+                    and isinstance(outcome, Completed)
+                    and (why := self._misfit(text))
+                ):
                     raise self._blame(about, why)
                 verdict = await self._questions.decide(passage, lambda: digest(text))
                 if isinstance(verdict, Answer):
@@ -163,13 +179,22 @@ class TurnEnd(Struct, eq=False):
     def _blame(self, about: str, why: str) -> HookError:
         """The error of the hooks that changed the final text to one that does not fit."""
         pending = self._journal.fold.pending
-        hooks = [record.hook for record in pending if isinstance(record, Rewritten) and record.about == about]
+        hooks = [
+            record.hook
+            for record in pending
+            if isinstance(record, Rewritten) and record.about == about
+        ]
         by = ", ".join(hooks) or "TurnEnding"
-        return HookError(f"rewrite {by!r} changed the final text: {why}", hook=by, event="TurnEnding")
+        return HookError(
+            f"rewrite {by!r} changed the final text: {why}", hook=by, event="TurnEnding"
+        )
 
     async def _respond(self, point: Point, outcome: Any, words: str, about: str) -> tuple[str, Any]:
-        """A person's words for the answer, and the verdict on them: hooks look at them as at any other answer."""
-        passage = self._site.passage(point, TurnEnding(outcome, words, self._site.turn), f"{about}/response")
+        """A person's words for the answer, and the verdict on them: hooks look at them as at any
+        other answer."""
+        passage = self._site.passage(
+            point, TurnEnding(outcome, words, self._site.turn), f"{about}/response"
+        )
         text: str = (await passage.rewrite()).text
         responded = self._questions.responded_by(words)
         verdict = await self._questions.decide(passage, lambda: digest(text), responded)
@@ -178,16 +203,19 @@ class TurnEnd(Struct, eq=False):
     # ------------------------------------------------------------ the way out when all else fails
 
     async def failed(self, error: BaseException) -> State:
-        """Close the turn after a cancel or a breakdown: every call gets a result, ending hooks run, then it is over.
+        """Close the turn after a cancel or a breakdown: every call gets a result, ending hooks run,
+        then it is over.
 
-        A cancel from outside is raised; one from inside, an end of time and any other error is the outcome. A conflict
-        or a stale answer is raised to the caller.
+        A cancel from outside is raised; one from inside, an end of time and any other error is the
+        outcome. A conflict or a stale answer is raised to the caller.
         """
         by_itself = self._cancellation.end() and isinstance(error, asyncio.CancelledError)
         if isinstance(error, SessionError):
             raise error
         self._failures.note(None if by_itself else error)
-        state = await shielded(self._close(error), patience=3 * self._journal.program.ending_timeout)
+        state = await shielded(
+            self._close(error), patience=3 * self._journal.program.ending_timeout
+        )
         if not isinstance(error, Exception) and not by_itself:
             raise error
         return state
@@ -221,10 +249,18 @@ class TurnEnd(Struct, eq=False):
             return journal.state
         except Exception as another:
             journal.record(TurnEnded(outcome, "", journal.time.take()))
-            journal.record(HookFailed("", "TurnEnding", error_value(another), effect="the turn was closed without"))
+            journal.record(
+                HookFailed(
+                    "", "TurnEnding", error_value(another), effect="the turn was closed without"
+                )
+            )
             return await self._settle()
 
 
 def _why_withheld(error: Exception) -> str:
     """Why an answer is withheld, in words that do not quote the hook's error."""
-    return failed_hook(error) if isinstance(error, HookError) else "the hooks of TurnEnding took too long"
+    return (
+        failed_hook(error)
+        if isinstance(error, HookError)
+        else "the hooks of TurnEnding took too long"
+    )

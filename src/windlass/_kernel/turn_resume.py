@@ -1,4 +1,5 @@
-"""How a turn goes on in another pass: answers are taken, drift is compared, and what was left is picked up."""
+"""How a turn goes on in another pass: answers are taken, drift is compared, and what was left is
+picked up."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ from .turn_start import TurnStart
 
 
 class TurnResume(Struct, eq=False):
-    """Resumes turns. `delivered` are the answers for a child that its parent's log has; None if it takes its own."""
+    """Resumes turns.
+
+    `delivered` are the answers for a child that its parent's log has; None if it takes its own.
+    """
 
     _site: Site
     _entry: Entry
@@ -44,10 +48,15 @@ class TurnResume(Struct, eq=False):
         return self._site.journal
 
     async def resume(self) -> bool:
-        """Go on with a turn. Whether its last step has ended and is to be voted on, unless the log has the vote."""
+        """Go on with a turn.
+
+        Whether its last step has ended and is to be voted on, unless the log has the vote.
+        """
         journal = self._journal
         now = journal.now()
-        taken, answers = await self._inbox.answers() if journal.has_mail or self._questions.waiting else ([], [])
+        taken, answers = (
+            await self._inbox.answers() if journal.has_mail or self._questions.waiting else ([], [])
+        )
         if self._delivered is None:
             answers += self._own_answers(answers, now)
         else:
@@ -59,11 +68,17 @@ class TurnResume(Struct, eq=False):
         drift = await self._compare()
         about = f"{journal.fold.session}/t{turn.number}/resume"
         allowed = next((answered for answered in answers if answered.id == about), None)
-        verdict = await self._judge(about, drift, allowed) if isinstance(turn.outcome, Suspended) else None
+        verdict = (
+            await self._judge(about, drift, allowed)
+            if isinstance(turn.outcome, Suspended)
+            else None
+        )
         if verdict is WAITING:
             self._stay_suspended(answers, taken)
             return False
-        for answered in answers if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []:
+        for answered in (
+            answers if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []
+        ):
             journal.record_answer(answered)
         journal.record(Resumed(journal.program.digest, drift))
         if isinstance(verdict, Halt):
@@ -83,7 +98,10 @@ class TurnResume(Struct, eq=False):
             self._questions.suspend()
 
     async def _pick_up(self, taken: list[InboxTaken]) -> bool:
-        """Do what the process that died had still to do. Whether its last step is to be voted on."""
+        """Do what the process that died had still to do.
+
+        Whether its last step is to be voted on.
+        """
         journal, fold = self._journal, self._journal.fold
         turn = fold.turn
         assert turn is not None
@@ -103,7 +121,10 @@ class TurnResume(Struct, eq=False):
         return fold.open is None and bool(turn.steps) and not has_begun(fold)
 
     async def _compare(self) -> tuple[str, ...]:
-        """What differs from the agent that the turn was recorded with. Gates that are new since then are asked."""
+        """What differs from the agent that the turn was recorded with.
+
+        Gates that are new since then are asked.
+        """
         program, pipeline = self._journal.program, self._journal.fold.pipeline
         if pipeline == program.digest:
             return ()
@@ -114,7 +135,8 @@ class TurnResume(Struct, eq=False):
         return differences(data, program.description)
 
     async def _judge(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
-        """Resuming: hooks may stop the turn or ask again before it goes on; `answered` is a person's answer to that."""
+        """Resuming: hooks may stop the turn or ask again before it goes on; `answered` is a
+        person's answer to that."""
         journal, questions, site = self._journal, self._questions, self._site
         fold = journal.fold
         if answered is not None and isinstance(answered.answer, Reject):
@@ -129,7 +151,9 @@ class TurnResume(Struct, eq=False):
         await passage.rewrite()
         verdict = await passage.judge()
         if passage.answers:
-            journal.record(HookDecided("Resuming", about, verdict, passage.answers, took=passage.took))
+            journal.record(
+                HookDecided("Resuming", about, verdict, passage.answers, took=passage.took)
+            )
         if isinstance(verdict, Ask):
             questions.put(questions.question(passage, verdict, "", asks_of(passage.answers)))
             return WAITING
@@ -139,7 +163,8 @@ class TurnResume(Struct, eq=False):
         return verdict
 
     def _own_answers(self, known: list[Answered], now: float) -> list[Answered]:
-        """The answers that the caller gave, and the defaults of questions that were not answered in time.
+        """The answers that the caller gave, and the defaults of questions that were not answered in
+        time.
 
         `now` is from before the inbox was read: an answer that came until then is known.
         """
@@ -148,4 +173,6 @@ class TurnResume(Struct, eq=False):
         if again := answered & answers.keys():
             raise stale_answer(session, min(again), "it has been answered already")
         waiting = [asked for asked in self._questions.waiting if asked.id not in answered]
-        return checked_answers(session, waiting, dict(answers), now, partial(check_edit, self._journal.program))
+        return checked_answers(
+            session, waiting, dict(answers), now, partial(check_edit, self._journal.program)
+        )

@@ -1,4 +1,5 @@
-"""How a turn begins: the session is opened, the message judged and let in, with what is injected beside it."""
+"""How a turn begins: the session is opened, the message judged and let in, with what is injected
+beside it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class TurnStart(Struct, eq=False):
     _judged: bool = False
 
     def __post_init__(self) -> None:
-        self._judged = any(self._site.hooks.at(event) for event in (SessionStarting, TurnStarting, MessageAdding))
+        self._judged = any(
+            self._site.hooks.at(event) for event in (SessionStarting, TurnStarting, MessageAdding)
+        )
 
     @property
     def _journal(self) -> Journal:
@@ -55,7 +58,10 @@ class TurnStart(Struct, eq=False):
             self._refuse(message, halt)
 
     def begin_failed(self, message: Message) -> None:
-        """Record that a turn began which failed while it was opened. What hooks would have judged is not stored."""
+        """Record that a turn began which failed while it was opened.
+
+        What hooks would have judged is not stored.
+        """
         self._begin(message, kept_out=self._judged)
 
     def _refuse(self, message: Message, refusal: Halt | Deny) -> None:
@@ -70,7 +76,10 @@ class TurnStart(Struct, eq=False):
     # ------------------------------------------------------------ the session
 
     async def _open_session(self) -> Halt | None:
-        """Record that the session is opened, if it is new or goes on under another pipeline. A refused one is not."""
+        """Record that the session is opened, if it is new or goes on under another pipeline.
+
+        A refused one is not.
+        """
         site, journal = self._site, self._journal
         program, fold = site.program, journal.fold
         if fold.opened is not None:
@@ -98,21 +107,29 @@ class TurnStart(Struct, eq=False):
         return None
 
     def _record_opened(
-        self, system: str | None, tools: tuple[ToolSpec, ...] | None, sections: tuple[TextPart, ...] | None
+        self,
+        system: str | None,
+        tools: tuple[ToolSpec, ...] | None,
+        sections: tuple[TextPart, ...] | None,
     ) -> None:
         """Record that a session is opened, with what hooks have changed of the agent's."""
         program = self._site.program
         name, pipeline = program.name, program.digest
-        self._journal.write(SessionOpened("new", name, pipeline, system, tools, "", sections, self._parent))
+        self._journal.write(
+            SessionOpened("new", name, pipeline, system, tools, "", sections, self._parent)
+        )
 
     def _check_tools(self, setup: Setup) -> None:
-        """Refuse a tool that hooks have added and nothing can execute: no tool, no wrap, no gate that might answer."""
+        """Refuse a tool that hooks have added and nothing can execute: no tool, no wrap, no gate
+        that might answer."""
         program, hooks = self._site.program, self._site.hooks
         calling = hooks.at(ToolCalling)
         answering = () if calling is None else (*calling.changing, *calling.gates, *calling.costly)
         serving = [*hooks.tool_wraps, *answering]
         for spec in setup.tools if setup.tools != program.specs else ():
-            if spec.name not in program.tools and not any(_may_serve(hook, spec.name) for hook in serving):
+            if spec.name not in program.tools and not any(
+                _may_serve(hook, spec.name) for hook in serving
+            ):
                 names = self._rewriters("tools")
                 raise HookError(
                     f"rewrite {names!r} added tool {spec.name!r} on SessionStarting, which nothing can execute: "
@@ -122,7 +139,8 @@ class TurnStart(Struct, eq=False):
                 )
 
     def _sections_of(self, system: str) -> tuple[TextPart, ...]:
-        """The sections of the system text, each with its origin, after rewrites: what they changed is theirs."""
+        """The sections of the system text, each with its origin, after rewrites: what they changed
+        is theirs."""
         program = self._site.program
         if system == program.system or self._journal.opening is None:
             return program.sections
@@ -135,7 +153,9 @@ class TurnStart(Struct, eq=False):
         """The hooks that changed a field of what the session starts with."""
         opening = self._journal.opening
         pending = [] if opening is None else opening.records
-        return ", ".join([one.hook for one in pending if isinstance(one, Rewritten) and field in one.fields])
+        return ", ".join(
+            [one.hook for one in pending if isinstance(one, Rewritten) and field in one.fields]
+        )
 
     # ------------------------------------------------------------ the turn
 
@@ -145,7 +165,9 @@ class TurnStart(Struct, eq=False):
         at = journal.tick() if opening is None else opening.began
         if kept_out:
             size = max(len(message.text), 1)
-            return TurnStarted(number, withheld(message), f"{fold.session}/t{number}", withheld=size, at=at)
+            return TurnStarted(
+                number, withheld(message), f"{fold.session}/t{number}", withheld=size, at=at
+            )
         return TurnStarted(number, message, f"{fold.session}/t{number}", at=at)
 
     def _begin(self, message: Message, kept_out: bool = False) -> None:
@@ -172,7 +194,8 @@ class TurnStart(Struct, eq=False):
                 self._site.keep(writes)
 
     async def _open_turn(self, message: Message) -> None:
-        """Rewrites first, so that the log holds what they made of the message; then the gates judge that."""
+        """Rewrites first, so that the log holds what they made of the message; then the gates judge
+        that."""
         about = f"{self._journal.fold.session}/t{self._journal.fold.turns + 1}"
         passage, door = self._passages(message, about)
         if passage is not None:
@@ -190,7 +213,8 @@ class TurnStart(Struct, eq=False):
             self._refuse(message, refusal)
 
     async def go_on(self) -> None:
-        """The turn was suspended, or died, before its message was let in; the log holds what rewrites made of it."""
+        """The turn was suspended, or died, before its message was let in; the log holds what
+        rewrites made of it."""
         turn = self._journal.fold.turn
         assert turn is not None
         about = f"{self._journal.fold.session}/t{turn.number}"
@@ -214,7 +238,8 @@ class TurnStart(Struct, eq=False):
     async def _judge(
         self, passage: Passage | None, door: Passage | None, message: Message
     ) -> tuple[Any, Halt | Deny | None]:
-        """What TurnStarting says of the message, and the refusal that keeps it out, there or at the guard's door."""
+        """What TurnStarting says of the message, and the refusal that keeps it out, there or at the
+        guard's door."""
         decide = self._questions.decide
         verdict = None if passage is None else await decide(passage, lambda: digest(message.text))
         if isinstance(verdict, Halt):
@@ -223,7 +248,8 @@ class TurnStart(Struct, eq=False):
         return verdict, at_door if isinstance(at_door, Halt | Deny) else None
 
     async def _let_in(self, passage: Passage | None, verdict: Any) -> None:
-        """The user message into the transcript, with what is injected beside it; unless a person has to answer."""
+        """The user message into the transcript, with what is injected beside it; unless a person
+        has to answer."""
         journal, transcript = self._journal, self._injections.transcript
         if verdict is WAITING:
             self._questions.suspend()
@@ -248,6 +274,7 @@ class TurnStart(Struct, eq=False):
 
 
 def _may_serve(hook: Hook, tool: str) -> bool:
-    """Whether a hook may answer calls of a tool that does not exist: no rewrite can, nor one for another tool."""
+    """Whether a hook may answer calls of a tool that does not exist: no rewrite can, nor one for
+    another tool."""
     elsewhere = isinstance(hook.tool, str) and hook.tool.isidentifier() and hook.tool != tool
     return hook.kind != "rewrite" and not elsewhere

@@ -92,7 +92,9 @@ class Voice:
     def _precedes_review(self, fact: Fact) -> bool:
         """Whether the fact has words that no hook has judged yet."""
         match fact:
-            case ModelAttempted() | ModelCalled() | Rewritten(event="ModelCalling" | "ModelReplying"):
+            case (
+                ModelAttempted() | ModelCalled() | Rewritten(event="ModelCalling" | "ModelReplying")
+            ):
                 return True
             case HookDecided() | ToolDecided():
                 return self._holds_answer
@@ -166,7 +168,9 @@ class Voice:
         step, round_, attempt, seq = self.step, self.round, self.attempt, self._seq
         if kind is ArgumentsDelta:
             call = self._call_id(part)
-            self.channel.offer(ArgumentsDelta(text, part, step, round_, attempt, seq, "", call, name))
+            self.channel.offer(
+                ArgumentsDelta(text, part, step, round_, attempt, seq, "", call, name)
+            )
         else:
             self.channel.offer(kind(text, part, step, round_, attempt, seq))
 
@@ -207,7 +211,9 @@ class Voice:
             self._held_facts = []
             self._in_review = True
 
-    def accept(self, original: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int) -> None:
+    def accept(
+        self, original: ModelReply, reply: ModelReply, step: int, round_: int, attempt: int
+    ) -> None:
         """Take the reply as the rewrites left it; `original` is the same before it got our ids."""
         streamed = self._streamed_reply
         is_shown = streamed is not None and original.message == streamed.message
@@ -255,7 +261,8 @@ class Voice:
             self._send(fact)
 
     def drop(self, reason: str) -> None:
-        """Drop the reply: retract the words that were sent, and send the held facts without words."""
+        """Drop the reply: retract the words that were sent, and send the held facts without
+        words."""
         self._retract(reason)
         self._reply = None
         self._release_redacted()
@@ -301,7 +308,9 @@ class Voice:
 
     # ------------------------------------------------------------ the end
 
-    def end_turn(self, step: int, text: str | None, conclusion: str | None, answer: Callable[[], str]) -> None:
+    def end_turn(
+        self, step: int, text: str | None, conclusion: str | None, answer: Callable[[], str]
+    ) -> None:
         """Send the answer, after the hooks on the end of the turn.
 
         `step` is the last step of the turn, `text` the answer as those hooks changed it,
@@ -349,14 +358,21 @@ def _has_answer(fact: Fact) -> bool:
 def without_words(fact: Fact) -> Fact:
     """The fact without the words of a model, also as hooks changed them."""
     match fact:
-        case ModelReplied(reply=reply) | ModelAttempted(reply=ModelReply() as reply) | SideReplied(reply=reply):
+        case (
+            ModelReplied(reply=reply)
+            | ModelAttempted(reply=ModelReply() as reply)
+            | SideReplied(reply=reply)
+        ):
             empty = Message("assistant", id=reply.message.id)
             return fact.replace(reply=reply.replace(message=empty))
         case ModelCalled():
             return fact.replace(request=None)
         case Rewritten(fields=fields):
             return fact.replace(fields=dict.fromkeys(fields))
-        case HookDecided(verdict=verdict, answers=answers) | ToolDecided(verdict=Halt() as verdict, answers=answers):
+        case (
+            HookDecided(verdict=verdict, answers=answers)
+            | ToolDecided(verdict=Halt() as verdict, answers=answers)
+        ):
             redacted = tuple([(name, _without_answer(decision)) for name, decision in answers])
             return fact.replace(verdict=_without_answer(verdict), answers=redacted)
         case SlotSet():

@@ -1,4 +1,7 @@
-"""Does the turn go on, and may it stop? Criteria and hooks vote; a stop may be vetoed, never without bound."""
+"""Does the turn go on, and may it stop?
+
+Criteria and hooks vote; a stop may be vetoed, never without bound.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ from .transcript import Transcript
 
 _RANK = {vote: rank for rank, vote in enumerate(Vote)}
 _TOOLS_RAN = [("tools_ran", TOOLS_RAN[1])]
-_REQUEST, _FORBID, _COMPLETED = Vote.REQUEST, Vote.FORBID, StopReason.COMPLETED  # which Python 3.11 finds slowly
+_REQUEST, _FORBID, _COMPLETED = (
+    Vote.REQUEST,
+    Vote.FORBID,
+    StopReason.COMPLETED,
+)  # which Python 3.11 finds slowly
 _FINISHED = {
     "length": StopReason.LENGTH,
     "content_filter": StopReason.CONTENT_FILTER,
@@ -122,19 +129,24 @@ class Resolver(Struct, frozen=True):
     async def _held_up(self, fold: Fold, reason: StopReason) -> bool:
         """Whether the turn does not simply stop: it was steered or cancelled, or a hook vetoes."""
         if await self.inbox.was_steered():
-            self.journal.record(Evaluated(fold.steps, Vote.REQUEST, (("steering", "a message came in"),)))
+            self.journal.record(
+                Evaluated(fold.steps, Vote.REQUEST, (("steering", "a message came in"),))
+            )
             return True
         if not fold.going:
             return True
         point = self.site.hooks.at(Stopping)
         if point is not None and await self._vetoed(fold, reason, point, Stopping):
             return True
-        return self.above is not None and await self._vetoed(fold, reason, self.above, SubagentStopping)
+        return self.above is not None and await self._vetoed(
+            fold, reason, self.above, SubagentStopping
+        )
 
     async def _vetoed(
         self, fold: Fold, reason: StopReason, point: Point, event: type[Stopping | SubagentStopping]
     ) -> bool:
-        """Whether the turn does not simply stop: it goes on with feedback, or it was concluded here."""
+        """Whether the turn does not simply stop: it goes on with feedback, or it was concluded
+        here."""
         journal, turn = self.journal, fold.turn
         assert turn is not None
         about = f"{step_id(fold.session, fold.steps)}/stop"
@@ -149,7 +161,9 @@ class Resolver(Struct, frozen=True):
         by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Veto)))
         names = ", ".join(by)
         if turn.vetoes >= journal.program.max_vetoes:
-            journal.conclude(Stopped(StopReason.VETO_CAP, f"{names} vetoed {turn.vetoes + 1} times"))
+            journal.conclude(
+                Stopped(StopReason.VETO_CAP, f"{names} vetoed {turn.vetoes + 1} times")
+            )
             return True
         journal.record(StopVetoed(reason.value, by, verdict.feedback))
         await self.transcript.add(user(verdict.feedback or "Go on.", origin=names), names)
@@ -157,25 +171,39 @@ class Resolver(Struct, frozen=True):
 
 
 def _vote(name: str, criterion: Criterion, fold: Fold) -> Any:
-    """What one criterion votes. A state is made for those that need one: not for counters that are within limits."""
+    """What one criterion votes.
+
+    A state is made for those that need one: not for counters that are within limits.
+    """
     if criterion is tools_ran:
-        return vote_on_step(fold.turn, fold.last or (fold.turn.last if fold.turn is not None else None))
+        return vote_on_step(
+            fold.turn, fold.last or (fold.turn.last if fold.turn is not None else None)
+        )
     if type(criterion) in COUNTING and criterion.exceeded(fold, fold.turn) is None:  # type: ignore[attr-defined]
         return None
     try:
         cast = criterion(fold.state)
     except Exception as error:
-        raise HookError(f"criterion {name!r} failed: {type(error).__name__}: {error}", hook=name) from error
+        raise HookError(
+            f"criterion {name!r} failed: {type(error).__name__}: {error}", hook=name
+        ) from error
     given: tuple[object, ...] = cast if isinstance(cast, tuple) and len(cast) == 2 else (cast, "")
     if cast is not None and not (isinstance(given[0], Vote) and type(given[1]) is str):
-        raise HookError(f"criterion {name!r} voted {cast!r}; it may vote a Vote, (Vote, reason) or None", hook=name)
+        raise HookError(
+            f"criterion {name!r} voted {cast!r}; it may vote a Vote, (Vote, reason) or None",
+            hook=name,
+        )
     return cast
 
 
 def cut_off(settings: Mapping[str, Any]) -> str:
     """What is said of a reply, or of a call in it, that had no more room."""
     limit = settings.get("max_tokens")
-    named = "max_tokens is not set: the model's own limit holds" if limit is None else f"max_tokens={limit}"
+    named = (
+        "max_tokens is not set: the model's own limit holds"
+        if limit is None
+        else f"max_tokens={limit}"
+    )
     return f"was cut off at the limit of output tokens ({named})"
 
 
@@ -184,7 +212,9 @@ def reason_of(evaluated: Evaluated, program: Program, fold: Fold) -> tuple[StopR
     if evaluated.vote is _FORBID:
         detail = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
         names = {name for name, _ in evaluated.reasons}
-        limits = [c.reason for c in program.criteria if isinstance(c, Limit) and name_of(c) in names]
+        limits = [
+            c.reason for c in program.criteria if isinstance(c, Limit) and name_of(c) in names
+        ]
         return min(limits, key=lambda reason: reason.rank, default=StopReason.FORBIDDEN), detail
     last = fold.last or (fold.turn.last if fold.turn is not None else None)
     finish = last.reply.finish if last is not None and last.reply is not None else "stop"
@@ -196,4 +226,6 @@ def reason_of(evaluated: Evaluated, program: Program, fold: Fold) -> tuple[StopR
 
 def _idle_detail(evaluated: Evaluated, bound: int) -> str:
     votes = "; ".join(f"{name}: {why}" if why else name for name, why in evaluated.reasons)
-    return f"went on {bound} times in a row without a tool call (max_idle_steps), and again: {votes}"
+    return (
+        f"went on {bound} times in a row without a tool call (max_idle_steps), and again: {votes}"
+    )

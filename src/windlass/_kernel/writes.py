@@ -15,7 +15,10 @@ from .journal import Journal
 
 
 class WriteBuffer(Struct, eq=False):
-    """Turns what hooks and tools wrote into records. While calls run in parallel, two writers of a slot conflict."""
+    """Turns what hooks and tools wrote into records.
+
+    While calls run in parallel, two writers of a slot conflict.
+    """
 
     _journal: Journal
     _writers: dict[str, str] | None = None
@@ -42,5 +45,6 @@ class WriteBuffer(Struct, eq=False):
         first = writers.setdefault(slot.name, by)
         if first != by and slot.merge is None:
             raise SlotConflict(
-                f"{first!r} and {by!r} set slot {slot.name!r} at the same time; give it a merge rule", hook=by
+                f"{first!r} and {by!r} set slot {slot.name!r} at the same time; give it a merge rule",
+                hook=by,
             )
