@@ -61,7 +61,7 @@ class Pipeline(Struct, frozen=True):
     def with_events(self, emitter: Callable[[Fact], Any], *facts: type[Fact]) -> Pipeline:
         """An observer of some facts, or of all of them."""
         if unknown := [fact for fact in facts if fact not in FACTS]:
-            raise ConfigError(f"with_events: {unknown} are no facts")
+            raise ConfigError(f"with_events: {unknown} are not facts")
         return replace(self, observers=(*self.observers, *[(fact, emitter) for fact in facts or FACTS]))
 
     def with_hooks(self, hooks: Registrar) -> Pipeline:
@@ -73,7 +73,7 @@ class Pipeline(Struct, frozen=True):
         if phase not in PHASES:
             raise ConfigError(f"no phase {phase!r}; phases are {', '.join(PHASES)}")
         if not callable(getattr(handler, "handle", None)):
-            raise ConfigError(f"{handler!r} is no phase handler: it needs handle(state, turn)")
+            raise ConfigError(f"{handler!r} is not a phase handler: it needs handle(state, turn)")
         return replace(self, handlers={**self.handlers, phase: (*self.handlers.get(phase, ()), handler)})
 
     def with_composite(self, name: str, factory: Callable[[Any], Any]) -> Pipeline:
@@ -81,7 +81,7 @@ class Pipeline(Struct, frozen=True):
         if name not in Composites.__struct_fields__:
             raise ConfigError(f"no composite {name!r}; they are {', '.join(Composites.__struct_fields__)}")
         if not callable(factory):
-            raise ConfigError(f"composite {name!r} cannot be left out, only replaced; {factory!r} makes none")
+            raise ConfigError(f"composite {name!r} cannot be left out, only replaced: {factory!r} is not a factory")
         return replace(self, composites=replace(self.composites, **{name: factory}))
 
     def build(self) -> Pipeline:

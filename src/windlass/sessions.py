@@ -135,6 +135,8 @@ class Sessions(Generic[OutputT]):
                 if segment.journal.audience.voice is not None:
                     segment.journal.audience.voice.close()
                 segment.site.close()
+                segment.journal.seal()
+                segment.failures.note(None)  # its traceback refers to the parts
             del self._running[session]
             running.end()
 

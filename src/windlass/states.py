@@ -504,8 +504,8 @@ class Fold:
 
     def add(self, record: r.Record) -> None:
         """Fold one record. It is pending until the store has it."""
+        FOLDS[type(record)](self, record)  # first: a record that does not fold is not stored
         self.pending.append(record)
-        FOLDS[type(record)](self, record)
 
     @property
     def seq(self) -> int:

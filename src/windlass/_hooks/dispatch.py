@@ -421,7 +421,7 @@ class Passage(Struct, gc=False):
                 answer = _check_decision(hook, self.point, answer)
         except asyncio.CancelledError:
             late = HookTimeout(
-                f"shadow {hook.name!r} was not done when the turn was", hook=hook.name
+                f"shadow {hook.name!r} had not finished when the turn ended", hook=hook.name
             )
             self._note_failure(hook, late, "shadow", monotonic() - began)
             raise
@@ -566,7 +566,7 @@ def _check_decision(hook: Hook, point: Point, decision: Any) -> Any:
             event=point.name,
         ) from error
     if isinstance(decision, Ask) and not set(decision.allow) & set(point.event.answers):
-        text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where nobody can answer by"
+        text = f"{hook.kind} {hook.name!r} ({hook.source}) asks on {point.name}, where a person cannot answer by"
         legal = ", ".join(point.event.answers)
         raise IllegalAnswer(
             f"{text} {', '.join(decision.allow)}; legal: {legal}", hook=hook.name, event=point.name

@@ -54,16 +54,16 @@ class Backlog:
         "_closed",
         "_idle",
         "_lock",
-        "_loop",
         "awaited",
         "count",
         "failures",
         "lanes",
+        "loop",
         "used",
     )
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._idle: asyncio.Event | None = None
         self._closed = False
@@ -90,7 +90,7 @@ class Backlog:
             wake = self.count == 0 and self._idle is not None
         if wake:
             with suppress(RuntimeError):  # the loop is closed: the turn was over long ago
-                self._loop.call_soon_threadsafe(self._wake)
+                self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if self._idle is not None and self.count == 0:
@@ -137,13 +137,14 @@ class _ThreadLane:
     `awake` says that the thread works or is about to be started, `running` that it works.
     """
 
-    __slots__ = ("_lock", "_observers", "_process", "awake", "dropped", "queue", "running")
+    __slots__ = ("_lock", "_loop", "_observers", "_process", "awake", "dropped", "queue", "running")
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._lock = threading.Lock()
         self.queue: deque[Item] = deque()
         self.awake = self.running = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
         self.dropped = 0
 
@@ -159,9 +160,9 @@ class _ThreadLane:
         self.queue.append((hook, fact, turn, backlog))
         backlog.used.add(self)
         if not self.awake:
-            self._schedule()
-        elif waiting == BATCH and not self.running:
-            self.start()
+            self._schedule(backlog.loop)
+        elif not self.running and (waiting == BATCH or backlog.loop is not self._loop):
+            self.start()  # the loop that was to start it may be blocked, or gone
 
     def mark(self, backlog: Backlog) -> None:
         """Let a backlog know when all facts queued so far are dealt with."""
@@ -175,12 +176,13 @@ class _ThreadLane:
             text = f"observer {hook.name!r} is too slow: facts are dropped"
             note_failure(hook, fact, backlog, HookError(text, hook=hook.name), "overflow")
 
-    def _schedule(self) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             if self.awake:
                 return
             self.awake = True
-        asyncio.get_running_loop().call_soon(self.start)
+            self._loop = loop
+        loop.call_soon(self.start)
 
     def start(self) -> None:
         """Start the thread, unless it works already."""

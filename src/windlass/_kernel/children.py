@@ -285,6 +285,7 @@ class Children(Struct, eq=False):
             self._limits.remove(child.limits)
             self._charge(child)
             child.site.close()
+            child.journal.seal()
 
     # ------------------------------------------------------------ a child ends
 

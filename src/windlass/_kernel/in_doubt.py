@@ -44,9 +44,11 @@ class CallsInDoubt(Struct, eq=False):
         tool = self._journal.program.tools.get(state.call.name)
         return "tell" if tool is None else tool.in_doubt
 
-    def needs_person(self, state: CallFold, call: ToolCall) -> bool:
-        """Whether a person has to say what becomes of the call; the question is put once per start
-        of the call."""
+    def ask_person(self, state: CallFold, call: ToolCall) -> bool:
+        """Ask a person what becomes of the call, once per start of it, if its tool says so.
+
+        Whether the answer is still open.
+        """
         if self._rule(state) != "ask" or self._questions.answer_to(_about(state)) is not None:
             return False
         text = f"{call.name} was started and may or may not have happened: run it again?"

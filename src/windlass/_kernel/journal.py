@@ -187,8 +187,9 @@ class Journal:
             self.audience.tell(fact if self.mask is None else self.mask(fact))
 
     def seal(self) -> None:
-        """From here on nothing is recorded, whatever still works for this turn."""
+        """The pass is over: nothing more is recorded or written, and work that is left over ends."""
         self._sealed = True
+        self.add = _refuse
 
     def conclude(
         self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None
@@ -243,7 +244,7 @@ class Journal:
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited
         here."""
-        if self.commit_now():
+        if self._sealed or self.commit_now():
             return
         if self.fold.pending:
             await self._write()
@@ -375,6 +376,11 @@ class Journal:
         return tuple([record.replace(at=0.0) for record in new])
 
 
+def _refuse(record: Record) -> None:
+    """End work that is left over from a turn that is over: it may not go on."""
+    raise asyncio.CancelledError("the turn is over")
+
+
 def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Record], None]:
     """Adds records that have their time, where secrets are masked or somebody listens."""
     kinds = audience.kinds if audience.listens else ()
@@ -383,8 +389,8 @@ def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Reco
         if mask is not None:
             record = mask(record)
         kind = type(record)
-        fold.pending.append(record)
         FOLDS[kind](fold, record)
+        fold.pending.append(record)
         if kind in kinds:
             audience.tell(record)
 

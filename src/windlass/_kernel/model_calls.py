@@ -352,7 +352,7 @@ class ModelCalls:
             return as_reply(verdict.value)
         if isinstance(verdict, Ask):
             verdict = Halt(
-                f"nobody can be asked about a request that a wrap changed: {verdict.question}"
+                f"a person cannot be asked about a request that a wrap changed: {verdict.question}"
             )
         if isinstance(verdict, Halt):
             self.halted = verdict

@@ -237,7 +237,7 @@ class SideCall:
             reason = (
                 verdict.reason
                 if isinstance(verdict, Halt)
-                else f"nobody can be asked here: {verdict.question}"
+                else f"a person cannot be asked here: {verdict.question}"
             )
             self.refusal = _refused(
                 self.asker, f"a guard refused the side call of {self.asker.by!r}: {reason}"

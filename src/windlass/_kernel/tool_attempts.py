@@ -122,7 +122,7 @@ class ToolAttempts:
     async def _attempt(self, call: ToolCall, number: int, fingerprint: str = "") -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the
         tool's result."""
-        prepared = self._decisions.prepared.get(call.id)
+        prepared = self._decisions.prepared.pop(call.id, None)  # a tool may change its values
         if prepared is None or prepared.call is not call or prepared.values is None:
             try:
                 prepared = self._site.arguments.read(call)
@@ -379,7 +379,7 @@ class ToolAttempts:
             return as_result(verdict.value, "answered")
         if isinstance(verdict, Ask):
             verdict = Deny(
-                f"nobody can be asked about a call that a wrap changed: {verdict.question}"
+                f"a person cannot be asked about a call that a wrap changed: {verdict.question}"
             )
         return (
             text_result(f"Denied: {verdict.reason}", "denied")

@@ -83,15 +83,13 @@ class Executor:
                     decisions.allow(call, fold.at)
                 decided = call.decided
                 assert decided is not None
-                if (decided.verdict is ALLOW and not call.called) or not self._is_held_back(
-                    call, decided
-                ):
-                    ready.append(call)
-                else:
+                if type(decided.verdict) is Halt or type(decided.verdict) is Ask:
                     held_back = True
+                else:
+                    ready.append(call)
         if decisions.judged:
-            waiting = fold.turn is not None and fold.turn.waiting
-            if (held_back or waiting or not fold.going) and not await self._may_begin(
+            waits = held_back or (fold.turn is not None and fold.turn.waiting)
+            if (waits or self._questions.resumed or not fold.going) and not await self._may_begin(
                 fold, step, ready, held_back
             ):
                 return
@@ -102,13 +100,6 @@ class Executor:
             await self._run_all(ready)
         if step.decided or (fold.turn is not None and fold.turn.waiting):
             await self._conclude(fold, step)
-
-    def _is_held_back(self, call: CallFold, decided: ToolDecided) -> bool:
-        """Whether a decided call does not run now: it waits for a person, or a gate halted the turn
-        over it."""
-        if type(decided.verdict) is Halt or type(decided.verdict) is Ask:
-            return True
-        return call.called > 0 and self._doubts.needs_person(call, self._decisions.shown(call))
 
     async def _may_begin(
         self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool
@@ -124,9 +115,15 @@ class Executor:
             for call in ready if self._limits.hit is not None else ():
                 await self._run(call)
             return False
+        in_doubt = [call for call in ready if call.called and self._needs_person(call)]
+        ready[:] = [call for call in ready if call not in in_doubt]
         if self._questions.waiting:
             await self._journal.commit()
         return True
+
+    def _needs_person(self, call: CallFold) -> bool:
+        """Ask a person about a call in doubt, if its tool says so. Whether the answer is still open."""
+        return self._doubts.ask_person(call, self._decisions.shown(call))
 
     async def _halt(self, halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
