@@ -1155,4 +1155,4 @@ async def test_a_question_that_nobody_could_answer_counts_as_a_gate_that_failed(
     assert result.stop_reason is StopReason.HALTED
     assert "gate 'asks' failed on TurnStarting" in result.outcome.detail
     (failed,) = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
-    assert "nobody can answer by edit; legal: approve, reject, respond" in failed.error.message
+    assert "a person cannot answer by edit; legal: approve, reject, respond" in failed.error.message
