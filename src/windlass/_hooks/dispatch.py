@@ -463,22 +463,22 @@ class Passage(Struct, gc=False):
         self, only: Callable[[Hook], bool] | None
     ) -> list[tuple[Hook, Any, float]]:
         """What hooks inject, and how long each took; silent hooks are left out."""
-        answers = [
-            (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
-        ]
+        answers: list[tuple[Hook, Any, float]] = []
+        if self.said:
+            answers += [
+                (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
+            ]
         for group in self.point.groups:
-            mine = [hook for hook in group if (only is None or only(hook)) and self._looks(hook)]
-            if len(mine) > 1:
-                given = await asyncio.gather(
-                    *[self._injecting(hook, may_write=False) for hook in mine]
-                )
+            if len(group) > 1:
+                mine = [h for h in group if (only is None or only(h)) and self._looks(h)]
+                given = await asyncio.gather(*[self._injecting(h, may_write=False) for h in mine])
                 answers += [answer for answer in given if answer is not None]
                 continue
-            for hook in mine:
-                if (
-                    answer := await self._injecting(hook, may_write=hook.group is None)
-                ) is not None:
-                    answers.append(answer)
+            for hook in group:
+                if (only is None or only(hook)) and (hook.matches is None or self._looks(hook)):
+                    answer = await self._injecting(hook, may_write=hook.group is None)
+                    if answer is not None:
+                        answers.append(answer)
         return answers
 
     def _looks(self, hook: Hook) -> bool:

@@ -131,7 +131,8 @@ class ToolDecisions:
         except HookError as error:
             self._deny_for_error(state, call, passage, error)
             return
-        verdict = await passage.judge()
+        judged = self._delegates or point.judges or point.says
+        verdict = await passage.judge() if judged else None
         if verdict is None and changed is call and self._allows and not self._delegates:
             at = journal.fold.tick(journal.now) if point.waits else journal.fold.at
             journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=at))
