@@ -23,7 +23,7 @@ from windlass.turns import Turn
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
-from .threads import Crew, stray
+from .crews import Crew, stray
 
 log = logging.getLogger("windlass")
 
