@@ -20,10 +20,10 @@ from windlass.outcomes import error_value
 from windlass.records import Fact, HookFailed
 from windlass.turns import Turn
 
+from .crews import Crew, stray
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
-from .crews import Crew, stray
 
 log = logging.getLogger("windlass")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec.structs import force_setattr
 
@@ -31,14 +31,12 @@ from windlass.records import (
 from windlass.states import FOLDS, Fold, State, microseconds
 
 from .active_time import ActiveTime
+from .arguments import Masks
 from .audience import Audience, SideTasks
 from .opening import Opening
 from .program import Program
 
 log = logging.getLogger("windlass")
-
-Masks: TypeAlias = Callable[[Any], Any]
-"""Takes the secrets out of a record."""
 
 _OF_HANDLERS = (MessageAdded, MessageHeld, Injected, SlotSet, HookFailed, Evaluated)
 """What a phase handler may record: nothing that stands for a decision, a call or a result."""
