@@ -349,6 +349,8 @@ def completed_arguments(tool: Tool[..., Any], json: str) -> tuple[str, tuple[Any
     arguments = tool.decode(json)
     completion = tool._completion  # pyright: ignore[reportPrivateUsage]
     try:
+        if completion.plain and not completion.hidden:
+            return completion.encode(arguments).decode(), astuple(arguments)
         text = completion.text(arguments, json)
     except RecursionError as problem:  # writing goes deeper than reading
         raise _arguments_error(tool, json, problem) from problem

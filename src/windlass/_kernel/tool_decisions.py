@@ -123,8 +123,12 @@ class ToolDecisions:
         if self._point is None and call.name not in self._delegates:
             self._decide_unmatched(state, call)
             return
-        passage, changed = self.passage(call), call
-        point, journal = passage.point, self._journal
+        changed, point, journal = call, self._point, self._journal
+        if self._delegates or point is None:
+            passage = self.passage(call)
+            point = passage.point
+        else:
+            passage = Passage(point, ToolCalling(call, self._site.turn), self._site, call.id)
         try:
             if self._delegates or point.changing:
                 changed = (await passage.rewrite()).call

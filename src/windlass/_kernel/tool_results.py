@@ -100,7 +100,7 @@ class ToolResults(Struct, eq=False):
                 result = (await passage.rewrite()).result
             except HookError as error:
                 return self._withhold(error, took=passage.took)
-        verdict = await passage.judge()
+        verdict = await passage.judge() if point.judges or point.says else None
         denied = isinstance(verdict, Deny)
         try:
             items = [] if denied or not passage.injects else await passage.inject(passage.about)
