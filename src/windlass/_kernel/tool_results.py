@@ -4,6 +4,7 @@ unfinished."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from msgspec import Struct
 
@@ -100,7 +101,7 @@ class ToolResults(Struct, eq=False):
                 result = (await passage.rewrite()).result
             except HookError as error:
                 return self._withhold(error, took=passage.took)
-        verdict = await passage.judge() if point.judges or point.says else None
+        verdict: Any = await passage.judge() if point.judges or point.says else None
         denied = isinstance(verdict, Deny)
         try:
             items = [] if denied or not passage.injects else await passage.inject(passage.about)
