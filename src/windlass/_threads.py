@@ -33,8 +33,12 @@ class Worker(Protocol[JobIn]):
         """Whether no job waits to be started."""
         ...
 
-    async def close(self) -> None:
-        """Finish the jobs that were put, then end."""
+    def flush(self) -> None:
+        """Wait until the jobs that were put are done. Blocks."""
+        ...
+
+    def close(self) -> None:
+        """Finish the jobs that were put, then end. Blocks; may be called more than once."""
         ...
 
 
@@ -55,6 +59,13 @@ class Threads(Protocol):
 
     def worker(self, handle: Callable[[list[Job]], None], name: str) -> Worker[Job]:
         """Make a worker that passes its jobs to `handle`, in a daemon thread of its own. `handle` must not raise."""
+        ...
+
+    def serve(self, step: Callable[[bool], bool], name: str) -> None:
+        """Call `step(True)`, which may wait for something to do, in a daemon thread until it returns False.
+
+        Without threads, call `step(False)` here, which does only what is there to do.
+        """
         ...
 
 
@@ -138,6 +149,9 @@ class SystemThreads:
     def worker(self, handle: Callable[[list[Job]], None], name: str) -> Worker[Job]:
         return _ThreadWorker(handle, name)
 
+    def serve(self, step: Callable[[bool], bool], name: str) -> None:
+        start_thread(partial(_repeat, step, True), name)
+
 
 class _ThreadPool(ThreadPoolExecutor):
     def __init__(self, size: int, name: str) -> None:
@@ -150,34 +164,48 @@ class _ThreadPool(ThreadPoolExecutor):
         super().__init__(size, thread_name_prefix=name)
 
 
+class _Mark:
+    """A place in the queue of a worker that somebody waits for."""
+
+    def __init__(self, *, last: bool) -> None:
+        self.last = last
+        self.reached = threading.Event()
+
+
 class _ThreadWorker(Generic[Job]):
     def __init__(self, handle: Callable[[list[Job]], None], name: str) -> None:
         self._handle = handle
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | _Mark] = SimpleQueue()
         self.put = self._jobs.put
         self.empty = self._jobs.empty
-        self._ended: Future[None] = Future()
-        self._ended.set_running_or_notify_cancel()  # a cancelled `close` must not cancel it
         self._thread = start_thread(self._work, name)
 
     def _work(self) -> None:
-        jobs = self._jobs
-        running = True
-        try:
-            while running:
-                batch = [jobs.get()]
-                while not jobs.empty():
-                    batch.append(jobs.get())
-                running = None not in batch
-                if todo := [job for job in batch if job is not None]:
-                    self._handle(todo)
-        finally:
-            self._ended.set_result(None)
+        while self._work_once():
+            pass
 
-    async def close(self) -> None:
-        self._jobs.put(None)
-        await asyncio.wrap_future(self._ended)
-        self._thread.join()  # it is about to end
+    def _work_once(self) -> bool:
+        """Do the jobs that wait. On return nothing refers to them: what they hold may be freed."""
+        jobs = self._jobs
+        batch = [jobs.get()]
+        while not jobs.empty():
+            batch.append(jobs.get())
+        if todo := [job for job in batch if not isinstance(job, _Mark)]:
+            self._handle(todo)
+        marks = [job for job in batch if isinstance(job, _Mark)]
+        for mark in marks:
+            mark.reached.set()
+        return not any(mark.last for mark in marks)
+
+    def flush(self) -> None:
+        mark = _Mark(last=False)
+        self._jobs.put(mark)
+        while not mark.reached.wait(1.0) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        self._jobs.put(_Mark(last=True))
+        self._thread.join()
 
 
 # ---------------------------------------------------------------- without threads
@@ -202,6 +230,9 @@ class InlineThreads:
 
     def worker(self, handle: Callable[[list[Job]], None], name: str) -> Worker[Job]:
         return _InlineWorker(handle)
+
+    def serve(self, step: Callable[[bool], bool], name: str) -> None:
+        _repeat(step, False)
 
 
 class _InlinePool(Executor):
@@ -229,8 +260,16 @@ class _InlineWorker(Generic[Job]):
             if todo := [self._jobs.popleft() for _ in range(len(self._jobs))]:
                 self._handle(todo)
 
-    async def close(self) -> None:
+    def flush(self) -> None:
         self._work()
+
+    def close(self) -> None:
+        self._work()
+
+
+def _repeat(step: Callable[[bool], bool], wait: bool) -> None:
+    while step(wait):
+        pass
 
 
 def _run_soon(work: Work) -> None:

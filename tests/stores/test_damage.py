@@ -74,12 +74,12 @@ class DiskFull(Damage):
     store: SQLiteStore
 
     def happen(self) -> None:
-        for db in list(self.store._connections):
+        for db in list(self.store._file.get()._connections):
             pages = db.execute("PRAGMA page_count").fetchone()[0]
             assert db.execute(f"PRAGMA max_page_count = {pages}").fetchone()[0] == pages
 
     def heal(self) -> None:
-        for db in list(self.store._connections):
+        for db in list(self.store._file.get()._connections):
             db.execute("PRAGMA max_page_count = 1000000")
 
 

@@ -18,7 +18,7 @@ from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.messages import user
 from windlass.records import InboxTaken, MessageAdded, Resumed, SessionOpened, SlotSet, TurnStarted
 from windlass.stores import open_store
-from windlass.stores import postgres as module
+from windlass.stores import postgres_schema as module
 from windlass.stores.postgres import PostgresStore
 
 OPENED, ADDED = SessionOpened(), MessageAdded()
@@ -33,7 +33,8 @@ async def store(database: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 async def other(database: str) -> AsyncIterator[PostgresStore]:
-    made = PostgresStore(database, timeout=5)
+    """A store with connections of its own, as in another process: it has other settings."""
+    made = PostgresStore(database, timeout=6)
     yield made
     await made.close()
 
@@ -171,7 +172,7 @@ async def test_a_process_that_stalls_while_it_holds_the_lock_loses_it(postgres, 
     other = PostgresStore(database, timeout=50)
     await other.append("s", [OPENED], 0)
     patient = PostgresStore(database, timeout=0.3)
-    with patient._connect() as stalled:
+    with patient._server.get()._connect() as stalled:
         stalled.execute("BEGIN; SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
         await other.append("s", [Resumed()], 1)
         with pytest.raises(psycopg.Error):
@@ -216,13 +217,14 @@ async def test_an_append_that_was_committed_though_nobody_heard_of_it_is_acknowl
 async def test_the_equal_batch_of_somebody_else_is_not_taken_for_ones_own(shaky, proxy, other, monkeypatch):
     """The connection is lost before the COMMIT arrives, and somebody else appends the very same bytes."""
     await shaky.append("s", [OPENED], 0)
-    connect = shaky._connect
+    server = shaky._server.get()
+    connect = server._connect
 
     def connect_later() -> Any:
         asyncio.run(other.append("s", [number(1)], 1))
         return connect()
 
-    monkeypatch.setattr(shaky, "_connect", connect_later)
+    monkeypatch.setattr(server, "_connect", connect_later)
     proxy.cut = b"COMMIT\0"
     with pytest.raises(SessionConflict):
         await shaky.append("s", [number(1)], 1)

@@ -18,8 +18,8 @@ import pytest
 from windlass import Agent
 from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.records import Asked, InboxTaken, MessageAdded, Record, Resumed, SessionOpened, SlotSet
-from windlass.stores import open_store
-from windlass.stores import sqlite as module
+from windlass.stores import open_store, sqlite_file
+from windlass.stores import sqlite_schema as module
 from windlass.stores.batches import lines_of, link_of, pack
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import ScriptedModel, says
@@ -184,12 +184,14 @@ class Counting(SQLiteStore):
         self.transactions: list[int] = []
         self.begun = threading.Event()
         self.go = threading.Event()
+        self.opened = self._file.get()
+        self._commit, self.opened._commit = self.opened._commit, self._count  # type: ignore[method-assign]
 
-    def _commit(self, db: sqlite3.Connection, jobs: list[Any]) -> Any:
+    def _count(self, db: sqlite3.Connection, jobs: list[Any]) -> Any:
         self.transactions.append(len(jobs))
         self.begun.set()
         assert self.go.wait(50)
-        return super()._commit(db, jobs)
+        return self._commit(db, jobs)
 
 
 async def test_what_waits_is_committed_together(file):
@@ -337,7 +339,7 @@ async def test_processes_that_share_a_file_advance_a_session_one_at_a_time(store
 async def test_a_forked_process_has_a_writer_and_connections_of_its_own(store):
     await store.append("s", [OPENED], 0)
     await store.read("s")
-    with store._lock:  # as if another thread had it at that moment
+    with store._file.get()._lock:  # as if another thread had it at that moment
         child = os.fork()
         if not child:
             code = 1
@@ -549,11 +551,11 @@ async def test_the_bytes_of_a_step_do_not_depend_on_what_was_before(store, file)
 
 
 async def test_where_the_disk_is_quick_the_caller_commits_itself_and_else_the_writer(file, store, monkeypatch):
-    monkeypatch.setattr(module, "QUICK", 60.0)
+    monkeypatch.setattr(sqlite_file, "QUICK", 60.0)
     await store.append("s", [OPENED], 0)
     for at in range(1, 4):
         await store.append("s", [OPENED], at)
-    assert store._here is not None
+    assert store._file.get()._here is not None
     with pytest.raises(SessionConflict):
         await store.append("s", [OPENED], 9)
     await store.append("s", [OPENED], 4)
@@ -561,7 +563,7 @@ async def test_where_the_disk_is_quick_the_caller_commits_itself_and_else_the_wr
 
 
 async def test_a_caller_who_finds_the_file_locked_does_not_block_the_loop(file, monkeypatch):
-    monkeypatch.setattr(module, "QUICK", 60.0)
+    monkeypatch.setattr(sqlite_file, "QUICK", 60.0)
     store = SQLiteStore(file)
     await store.append("s", [OPENED], 0)
     await store.append("s", [OPENED], 1)

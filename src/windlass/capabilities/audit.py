@@ -18,7 +18,7 @@ import msgspec
 from windlass.errors import ConfigError, StoreError
 from windlass.events import ModelCalled
 from windlass.messages import Message, Messages, ModelRequest, TextPart, ToolSpec, json_with_surrogates
-from windlass.stores.sqlite import write_ahead
+from windlass.stores.sqlite_file import write_ahead
 from windlass.turns import Turn
 
 if TYPE_CHECKING:

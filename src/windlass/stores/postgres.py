@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from windlass._threads import run_alone, threads
-from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionConflict
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
 
 from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
+from .postgres_schema import migrate
+from .postgres_server import ServerConnections, settings_of, use_server
 from .shared import (
-    INHERITED,
-    WriteFuture,
     as_json,
     batches_of,
     belongs_to,
-    call_after_fork,
     check_end,
     child_id_range,
     conflict,
@@ -38,46 +33,14 @@ from .shared import (
     verify_chain,
     whole_of,
 )
+from .sharing import call_after_fork
 
 if TYPE_CHECKING:
     from typing import LiteralString
 
-    import psycopg
-
-    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+    from .postgres_server import Connection
 
 T = TypeVar("T")
-
-VERSION = 2
-SCHEMA = b"""
-CREATE TABLE format (version INTEGER NOT NULL);
-CREATE TABLE sessions (
-    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
-    status TEXT NOT NULL DEFAULT 'open', agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '',
-    started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
-    records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0
-);
-CREATE TABLE batches (
-    session BIGINT NOT NULL, seq BIGINT NOT NULL, count INTEGER NOT NULL, link BYTEA NOT NULL, data BYTEA NOT NULL,
-    pruned BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, seq)
-);
-ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL;
-CREATE TABLE asks (
-    position BIGINT GENERATED ALWAYS AS IDENTITY, session BIGINT NOT NULL, id BYTEA NOT NULL, data BYTEA NOT NULL,
-    PRIMARY KEY (session, id)
-);
-CREATE TABLE inbox (
-    position BIGINT GENERATED ALWAYS AS IDENTITY, session TEXT NOT NULL, key BYTEA NOT NULL, kind TEXT NOT NULL,
-    data BYTEA NOT NULL, taken BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, key)
-);
-CREATE INDEX waiting ON inbox (session) WHERE NOT taken;
-CREATE TABLE cursors (
-    session TEXT NOT NULL, reader TEXT NOT NULL, seq BIGINT NOT NULL, PRIMARY KEY (session, reader)
-);
-CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
-"""
-MIGRATIONS: dict[int, bytes] = {1: b"UPDATE inbox SET data = '' WHERE taken"}
-"""The SQL that upgrades each version to the next."""
 
 _OPENERS = (SessionOpened, TurnStarted, Resumed)
 """Records that start a new epoch: their writer takes the session over."""
@@ -120,49 +83,40 @@ class PostgresStore:
     def __init__(self, url: str, *, schema: str = "windlass", max_size: int = 8, timeout: float = 30.0) -> None:
         if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) is None:
             raise ConfigError(f"schema={schema!r} must be a lower-case name of letters, digits and underscores")
-        try:
-            import psycopg
-            import psycopg.conninfo
-            import psycopg.sql
-        except ImportError as error:
-            raise ConfigError(
-                f"a PostgreSQL store needs psycopg ({error}): pip install 'windlass[postgres]'"
-            ) from error
-        try:
-            parts = psycopg.conninfo.conninfo_to_dict(url)
-        except psycopg.Error as error:
-            raise ConfigError(f"the address of the PostgreSQL store is not valid: {str(error).strip()}") from None
-        self._url = url
         self.schema = schema
         self.max_size = max_size
         self.timeout = timeout
-        self._place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
-        self._options = {key: value for key, value in _options(timeout).items() if key not in parts}
-        self._psycopg = psycopg
-        self._schema = psycopg.sql.Identifier(schema)
-        self._lock = threading.Lock()
-        self._opening = threading.Lock()
-        self._workers: Executor | None = None
-        self._local = threading.local()
-        self._connections: set[Connection] = set()
-        self._ready = False
-        self._heads: OrderedDict[str, _Head] = OrderedDict()
+        self._server = use_server(self, settings_of(url, schema, max_size, timeout), migrate)
         self._pipelines: set[str] = set()
-        self._closed = False
-        call_after_fork(self._reset_after_fork)
+        self._start_anew()
+        call_after_fork(self._start_anew)
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._heads: OrderedDict[str, _Head] = OrderedDict()
+
+    async def close(self) -> None:
+        """Wait for pending writes, then close the connections, unless another store of this process uses them."""
+        await self._server.end()
+
+    async def _read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        return await self._server.get().read(query, *values)
+
+    async def _write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+        return await self._server.get().write(work, repeatable=repeatable)
 
     # ------------------------------------------------------------ the log
 
     async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
         if not records:
             return await self._write(lambda db: _append_nothing(db, session, expected))
-        appending = _Appending(session, records, expected)
-        return await self._do(lambda: self._append_in_thread(appending))
+        server, appending = self._server.get(), _Appending(session, records, expected)
+        return await server.do(lambda: self._append_in_thread(server, appending))
 
-    def _append_in_thread(self, appending: _Appending) -> bool:
+    def _append_in_thread(self, server: ServerConnections, appending: _Appending) -> bool:
         session = appending.session
         try:
-            waiting = self._try("write", lambda db: self._append(db, appending))
+            waiting = server.attempt("write", lambda db: self._append(db, appending))
         except BaseException:
             with self._lock:
                 self._heads.pop(session, None)
@@ -330,214 +284,8 @@ class PostgresStore:
         rows = await self._read("SELECT data FROM pipelines WHERE digest = %s", digest)
         return bytes(rows[0][0]) if rows else None
 
-    # ------------------------------------------------------------ threads and connections
-
-    async def close(self) -> None:
-        """Wait for pending writes, then close the connections."""
-        with self._lock:
-            workers, self._closed = self._workers, True
-        if workers is not None:
-            await run_alone(workers.shutdown, "windlass-postgres-close")
-        while self._connections:
-            self._connections.pop().close()
-
-    def _reset_after_fork(self) -> None:
-        """Start anew in a forked process: it has no threads of the store, and must not use or close its connections."""
-        INHERITED.append((self._connections, self._local))
-        self._connections, self._local = set(), threading.local()
-        self._workers = None
-        self._lock, self._opening = threading.Lock(), threading.Lock()
-        self._heads.clear()
-
-    async def _do(self, work: Callable[[], T]) -> T:
-        """Work in a thread, so that any event loop can wait for it. The wait cannot be cancelled."""
-        loop = asyncio.get_running_loop()
-        done = WriteFuture(loop=loop)
-        with self._lock:
-            if self._closed:
-                raise StoreError(f"the store ({self._place}) is closed; make a new one")
-            if self._workers is None:
-                self._workers = threads().pool(self.max_size, "windlass-postgres")
-            self._workers.submit(work).add_done_callback(lambda result: _deliver(loop, done, result))
-        value: T = await done
-        return value
-
-    async def _read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
-        return await self._do(lambda: self._try("read", lambda db: db.execute(query, values).fetchall(), reads=True))
-
-    async def _write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
-        return await self._do(lambda: self._try("write", work, repeatable=repeatable))
-
-    def _try(self, doing: str, work: Callable[[Connection], T], *, reads: bool = False, repeatable: bool = True) -> T:
-        """Work with a connection; a lost one is replaced, once.
-
-        If it is lost during the COMMIT, the outcome is unknown: only `repeatable` work is then done again.
-        """
-        retried = False
-        while True:
-            db: Connection | None = None
-            committing = False
-            try:
-                db = self._connected()
-                if reads:
-                    return work(db)
-                with db.transaction():
-                    value = work(db)
-                    committing = True
-                return value
-            except UnicodeError as error:
-                raise StoreError(f"could not {doing} {self._place}: {error}") from error
-            except self._psycopg.Error as error:
-                lost = db is not None and db.closed
-                if not lost or retried or (committing and not repeatable):
-                    raise self._error(doing, error, unknown=lost and committing) from error
-                retried = True
-
-    def _connected(self) -> Connection:
-        """The connection of this thread, opened or replaced if necessary.
-
-        Errors of the very first connection are raised at once. Later, the store waits for a server that is gone.
-        """
-        db: Connection | None = getattr(self._local, "db", None)
-        if db is not None and not db.closed:
-            return db
-        if db is not None:
-            self._connections.discard(db)
-        deadline = time.monotonic() + self.timeout
-        pause = 0.05
-        while True:
-            try:
-                db = self._local.db = self._connect()
-                return db
-            except self._psycopg.OperationalError:
-                if not self._ready or time.monotonic() + pause > deadline:
-                    raise
-                time.sleep(pause)
-                pause = min(2 * pause, 1.0)
-
-    def _connect(self) -> Connection:
-        options: dict[str, Any] = self._options
-        db = self._psycopg.connect(self._url, autocommit=True, **options)
-        try:
-            self._configure(db)
-            with self._opening:
-                if not self._ready:
-                    self._migrate(db)
-                    self._ready = True
-        except BaseException:
-            db.close()
-            raise
-        self._connections.add(db)
-        return db
-
-    def _configure(self, db: Connection) -> None:
-        """Limit every wait for a lock, and have the server take locks away from a stalled process."""
-        db.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
-        patience = f"{round(self.timeout * 1000)}ms"
-        db.execute(
-            "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false), "
-            "set_config('idle_in_transaction_session_timeout', %s, false)",
-            (self.schema, patience, patience),
-        )
-
-    # ------------------------------------------------------------ the schema
-
-    def _version(self, db: Connection) -> int:
-        """The version of the tables, or 0 without tables. A newer version is refused, and nothing is changed."""
-        found = db.execute("SELECT to_regclass(%s)", (f"{self.schema}.format",)).fetchone()
-        if found is None or found[0] is None:
-            return 0
-        row = db.execute("SELECT max(version) FROM format").fetchone()
-        version = int(row[0]) if row is not None and row[0] is not None else 0
-        if version > VERSION:
-            raise StoreError(
-                f"the schema {self.schema!r} ({self._place}) was written by a newer Windlass (format {version}; "
-                f"this version reads up to {VERSION}); install the newer version, or use another schema. "
-                "Nothing was changed"
-            )
-        return version
-
-    def _migrate(self, db: Connection) -> None:
-        """Create or upgrade the tables; an advisory lock lets one process at a time do so."""
-        if self._version(db) == VERSION:
-            return
-        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-        with db.transaction():
-            version = self._version(db)
-            if version == 0:
-                db.execute(self._psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema))
-                db.execute(SCHEMA)
-            while 0 < version < VERSION:
-                db.execute(MIGRATIONS[version])
-                version += 1
-            db.execute("DELETE FROM format")
-            db.execute("INSERT INTO format VALUES (%s)", (VERSION,))
-        db.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
-
-    # ------------------------------------------------------------ errors
-
-    def _error(self, doing: str, error: psycopg.Error, unknown: bool) -> StoreError:
-        text = " ".join((error.diag.message_primary or str(error)).split())
-        state = error.sqlstate or next((state for sign, state in _SIGNS.items() if sign in text), "")
-        advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
-        if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
-            advice = "check that the server runs and can be reached, then resume the session"
-        if unknown:
-            text += "; it is not known whether the last records were stored"
-        return StoreError(f"could not {doing} {self._place}: {text}" + (f"; {advice}" if advice else ""))
-
-
-def _options(timeout: float) -> dict[str, Any]:
-    """Connection options that limit the wait for a server, even if it is silent because the network is gone."""
-    return {
-        "connect_timeout": max(2, round(timeout)),
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": round(timeout * 1000),
-        "fallback_application_name": "windlass",
-    }
-
-
-_LOCK = 0x57494E44
-"""The advisory lock for changing the tables."""
-
-_ADVICE = {
-    "08": "check that the server runs and can be reached, then resume the session",
-    "25006": "the server accepts no writes, it may be a standby: use the address of the primary",
-    "28": "check the user, the password and pg_hba.conf",
-    "3D": "create the database first",
-    "42501": "the user needs the right to create a schema in this database, or must own the existing schema",
-    "53100": "free space on the server's disk and resume the session: all acknowledged records are safe",
-    "53200": "the server is out of memory: give it more, then resume the session",
-    "53300": "the server has no free connection: give the store a smaller `max_size`, or the server more connections",
-    "55P03": "another process holds the session's row for too long: find it, or give the store a longer `timeout`",
-    "57": "the server is shutting down or starting: resume the session when it runs",
-    "XX": "the server's data may be damaged: look at its log, and restore from a backup if necessary",
-}
-
-_SIGNS = {
-    "does not exist": "3D000",
-    "authentication failed": "28000",
-    "no password supplied": "28000",
-    "no pg_hba.conf entry": "28000",
-    "too many clients": "53300",
-    "connection slots": "53300",
-    "is starting up": "57P03",
-    "is shutting down": "57P03",
-}
-"""SQLSTATEs for connection errors that arrive as text only."""
 
 _NO_CHANGE = Change()
-
-
-def _deliver(loop: asyncio.AbstractEventLoop, done: WriteFuture, result: Future[Any]) -> None:
-    """Pass the result of a thread's work to the event loop that waits for it."""
-    with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
-        if (error := result.exception()) is not None:
-            loop.call_soon_threadsafe(done.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(done.set_result, result.result())
 
 
 class _Appending:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
-import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -180,42 +177,3 @@ def erased_session(session: str) -> SessionConflict:
 def broken_log(session: str, seq: int, why: str) -> StoreError:
     """The error for a log that differs from what was written."""
     return StoreError(f"the log of session {session!r} is broken at record {seq}: {why}")
-
-
-# ---------------------------------------------------------------- waiting
-
-
-class WriteFuture(asyncio.Future[Any]):
-    """The result of a write that cannot be cancelled. A caller that is cancelled meanwhile stops only when the write is
-    done, so that the log does not change afterwards."""
-
-    def cancel(self, msg: Any = None) -> bool:
-        return False
-
-    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        super().set_exception(exception)
-        self.exception()  # mark it as read: a cancelled caller never reads it, and asyncio would log that
-
-
-# ---------------------------------------------------------------- forks
-
-INHERITED: list[object] = []
-"""Connections inherited across a fork, parked so that they are neither used nor closed."""
-
-
-_AFTER_FORK: set[weakref.WeakMethod[Callable[[], None]]] = set()
-
-
-def call_after_fork(method: Callable[[], None]) -> None:
-    """Have a store's method called in every forked child process."""
-    _AFTER_FORK.add(weakref.WeakMethod(method, _AFTER_FORK.discard))
-
-
-def _after_fork() -> None:
-    for reference in list(_AFTER_FORK):
-        if (method := reference()) is not None:
-            method()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

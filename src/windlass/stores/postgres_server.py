@@ -1,0 +1,270 @@
+"""A PostgreSQL server in use: threads and connections, and the errors of both. It knows nothing of the tables.
+
+All stores of one address with the same settings share one `ServerConnections`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from windlass._threads import threads
+from windlass.errors import ConfigError, StoreError
+
+from .sharing import INHERITED, Lease, closed, watch
+from .waiting import WriteFuture
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+    import psycopg
+
+    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+T = TypeVar("T")
+
+
+class Settings(NamedTuple):
+    """What stores must have in common to share connections. `place` names the server in errors."""
+
+    url: str
+    place: str
+    schema: str
+    max_size: int
+    timeout: float
+
+
+Migrate: TypeAlias = "Callable[[Connection, Settings], object]"
+"""Creates or upgrades the tables, with the first connection."""
+
+
+def settings_of(url: str, schema: str, max_size: int, timeout: float) -> Settings:
+    """Check an address and name its server."""
+    try:
+        import psycopg
+        import psycopg.conninfo
+    except ImportError as error:
+        raise ConfigError(f"a PostgreSQL store needs psycopg ({error}): pip install 'windlass[postgres]'") from error
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise ConfigError(f"the address of the PostgreSQL store is not valid: {str(error).strip()}") from None
+    place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
+    return Settings(url, place, schema, max_size, timeout)
+
+
+def use_server(store: object, settings: Settings, migrate: Migrate) -> Lease[ServerConnections]:
+    """Use a server for as long as the store lives. Connections are made when they are needed."""
+    key = ("postgresql", settings, migrate)
+    return Lease(store, f"({settings.place})", key, lambda: ServerConnections(settings, migrate))
+
+
+class ServerConnections:
+    """Up to `max_size` threads with one connection each. The first connection brings the tables up to date."""
+
+    def __init__(self, settings: Settings, migrate: Migrate) -> None:
+        import psycopg
+        import psycopg.conninfo
+
+        self.settings = settings
+        self._migrate = migrate
+        parts = psycopg.conninfo.conninfo_to_dict(settings.url)
+        self._options = {key: value for key, value in _options(settings.timeout).items() if key not in parts}
+        self._psycopg = psycopg
+        self._ready = False
+        self._closed = False
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._lock, self._opening = threading.Lock(), threading.Lock()
+        self._workers: Executor | None = None
+        self._pending: set[Future[Any]] = set()
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+
+    # ------------------------------------------------------------ use
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Work in a thread, so that any event loop can wait for it. The wait cannot be cancelled."""
+        loop = asyncio.get_running_loop()
+        done = WriteFuture(loop=loop)
+        with self._lock:
+            if self._closed:
+                raise closed(f"({self.settings.place})")
+            if self._workers is None:
+                self._workers = threads().pool(self.settings.max_size, "windlass-postgres")
+            working = self._workers.submit(work)
+            self._pending.add(working)
+        working.add_done_callback(lambda result: self._deliver(loop, done, result))
+        value: T = await done
+        return value
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop, done: WriteFuture, result: Future[Any]) -> None:
+        """Pass the result of a thread's work to the event loop that waits for it."""
+        self._pending.discard(result)
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+            if (error := result.exception()) is not None:
+                loop.call_soon_threadsafe(done.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(done.set_result, result.result())
+
+    async def read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return await self.do(lambda: self.attempt("read", lambda db: db.execute(query, values).fetchall(), reads=True))
+
+    async def write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+        """Work in a transaction. It is committed when this returns."""
+        return await self.do(lambda: self.attempt("write", work, repeatable=repeatable))
+
+    def attempt(
+        self, doing: str, work: Callable[[Connection], T], *, reads: bool = False, repeatable: bool = True
+    ) -> T:
+        """On a thread: work with its connection; a lost one is replaced, once.
+
+        If it is lost during the COMMIT, the outcome is unknown: only `repeatable` work is then done again.
+        """
+        retried = False
+        while True:
+            db: Connection | None = None
+            committing = False
+            try:
+                db = self._connected()
+                if reads:
+                    return work(db)
+                with db.transaction():
+                    value = work(db)
+                    committing = True
+                return value
+            except UnicodeError as error:
+                raise StoreError(f"could not {doing} {self.settings.place}: {error}") from error
+            except self._psycopg.Error as error:
+                lost = db is not None and db.closed
+                if not lost or retried or (committing and not repeatable):
+                    raise self._error(doing, error, unknown=lost and committing) from error
+                retried = True
+
+    # ------------------------------------------------------------ sharing
+
+    def is_current(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        wait(self._pending.copy())
+
+    def close(self) -> None:
+        with self._lock:
+            workers, self._closed = self._workers, True
+        if workers is not None:
+            workers.shutdown()
+        while self._connections:
+            self._connections.pop().close()
+
+    def forget(self) -> None:
+        INHERITED.append((self._connections, self._local))
+        self._start_anew()
+
+    # ------------------------------------------------------------ connections
+
+    def _connected(self) -> Connection:
+        """The connection of this thread, opened or replaced if necessary.
+
+        Errors of the very first connection are raised at once. Later, the store waits for a server that is gone.
+        """
+        db: Connection | None = getattr(self._local, "db", None)
+        if db is not None and not db.closed:
+            return db
+        if db is not None:
+            self._connections.discard(db)
+        deadline = time.monotonic() + self.settings.timeout
+        pause = 0.05
+        while True:
+            try:
+                db = self._local.db = self._connect()
+                return db
+            except self._psycopg.OperationalError:
+                if not self._ready or time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _connect(self) -> Connection:
+        watch()
+        options: dict[str, Any] = self._options
+        db = self._psycopg.connect(self.settings.url, autocommit=True, **options)
+        try:
+            self._configure(db)
+            with self._opening:
+                if not self._ready:
+                    self._migrate(db, self.settings)
+                    self._ready = True
+        except BaseException:
+            db.close()
+            raise
+        self._connections.add(db)
+        return db
+
+    def _configure(self, db: Connection) -> None:
+        """Limit every wait for a lock, and have the server take locks away from a stalled process."""
+        db.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+        patience = f"{round(self.settings.timeout * 1000)}ms"
+        db.execute(
+            "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false), "
+            "set_config('idle_in_transaction_session_timeout', %s, false)",
+            (self.settings.schema, patience, patience),
+        )
+
+    # ------------------------------------------------------------ errors
+
+    def _error(self, doing: str, error: psycopg.Error, unknown: bool) -> StoreError:
+        text = " ".join((error.diag.message_primary or str(error)).split())
+        state = error.sqlstate or next((state for sign, state in _SIGNS.items() if sign in text), "")
+        advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
+        if advice is None and isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError):
+            advice = "check that the server runs and can be reached, then resume the session"
+        if unknown:
+            text += "; it is not known whether the last records were stored"
+        return StoreError(f"could not {doing} {self.settings.place}: {text}" + (f"; {advice}" if advice else ""))
+
+
+def _options(timeout: float) -> dict[str, Any]:
+    """Connection options that limit the wait for a server, even if it is silent because the network is gone."""
+    return {
+        "connect_timeout": max(2, round(timeout)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(timeout * 1000),
+        "fallback_application_name": "windlass",
+    }
+
+
+_ADVICE = {
+    "08": "check that the server runs and can be reached, then resume the session",
+    "25006": "the server accepts no writes, it may be a standby: use the address of the primary",
+    "28": "check the user, the password and pg_hba.conf",
+    "3D": "create the database first",
+    "42501": "the user needs the right to create a schema in this database, or must own the existing schema",
+    "53100": "free space on the server's disk and resume the session: all acknowledged records are safe",
+    "53200": "the server is out of memory: give it more, then resume the session",
+    "53300": "the server has no free connection: give the store a smaller `max_size`, or the server more connections",
+    "55P03": "another process holds the session's row for too long: find it, or give the store a longer `timeout`",
+    "57": "the server is shutting down or starting: resume the session when it runs",
+    "XX": "the server's data may be damaged: look at its log, and restore from a backup if necessary",
+}
+
+_SIGNS = {
+    "does not exist": "3D000",
+    "authentication failed": "28000",
+    "no password supplied": "28000",
+    "no pg_hba.conf entry": "28000",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "is starting up": "57P03",
+    "is shutting down": "57P03",
+}
+"""SQLSTATEs for connection errors that arrive as text only."""
