@@ -197,13 +197,9 @@ def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart
 
 def is_reply(reply: Any) -> TypeGuard[ModelReply]:
     """Whether this is a reply with the types that a log returns."""
-    if type(reply) is not ModelReply:
+    if type(reply) is not ModelReply or type(message := reply.message) is not Message:
         return False
-    message: Any = reply.message
-    if type(message) is not Message:
-        return False
-    parts: Any = message.parts
-    if type(parts) is not tuple:
+    if type(parts := message.parts) is not tuple:
         return False
     for part in parts:
         if type(part) is ToolCallPart:
@@ -211,23 +207,21 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
                 return False
             if part.vendor_id is not None and type(part.vendor_id) is not str:
                 return False
-        elif type(part) is TextPart:
-            if type(part.text) is not str or not (part.origin is None or type(part.origin) is str):
-                return False
         elif type(part) is ToolResultPart or not _is_part(part):
             return False
-    if message.role not in _ROLES or type(message.id) is not str:
+    if message.role not in _ROLES or type(message.id) is not str or type(message.partial) is not bool:
         return False
-    if message.origin is not None and type(message.origin) is not str:
+    if reply.usage is not _NO_USAGE and not _is_usage(reply.usage):
         return False
-    partial: object = message.partial
-    return type(partial) is bool and has_valid_fields(reply)
+    if type(reply.finish) is not str or (reply.client_calls is not _NO_NAMES and not _are_names(reply.client_calls)):
+        return False
+    if message.origin is None and reply.model is None and reply.raw_finish is None and reply.response_id is None:
+        return True
+    return all(map(_is_name, (message.origin, reply.model, reply.raw_finish, reply.response_id)))
 
 
-def has_valid_fields(reply: Any) -> bool:
-    """Whether the fields of a reply, apart from the message, have the types that a log returns."""
-    usage: Any = reply.usage
-    if usage is not _NO_USAGE and not (
+def _is_usage(usage: Any) -> bool:
+    return (
         type(usage) is Usage
         and type(usage.input) is int
         and type(usage.output) is int
@@ -237,13 +231,7 @@ def has_valid_fields(reply: Any) -> bool:
         and type(usage.requests) is int
         and (usage.cost is None or (type(usage.cost) is float and usage.cost - usage.cost == 0.0))
         and (usage.details is _NO_USAGE.details or _are_counts(usage.details))
-    ):
-        return False
-    if type(reply.finish) is not str or (reply.client_calls is not _NO_NAMES and not _are_names(reply.client_calls)):
-        return False
-    if reply.model is None and reply.raw_finish is None and reply.response_id is None:
-        return True
-    return _is_name(reply.model) and _is_name(reply.raw_finish) and _is_name(reply.response_id)
+    )
 
 
 def _are_counts(details: Any) -> bool:

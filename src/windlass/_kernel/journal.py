@@ -237,7 +237,7 @@ class Journal:
             fold.stored += len(pending)
             fold.written += pending
             fold.pending = []
-        return not self.audience.listens or not self.audience.has_work
+        return self._kinds is None or not self.audience.has_work
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited

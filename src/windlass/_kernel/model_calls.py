@@ -179,15 +179,12 @@ class ModelCalls:
 
         `tried` is the number of the latest attempt, if the call failed before and is made again.
         """
-        cancellation = self._cancellation
-        if (
-            cancellation.task is not None and cancellation.task.cancelling()
-        ):  # a tool or model may have swallowed it
-            cancellation.check()
+        if (task := self._cancellation.task) is not None and task.cancelling():
+            self._cancellation.check()  # a tool or model may have swallowed it
         self.step, self.round, self.number = step, round_, tried
         if self.wrapped:
             return self._ask_in_wraps(request)
-        self.number += 1
+        self.number = tried + 1
         return self._attempt_limited(request) if self.limited else self.attempt(request)
 
     async def _attempt_limited(self, request: ModelRequest) -> ModelReply | None:

@@ -146,17 +146,13 @@ class Replies:
         journal, calls = self._journal, self._calls
         fold = journal.fold
         ours = _with_ids(reply, f"{fold.session}/{number}")
-        attempt, paid, changed = (
-            (calls.number, calls.paid, calls.fingerprint) if asked else (0, False, "")
-        )
+        attempt, paid = (calls.number, calls.paid) if asked else (0, False)
         if asked and calls.wrapped:
             calls.settle()
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
-        at = fold.tick(journal.now)
-        journal.add(
-            ModelReplied(number, ours, round_, attempt, paid, changed if paid else "", at=at)
-        )
+        changed, at = calls.fingerprint if paid else "", fold.tick(journal.now)
+        journal.add(ModelReplied(number, ours, round_, attempt, paid, changed, at=at))
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 

@@ -84,7 +84,7 @@ class Runner:
                 if self._attends and journal.audience.has_work:
                     await journal.audience.flush()
             elif not self._reviewed or await self._replies.judge(step):
-                if self._may_execute(fold, number):
+                if self._may_execute(fold, step):
                     await self._executor.execute(fold)
                 break
         return fold.open or StepFold(number)
@@ -109,20 +109,17 @@ class Runner:
         for item in await passage.inject(about) if passage.injects else ():
             await self._injections.take_in(item)
 
-    def _may_execute(self, fold: Fold, number: int) -> bool:
+    def _may_execute(self, fold: Fold, step: StepFold) -> bool:
         """The reply stands: whether its calls are made."""
-        step, cancellation = fold.open, self._cancellation
         if self._reviewed:
-            self._step_end.note_accepted(number)
+            self._step_end.note_accepted(step.number)
         if self._voice is not None:
             self._voice.confirm()
-        if step is None or step.reply is None or not step.calls or not fold.going:
+        if not step.calls or not fold.going or (reply := step.reply) is None:
             return False
-        if (
-            cancellation.task is not None and cancellation.task.cancelling()
-        ):  # a hook may have swallowed it
-            cancellation.check()
-        return step.reply.finish != "length" or not self._is_cut_off(step.reply)
+        if (task := self._cancellation.task) is not None and task.cancelling():
+            self._cancellation.check()  # a hook may have swallowed it
+        return reply.finish != "length" or not self._is_cut_off(reply)
 
     def _is_cut_off(self, reply: ModelReply) -> bool:
         """Whether a call in the reply was cut off at the limit of tokens: then none runs, and the

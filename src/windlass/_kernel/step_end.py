@@ -101,7 +101,8 @@ class StepEnd:
     ) -> None:
         """MessageAdding, the record that ends the step, messages that hooks added beside, then
         StepEnding."""
-        journal, fold = self._journal, self._journal.fold
+        journal = self._journal
+        fold = journal.fold
         if self._settles_replies and (
             self._voice is not None or self._accepted_step != fold.steps + 1
         ):

@@ -24,6 +24,7 @@ from windlass.states import CallFold
 from windlass.tools import ArgumentsError, Tool
 from windlass.turns import Asker, Turn, Writes
 
+from .arguments import Prepared
 from .cancellation import Cancellation
 from .children import Children, ChildWaits
 from .delegation import Delegate
@@ -86,12 +87,17 @@ class ToolAttempts:
                 site.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place
             )
 
-    def make(self, state: CallFold, call: ToolCall) -> Awaitable[ToolResult]:
-        """The result of a call that may run, inside its wraps if it has any."""
+    def make(
+        self, state: CallFold, call: ToolCall, prepared: Prepared | None
+    ) -> Awaitable[ToolResult]:
+        """The result of a call that may run, inside its wraps if it has any.
+
+        `prepared` has its arguments, for the first attempt: a tool may change its values.
+        """
         if self.wrapped:
-            return self._in_wraps(state, call)
+            return self._in_wraps(state, call, prepared)
         number = state.called + 1 if self._children is None else self._next(state)
-        return self._attempt(call, number)
+        return self._attempt(call, number, prepared)
 
     def _next(self, state: CallFold) -> int:
         """The number of the next attempt.
@@ -119,10 +125,11 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(self, call: ToolCall, number: int, fingerprint: str = "") -> ToolResult:
+    async def _attempt(
+        self, call: ToolCall, number: int, prepared: Prepared | None, fingerprint: str = ""
+    ) -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the
         tool's result."""
-        prepared = self._decisions.prepared.pop(call.id, None)  # a tool may change its values
         if prepared is None or prepared.call is not call or prepared.values is None:
             try:
                 prepared = self._site.arguments.read(call)
@@ -143,7 +150,8 @@ class ToolAttempts:
             value = await tool.fn(*values)
         else:
             value = await self._invoke(tool, call, values)
-        if type(value) is str or type(value) is int:
+        kind = type(value)
+        if kind is str or kind is int:
             return ToolResult((TextPart(str(value)),))
         return _as_result(call.name, value)
 
@@ -242,11 +250,13 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def _in_wraps(self, state: CallFold, call: ToolCall) -> ToolResult:
+    async def _in_wraps(
+        self, state: CallFold, call: ToolCall, prepared: Prepared | None
+    ) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
         onion, tried = self._onion, self._retried.get(call.id, 0) if self._retried else 0
         first, inner = onion.first, onion.inner
-        attempts = self._attempts[call.id] = Attempts(state, call, tried, tried, tried)
+        attempts = self._attempts[call.id] = Attempts(state, call, prepared, tried, tried, tried)
         try:
             result = await first(call, inner)
             if (result is None or result is not attempts.result) and not is_result(result):
@@ -297,7 +307,9 @@ class ToolAttempts:
             attempts.result = text_result(f"Not run: {stopped.detail}", "cancelled")
             return attempts.result
         try:
-            attempts.result = result = await self._attempt(call, number, attempts.fingerprint)
+            prepared, attempts.prepared = attempts.prepared, None
+            result = await self._attempt(call, number, prepared, attempts.fingerprint)
+            attempts.result = result
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
@@ -436,6 +448,7 @@ class Attempts(Struct):
 
     state: CallFold
     call: ToolCall
+    prepared: Prepared | None
     number: int = 0
     written: int = 0
     since: int = 0

@@ -71,8 +71,9 @@ class Executor:
 
     async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do."""
-        step, decisions = fold.open, self._decisions
+        step, turn, decisions = fold.open, fold.turn, self._decisions
         assert step is not None
+        assert turn is not None
         ready: list[CallFold] = []
         held_back = False
         for call in step.calls.values():
@@ -81,24 +82,21 @@ class Executor:
                     await decisions.decide(call)
                 else:
                     decisions.allow(call, fold.at)
-                decided = call.decided
-                assert decided is not None
-                if type(decided.verdict) is Halt or type(decided.verdict) is Ask:
-                    held_back = True
-                else:
+                verdict = None if call.decided is None else call.decided.verdict
+                if verdict is ALLOW or not isinstance(verdict, Halt | Ask):
                     ready.append(call)
+                else:
+                    held_back = True
         if decisions.judged:
-            waits = held_back or (fold.turn is not None and fold.turn.waiting)
-            if (waits or self._questions.resumed or not fold.going) and not await self._may_begin(
-                fold, step, ready, held_back
-            ):
+            unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
+            if unclear and not await self._may_begin(fold, step, ready, held_back):
                 return
             self._attempts.check_cancelled()
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
-        if step.decided or (fold.turn is not None and fold.turn.waiting):
+        if step.decided or turn.waiting:
             await self._conclude(fold, step)
 
     async def _may_begin(
@@ -252,7 +250,7 @@ class Executor:
             return
         decided, decisions = state.decided, self._decisions
         assert decided is not None, f"call {state.proposed.id} was not decided"
-        prepared = decisions.prepared.get(state.proposed.id)
+        prepared = decisions.prepared.pop(state.proposed.id, None)
         call = decisions.shown(state) if prepared is None or decided.digest else prepared.call
         details: ErrorValue | None = None
         if decided.verdict is not ALLOW and type(decided.verdict) is not Allow:
@@ -264,7 +262,7 @@ class Executor:
             return
         else:
             try:
-                result = await self._attempts.make(state, call)
+                result = await self._attempts.make(state, call, prepared)
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
@@ -293,7 +291,6 @@ class Executor:
         if self._reviewed:
             result = await self._results.review(state, call, result)
         self._results.add(state, result, details)
-        decisions.prepared.pop(call.id, None)
         if state.undoing:
             await self._journal.commit()
         if self._attends and self._journal.audience.has_work:

@@ -15,7 +15,7 @@ from windlass.errors import HookError
 from windlass.events import ToolReturning
 from windlass.messages import ToolCall, ToolResult, text_result
 from windlass.outcomes import ErrorValue, error_value
-from windlass.records import HookDecided, HookFailed, ToolReturned
+from windlass.records import HookDecided, HookFailed, Injected, ToolReturned
 from windlass.states import CallFold
 
 from .injections import Injections
@@ -63,7 +63,9 @@ class ToolResults(Struct, eq=False):
 
         If that is broken off, the result is kept for the end of the step.
         """
-        result = self._joined(state, result)
+        turn = self._journal.fold.turn
+        if turn is not None and turn.injected:
+            result = _joined(state.call, result, turn.injected)
         try:
             return await self._pass_on(shown, result)
         except asyncio.CancelledError:
@@ -73,19 +75,11 @@ class ToolResults(Struct, eq=False):
     def add(self, state: CallFold, result: ToolResult, error: ErrorValue | None = None) -> None:
         """A result into the log, once its hooks have reviewed it, if there are any."""
         journal, call = self._journal, state.call
-        if self._point is None:
-            result = self._joined(state, result)
-        journal.add(
-            ToolReturned(call.id, call.name, result, error, at=journal.fold.tick(journal.now))
-        )
-
-    def _joined(self, state: CallFold, result: ToolResult) -> ToolResult:
-        """The result with what was injected beside it for good, when the call was judged."""
-        turn = self._journal.fold.turn
-        for item in turn.injected if turn is not None else ():
-            if item.durable and item.about == state.call.id:
-                result = result.replace(content=(*result.content, *item.parts))
-        return result
+        fold = journal.fold
+        if self._point is None and fold.turn is not None and fold.turn.injected:
+            result = _joined(call, result, fold.turn.injected)
+        at = fold.tick(journal.now)
+        journal.add(ToolReturned(call.id, call.name, result, error, at=at))
 
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
@@ -185,3 +179,11 @@ class ToolResults(Struct, eq=False):
         return (
             value if point is None or not point.looks_at(call) else value.replace(message=_WITHHELD)
         )
+
+
+def _joined(call: ToolCall, result: ToolResult, injected: tuple[Injected, ...]) -> ToolResult:
+    """The result with what was injected beside it for good, when the call was judged."""
+    for item in injected:
+        if item.durable and item.about == call.id:
+            result = result.replace(content=(*result.content, *item.parts))
+    return result

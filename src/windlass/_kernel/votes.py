@@ -63,7 +63,7 @@ class Evaluator(Struct, eq=False):
         self._only_tools_count = criteria == [tools_ran] and self._point is None
 
     async def evaluate(self, fold: Fold) -> Evaluated:
-        if self._only_tools_count and fold.last is not None and fold.last.calls:
+        if self._only_tools_count and (last := fold.last) is not None and last.calls:
             return self._go_on(fold)
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
