@@ -22,9 +22,9 @@ class Point:
     """All hooks of one event, in the order in which they run.
 
     `asked` are the gates whose verdict counts, the costly ones last. `alike` says that the hooks
-    which may change the payload are plain async functions that see the same `view` of it. `judges`
-    says that there are gates, shadows included; `speaks` that somebody's verdict counts; `waits`
-    that a hook may take more than a moment.
+    which may change the payload are plain async functions that see the same `view` of it. `injects`
+    says that somebody may add something; `judges` that there are gates, shadows included; `speaks`
+    that somebody's verdict counts; `waits` that a hook may take more than a moment.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Point:
         "gates",
         "groups",
         "holders",
+        "injects",
         "judges",
         "name",
         "says",
@@ -67,6 +68,7 @@ class Point:
             [hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live]
         )
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
+        self.injects = bool(self.groups or says)
 
     def looks_at(self, call: ToolCall) -> bool:
         """Whether a hook that can change or withhold something looks at this call; a matcher that

@@ -444,13 +444,33 @@ class Passage(Struct, gc=False):
     ) -> list[Injected]:
         """What is injected here, in declared order, checked against the reserve; members of a group
         run together."""
-        answers = await self._injections(only)
-        if not answers:
-            return []
+        answers: list[tuple[Hook, Any, float]] = []
+        if self.said:
+            answers += [
+                (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
+            ]
+        for group in self.point.groups:
+            mine = group if only is None else tuple(filter(only, group))
+            if len(group) > 1:
+                asked = [
+                    self._injecting(hook, may_write=False) for hook in mine if self._looks(hook)
+                ]
+                given = await asyncio.gather(*asked)
+                answers += [answer for answer in given if answer is not None]
+                continue
+            for hook in mine:
+                if hook.matches is None or self._looks(hook):
+                    answer = await self._injecting(hook, may_write=hook.group is None)
+                    if answer is not None:
+                        answers.append(answer)
+        return self._checked(answers, self.about if about is None else about) if answers else []
+
+    def _checked(self, answers: Iterable[tuple[Hook, Any, float]], about: str) -> list[Injected]:
+        """What hooks injected, each with how long it took, as it is recorded."""
         injected: list[Injected] = []
         spent = self.site.injected_tokens()
         for hook, answer, took in answers:
-            made = self._injected(hook, answer, self.about if about is None else about, took)
+            made = self._injected(hook, answer, about, took)
             if self.site.has_injected(made, injected):
                 continue
             self._within_own_reserve(hook, made)
@@ -458,28 +478,6 @@ class Passage(Struct, gc=False):
             spent += 0 if made.durable else size  # a message of the history, from here on
             injected.append(made)
         return injected
-
-    async def _injections(
-        self, only: Callable[[Hook], bool] | None
-    ) -> list[tuple[Hook, Any, float]]:
-        """What hooks inject, and how long each took; silent hooks are left out."""
-        answers: list[tuple[Hook, Any, float]] = []
-        if self.said:
-            answers += [
-                (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
-            ]
-        for group in self.point.groups:
-            if len(group) > 1:
-                mine = [h for h in group if (only is None or only(h)) and self._looks(h)]
-                given = await asyncio.gather(*[self._injecting(h, may_write=False) for h in mine])
-                answers += [answer for answer in given if answer is not None]
-                continue
-            for hook in group:
-                if (only is None or only(hook)) and (hook.matches is None or self._looks(hook)):
-                    answer = await self._injecting(hook, may_write=hook.group is None)
-                    if answer is not None:
-                        answers.append(answer)
-        return answers
 
     def _looks(self, hook: Hook) -> bool:
         """Whether a hook looks at this event; a matcher that raises is that hook's failure."""

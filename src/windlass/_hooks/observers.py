@@ -161,7 +161,7 @@ class _ThreadLane:
         backlog.used.add(self)
         if not self.awake:
             self._schedule(backlog.loop)
-        elif not self.running and (waiting == BATCH or backlog.loop is not self._loop):
+        elif waiting == BATCH or backlog.loop is not self._loop:
             self.start()  # the loop that was to start it may be blocked, or gone
 
     def mark(self, backlog: Backlog) -> None:

@@ -78,18 +78,15 @@ class Questions(Struct, eq=False):
         `reviewed` gives the digest of what a person would review; an answer to something else does
         not count. `settled` are gates whose question was answered with what is judged here.
         """
-        name, about = passage.point.name, passage.about
-        if self.resumed and (prior := self._take_prior(name, about)) is not None:
+        if self.resumed and (prior := self._take_prior(passage)) is not None:
             return await self._decide_again(passage, reviewed, prior)
-        verdict = (
-            await passage.judge()
-            if not settled
-            else (await self.judge_again(passage, None, settled)).verdict
-        )
+        if settled:
+            verdict = (await self.judge_again(passage, None, settled)).verdict
+        else:
+            verdict = await passage.judge()
         if passage.answers:
-            self._journal.record(
-                HookDecided(name, about, verdict, passage.answers, took=passage.took)
-            )
+            name, about, answers = passage.point.name, passage.about, passage.answers
+            self._journal.record(HookDecided(name, about, verdict, answers, took=passage.took))
         if type(verdict) is not Ask:
             return verdict
         self.put(self.question(passage, verdict, reviewed(), asks_of(passage.answers)))
@@ -117,8 +114,9 @@ class Questions(Struct, eq=False):
         self.put(self.question(passage, judged.verdict, reviewed(), by))
         return WAITING
 
-    def _take_prior(self, event: str, about: str) -> HookDecided | None:
+    def _take_prior(self, passage: Passage) -> HookDecided | None:
         """What the log had to say of this stage when the pass began; it is served once."""
+        event, about = passage.point.name, passage.about
         for decided in reversed(self._prior):
             if decided.event == event and decided.about == about:
                 self._prior = tuple(

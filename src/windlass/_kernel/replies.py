@@ -77,16 +77,19 @@ class Replies:
     async def get(self, fold: Fold, number: int) -> None:
         """The request, judged by its hooks, then the reply of the model, rewritten by its own, into
         the log."""
-        program, step = self._program, fold.open
-        round_, tried = (1, 0) if step is None else (step.round, step.tried)
-        if (round_ > 1 or tried) and program.limits and self._exceeded(fold):
-            return
-        request = self._failures.take_failed_request(number, round_) if tried else None
+        round_, tried = 1, 0
+        request: ModelRequest | None = None
         reply: ModelReply | None = None
+        if (step := fold.open) is not None:
+            round_, tried = step.round, step.tried
+            if (round_ > 1 or tried) and self._program.limits and self._exceeded(fold):
+                return
+            if tried:
+                request = self._failures.take_failed_request(number, round_)
         if request is None:
             if self._compaction is not None:
                 await self._compaction.run()
-            request = assemble(fold, program, self._injected.unlogged)
+            request = assemble(fold, self._program, self._injected.unlogged)
             if self._calling is not None:
                 request, reply = await self._judge_request(self._calling, request)
         if request is not None and fold.going:

@@ -106,7 +106,7 @@ class Runner:
             if isinstance(verdict, Halt):
                 journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
                 return
-        for item in await passage.inject(about) if passage.injects else ():
+        for item in await passage.inject(about) if point.injects else ():
             await self._injections.take_in(item)
 
     def _may_execute(self, fold: Fold, step: StepFold) -> bool:

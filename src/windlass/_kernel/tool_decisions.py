@@ -119,31 +119,31 @@ class ToolDecisions:
         except ArgumentsError as error:
             self._refuse(state, error)
             return
-        call = prepared.call
-        if self._point is None and call.name not in self._delegates:
+        call = changed = prepared.call
+        point, delegates, journal = self._point, self._delegates, self._journal
+        if point is None and call.name not in delegates:
             self._decide_unmatched(state, call)
             return
-        changed, point, journal = call, self._point, self._journal
-        if self._delegates or point is None:
+        if delegates or point is None:
             passage = self.passage(call)
             point = passage.point
         else:
             passage = Passage(point, ToolCalling(call, self._site.turn), self._site, call.id)
-        try:
-            if self._delegates or point.changing:
+        if delegates or point.changing:
+            try:
                 changed = (await passage.rewrite()).call
-        except HookError as error:
-            self._deny_for_error(state, call, passage, error)
-            return
-        judged = self._delegates or point.judges or point.says
+            except HookError as error:
+                self._deny_for_error(state, call, passage, error)
+                return
+        judged = delegates or point.judges or point.says
         verdict = await passage.judge() if judged else None
-        if verdict is None and changed is call and self._allows and not self._delegates:
+        if verdict is None and changed is call and self._allows and not delegates:
             at = journal.fold.tick(journal.now) if point.waits else journal.fold.at
             journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=at))
             runs = True
         else:
             runs = self._record(passage, verdict, changed, state, rewritten=changed is not call)
-        if runs and passage.injects:
+        if runs and (point.injects or delegates):
             await self._injections.inject_beside(passage, changed.id)
 
     def _deny_for_error(
@@ -160,14 +160,14 @@ class ToolDecisions:
         )
 
     def passage(
-        self, call: ToolCall, decided: ToolDecided | None = None, about: str | None = None
+        self, call: ToolCall, decided: ToolDecided | None = None, about: str = ""
     ) -> Passage:
         """The way of a call through its hooks.
 
         That of a task for another agent goes on through `Delegating`.
         """
         site, point = self._site, self._point or _NOBODY
-        event, about = ToolCalling(call, site.turn), call.id if about is None else about
+        event, about = ToolCalling(call, site.turn), about or call.id
         if not self._delegates or (tool := self._delegates.get(call.name)) is None:
             return Passage(point, event, site, about)
         return Handing(

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import failed_hook
+from windlass._hooks.dispatch import Passage, failed_hook
 from windlass.decisions import Deny
 from windlass.errors import HookError
 from windlass.events import ToolReturning
@@ -63,14 +63,38 @@ class ToolResults(Struct, eq=False):
 
         If that is broken off, the result is kept for the end of the step.
         """
-        turn = self._journal.fold.turn
-        if turn is not None and turn.injected:
+        point, site, journal = self._point, self._site, self._journal
+        assert point is not None
+        if (turn := journal.fold.turn) is not None and turn.injected:
             result = _joined(state.call, result, turn.injected)
+        given = result
+        items: list[Injected] = []
+        passage = Passage(point, ToolReturning(shown, result, site.turn), site, shown.id)
         try:
-            return await self._pass_on(shown, result)
+            if point.changing:
+                try:
+                    result = (await passage.rewrite()).result
+                except HookError as error:
+                    return self._withhold(error, took=passage.took)
+            verdict: Any = await passage.judge() if point.judges or point.says else None
+            try:
+                if point.injects and not isinstance(verdict, Deny):
+                    items = await passage.inject()
+            finally:  # not before: with its result, or not at all
+                if passage.answers:
+                    name, answers, took = point.name, passage.answers, passage.took
+                    journal.record(HookDecided(name, shown.id, verdict, answers, took=took))
         except asyncio.CancelledError:
-            self._unreturned[state.call.id] = result
+            self._unreturned[state.call.id] = given
             raise
+        if isinstance(verdict, Deny):
+            return text_result(f"Withheld: {verdict.reason}", "denied")
+        for item in items:
+            if item.durable:
+                result = result.replace(content=(*result.content, *item.parts))
+            else:
+                self._injections.put(item)
+        return result
 
     def add(self, state: CallFold, result: ToolResult, error: ErrorValue | None = None) -> None:
         """A result into the log, once its hooks have reviewed it, if there are any."""
@@ -84,35 +108,6 @@ class ToolResults(Struct, eq=False):
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
         self._unreturned[call] = result
-
-    async def _pass_on(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """The result of a call as its hooks leave it."""
-        point, journal = self._point, self._journal
-        assert point is not None
-        passage = self._site.passage(point, ToolReturning(call, result, self._site.turn), call.id)
-        if point.changing:
-            try:
-                result = (await passage.rewrite()).result
-            except HookError as error:
-                return self._withhold(error, took=passage.took)
-        verdict: Any = await passage.judge() if point.judges or point.says else None
-        denied = isinstance(verdict, Deny)
-        try:
-            items = [] if denied or not passage.injects else await passage.inject(passage.about)
-        finally:  # not before: with its result, or not at all
-            if passage.answers:
-                name, took = point.name, passage.took
-                journal.record(
-                    HookDecided(name, passage.about, verdict, passage.answers, took=took)
-                )
-        if denied:
-            return text_result(f"Withheld: {verdict.reason}", "denied")
-        for item in items:
-            if item.durable:
-                result = result.replace(content=(*result.content, *item.parts))
-            else:
-                self._injections.put(item)
-        return result
 
     # ------------------------------------------------------------ calls that will not be finished
 

@@ -55,12 +55,15 @@ class Evaluator(Struct, eq=False):
     _criteria: Sequence[tuple[str, Criterion]] = ()
     _point: Point | None = None
     _only_tools_count: bool = False
+    _told: bool = False
 
     def __post_init__(self) -> None:
         self._criteria = self._journal.program.named_criteria
         self._point = self._site.hooks.at(Continuing)
-        criteria = [criterion for _, criterion in self._criteria]
-        self._only_tools_count = criteria == [tools_ran] and self._point is None
+        self._only_tools_count = (
+            self._journal.program.criteria == (tools_ran,) and self._point is None
+        )
+        self._told = self._journal.audience.hears(Evaluated)
 
     async def evaluate(self, fold: Fold) -> Evaluated:
         if self._only_tools_count and (last := fold.last) is not None and last.calls:
@@ -86,7 +89,7 @@ class Evaluator(Struct, eq=False):
 
     def _go_on(self, fold: Fold) -> Evaluated:
         """The usual vote, which is told but not written: tools were called."""
-        if self._journal.audience.listens:
+        if self._told:
             self._journal.fact(Evaluated, fold.steps, _REQUEST, tuple(_TOOLS_RAN))
         return GO_ON
 
