@@ -21,6 +21,7 @@ from ._kernel.scopes import check_scope
 from ._kernel.voice import PLACES
 from ._options import as_list, check_options
 from ._sync import run_sync
+from ._threads import run_alone
 from .approvals import resolve
 from .assembly import OPTIONS, check_program, compile_program, windows_of
 from .checking import check_reason, message_without_calls
@@ -38,7 +39,7 @@ from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Record
 from .results import Result, Stream
 from .sessions import Sessions, TurnRequest, check_answers, new_id, unknown_session
-from .states import State, fold
+from .states import SLICE, State, fold_in_slices
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
@@ -58,6 +59,7 @@ else:
     ScopeT = TypeVar("ScopeT")
     OutputT = TypeVar("OutputT")
 
+T = TypeVar("T")
 log = logging.getLogger("windlass")
 
 
@@ -453,7 +455,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     async def state(self, session: str) -> State:
         """The state of a session, folded from its log."""
-        return fold(session, await self._records(session))
+        return (await fold_in_slices(session, await self._records(session))).state
 
     async def _records(self, session: str) -> Sequence[Record]:
         records = await self._store.read(session)
@@ -465,7 +467,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Explain from the log why the latest turn of a session went as it did, or where it stands."""
         from .why import Why
 
-        return Why(session, await self._records(session))
+        records = await self._records(session)
+        return await _beside_the_loop(records, lambda: Why(session, records))
 
     async def prefixes(self, session: str) -> tuple[Prefix, ...]:
         """Tell from the log how stable the prefix of a session's requests was, call by call, and what broke it."""
@@ -474,7 +477,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         records = await self._records(session)
         known = {digest: described(await self._store.pipeline(digest)) for digest in pipelines(records)}
-        return prefixes(requests(session, records, known), self._options.tokenizer)
+        tokenizer = self._options.tokenizer
+        return await _beside_the_loop(records, lambda: prefixes(requests(session, records, known), tokenizer))
 
     async def steer(self, session: str, message: str | Message) -> None:
         """Add a message to the running turn of a session; the model reads it at its next step.
@@ -618,6 +622,11 @@ class Session(Generic[ScopeT, OutputT]):
         """End the session. A suspended turn stays suspended and can be resumed."""
         agent = self.agent
         await agent._sessions.close(agent.compile(), self.id)  # pyright: ignore[reportPrivateUsage]
+
+
+async def _beside_the_loop(records: Sequence[Record], work: Callable[[], T]) -> T:
+    """Do some work on a log. For a long log it is done in a thread, so that the event loop stays responsive."""
+    return work() if len(records) <= SLICE else await run_alone(work, "windlass-log")
 
 
 def _user_message(message: str | Message) -> Message:

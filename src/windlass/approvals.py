@@ -21,7 +21,7 @@ from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
 from .messages import ToolCall
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record
-from .states import fold
+from .states import fold_in_slices
 from .types import Approver
 
 Fits: TypeAlias = Callable[[ToolCall], None]
@@ -49,7 +49,7 @@ async def resolve(
     records = await store.read(session)
     if not records:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
-    waiting = {asked.id: asked for asked in fold(session, records).waiting}
+    waiting = {asked.id: asked for asked in (await fold_in_slices(session, records)).state.waiting}
     asked = waiting.get(ask_id)
     if asked is None:
         raise stale_answer(session, ask_id, "no such question is open; " + _open(waiting))
@@ -92,21 +92,21 @@ async def _holders(store: Store, session: str, records: Sequence[Record], asked:
         child = None
         for name in children:
             records = await store.read(name)
-            if _asks(name, records, asked):
+            if await _asks(name, records, asked):
                 child = name
                 holders.insert(0, (name, _key(records, asked)))
                 break
     while (match := CHILD.fullmatch(session)) is not None:
         session = match[1]
         records = await store.read(session)
-        if not _asks(session, records, asked):
+        if not await _asks(session, records, asked):
             break
         holders.append((session, _key(records, asked)))
     return holders
 
 
-def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
-    waiting = fold(session, records).waiting if records else ()
+async def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
+    waiting = (await fold_in_slices(session, records)).state.waiting
     return any(other.id == asked.id and other.digest == asked.digest for other in waiting)
 
 

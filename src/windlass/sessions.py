@@ -40,7 +40,7 @@ from .outputs import Output
 from .protocols import Store
 from .records import Compacted, Delegated, HookFailed, Record, SessionEnded
 from .results import Result, count_asked
-from .states import Fold, State, fold_log
+from .states import Fold, State, fold_in_slices
 
 OutputT = TypeVar("OutputT")
 
@@ -193,9 +193,9 @@ class Sessions(Generic[OutputT]):
         if kept is not None:
             since = await self._store.read(session, kept.stored - 1)
             if since and since[0] == kept.written[-1]:
-                kept.extend(since[1:])
+                await kept.extend_in_slices(since[1:])
                 return kept
-        return fold_log(session, await self._store.read(session))
+        return await fold_in_slices(session, await self._store.read(session))
 
     def _keep(self, journal: Journal) -> None:
         """Keep the log of a turn that is over for the next one. What still works for this turn cannot write to it."""
@@ -381,7 +381,7 @@ class Sessions(Generic[OutputT]):
     async def close(self, program: Program, session: str) -> None:
         """End a session. A suspended turn stays suspended and can be resumed."""
         self.refuse_busy(session)
-        fold = fold_log(session, await self._store.read(session))
+        fold = await fold_in_slices(session, await self._store.read(session))
         state = fold.state
         if state.seq and state.over and not state.ended:
             journal = _journal(program, fold, None)

@@ -6,6 +6,7 @@ that is why a step costs the same however many records it writes and however lon
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
@@ -33,6 +34,9 @@ _sharing = Messages.sharing  # which Python 3.11 finds slowly
 _NO_MESSAGES = Messages()
 _NO_SLOTS: Mapping[str, Any] = {}
 _NOTHING = Usage(requests=0)
+SLICE = 2000
+"""After this many records, folding on an event loop lets other tasks run."""
+
 _NO_RESULT = (TextPart("Interrupted, outcome unknown: the step ended before this call had a result."),)
 
 
@@ -530,6 +534,19 @@ class Fold:
         """Fold records that the store has."""
         for record in records:
             self.add(record)
+        self._have_stored(records)
+
+    async def extend_in_slices(self, records: Sequence[r.Record]) -> None:
+        """`extend` for logs of any length: other tasks run after every `SLICE` records."""
+        for start in range(0, len(records), SLICE):
+            if start:
+                await asyncio.sleep(0)
+            for record in records[start : start + SLICE]:
+                self.add(record)
+        self._have_stored(records)
+
+    def _have_stored(self, records: Sequence[r.Record]) -> None:
+        """The store has these records, which are folded and pending."""
         self.at = max([self.at, *[record.at for record in records]])
         self.acknowledge(len(records))
         self.written = of_latest_turn(self.written)
@@ -627,6 +644,13 @@ def fold_log(session: str, records: Iterable[r.Record]) -> Fold:
     """The accumulator after a whole log."""
     made = Fold(session)
     made.extend(list(records))
+    return made
+
+
+async def fold_in_slices(session: str, records: Sequence[r.Record]) -> Fold:
+    """`fold_log` on an event loop: if the log is long, other tasks run in between."""
+    made = Fold(session)
+    await made.extend_in_slices(records)
     return made
 
 

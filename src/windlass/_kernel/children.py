@@ -30,7 +30,7 @@ from windlass.records import (
     Record,
     Suspended,
 )
-from windlass.states import CallFold, Child, Fold, State, fold_log
+from windlass.states import CallFold, Child, Fold, State, fold_in_slices
 
 from .cancellation import Cancellation
 from .child_program import program_of
@@ -183,7 +183,7 @@ class Children(Struct, eq=False):
         journal, started = self._journal, known.started
         program = program_of(journal.program, tool, started.tools)
         log = await program.store.read(started.session)
-        fold = fold_log(started.session, log)
+        fold = await fold_in_slices(started.session, log)
         if fold.turn is None and (known.charged.requests or known.charged.total):
             raise StoreError(
                 f"the log of session {started.session!r}, in which agent {tool.agent!r} was at work for session "
@@ -304,7 +304,7 @@ class Children(Struct, eq=False):
 
     async def _end(self, tool: Delegate, started: Delegated, reason: str) -> None:
         program = program_of(self._journal.program, tool, started.tools)
-        fold = fold_log(started.session, await program.store.read(started.session))
+        fold = await fold_in_slices(started.session, await program.store.read(started.session))
         if fold.turn is None or fold.state.over:
             return
         child = self._child(program, fold, started)

@@ -6,14 +6,16 @@ mostly field names. The link is a hash of the uncompressed lines, so that an exp
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from windlass.errors import StoreError
+from windlass.logs import Batch
 from windlass.records import (
     Answered,
     Asked,
@@ -56,6 +58,12 @@ DICTIONARY = (
 
 _WINDOW = -12
 
+SLICE = 2**18
+"""After this many bytes of a log, work on the event loop lets other tasks run. Most logs are shorter."""
+
+_PACKED_SLICE = 2**16
+"""How many packed bytes of a batch are unpacked in one go."""
+
 
 def lines_of(records: Sequence[Record]) -> bytes:
     """The bytes of a batch. This is the only place where a store encodes records."""
@@ -75,6 +83,45 @@ def unpack(data: bytes) -> bytes:
     if not large.eof:
         raise zlib.error("incomplete")
     return lines
+
+
+async def unpack_in_slices(data: bytes) -> bytes:
+    """`unpack` for a large batch: other tasks run in between."""
+    large = zlib.decompressobj(_WINDOW, DICTIONARY)
+    packed, pieces = memoryview(data), list[bytes]()
+    for start in range(0, len(packed), _PACKED_SLICE):
+        pieces.append(large.decompress(packed[start : start + _PACKED_SLICE]))
+        await asyncio.sleep(0)
+    pieces.append(large.flush())
+    if not large.eof:
+        raise zlib.error("incomplete")
+    return b"".join(pieces)
+
+
+async def decode_batches(session: str, batches: Iterable[Batch], start: int = 0) -> list[Record]:
+    """The records of some batches, from record `start` on. If there are many, other tasks run in between."""
+    records: list[Record] = []
+    size = 0
+    for batch in batches:
+        seq = batch.seq
+        for lines in _pieces(batch.lines):
+            found = records_of(session, seq, lines)
+            records += found[max(start - seq, 0) :] if seq < start else found
+            seq += len(found)
+            size += len(lines)
+            if size >= SLICE:
+                size = 0
+                await asyncio.sleep(0)
+    return records
+
+
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    """The lines of a batch in pieces of about `SLICE` bytes; mostly one."""
+    start = 0
+    while len(lines) - start > SLICE and (end := lines.find(b"\n", start + SLICE)) >= 0:
+        yield lines[start:end]
+        start = end + 1
+    yield lines[start:] if start else lines
 
 
 def records_of(session: str, seq: int, lines: bytes) -> list[Record]:

@@ -13,12 +13,11 @@ from windlass.errors import ConfigError, SessionConflict
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
 
-from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
+from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
 from .postgres_schema import migrate
 from .postgres_server import ServerConnections, settings_of, use_server
 from .shared import (
     as_json,
-    batches_of,
     belongs_to,
     check_end,
     child_id_range,
@@ -30,6 +29,7 @@ from .shared import (
     key_of,
     prune_lines,
     unpack_batch,
+    unpack_rows,
     verify_chain,
     whole_of,
 )
@@ -176,11 +176,7 @@ class PostgresStore:
             raise SessionConflict(f"session {session!r} was taken over by another process", session=session)
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
-        records: list[Record] = []
-        for batch in await self.batches(session, start):
-            found = records_of(session, batch.seq, batch.lines)
-            records += found[max(start - batch.seq, 0) :]
-        return records
+        return await decode_batches(session, await self.batches(session, start), start)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
         rows = await self._read(
@@ -188,7 +184,7 @@ class PostgresStore:
             "WHERE id = %s AND seq + count > %s ORDER BY seq",
             session, start,
         )  # fmt: skip
-        return batches_of(session, rows)
+        return await unpack_rows(session, rows)
 
     # ------------------------------------------------------------ sessions and their questions
 

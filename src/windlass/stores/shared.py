@@ -15,7 +15,7 @@ from windlass.logs import Batch, SessionInfo, Verified
 from windlass.messages import json_with_surrogates
 from windlass.records import Asked, Injected, Record, decode, encode
 
-from .batches import START, change_of, link_of, unpack
+from .batches import SLICE, START, change_of, link_of, unpack, unpack_in_slices
 
 
 def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:
@@ -96,7 +96,11 @@ def unpack_batch(session: str, seq: int, data: bytes) -> bytes:
     try:
         return unpack(data)
     except zlib.error as error:
-        raise broken_log(session, seq, f"the batch is damaged ({error})") from error
+        raise _damaged_batch(session, seq, error) from error
+
+
+def _damaged_batch(session: str, seq: int, error: zlib.error) -> StoreError:
+    return broken_log(session, seq, f"the batch is damaged ({error})")
 
 
 def batches_of(session: str, rows: Iterable[Sequence[Any]]) -> list[Batch]:
@@ -105,6 +109,26 @@ def batches_of(session: str, rows: Iterable[Sequence[Any]]) -> list[Batch]:
         Batch(seq, count, link, unpack_batch(session, seq, data), bool(pruned))
         for seq, count, link, data, pruned in rows
     ]
+
+
+async def unpack_rows(session: str, rows: Iterable[Sequence[Any]]) -> list[Batch]:
+    """`batches_of`, but for many or large rows other tasks run in between."""
+    batches: list[Batch] = []
+    size = 0
+    for seq, count, link, data, pruned in rows:
+        if len(data) > SLICE:
+            try:
+                lines = await unpack_in_slices(data)
+            except zlib.error as error:
+                raise _damaged_batch(session, seq, error) from error
+        else:
+            lines = unpack_batch(session, seq, data)
+        batches.append(Batch(seq, count, link, lines, bool(pruned)))
+        size += len(lines)
+        if size >= SLICE:
+            size = 0
+            await asyncio.sleep(0)
+    return batches
 
 
 def whole_of(session: str, rows: Sequence[Sequence[Any]]) -> tuple[list[Batch], tuple[int, bytes] | None]:

@@ -13,10 +13,9 @@ from windlass.errors import StoreError
 from windlass.logs import Batch, SessionInfo, Verified
 from windlass.records import Asked, Record, decode, encode
 
-from .batches import START, Change, change_of, lines_of, link_of, pack, records_of
+from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
 from .shared import (
     as_json,
-    batches_of,
     belongs_to,
     check_end,
     child_id_range,
@@ -28,6 +27,7 @@ from .shared import (
     key_of,
     prune_lines,
     unpack_batch,
+    unpack_rows,
     verify_chain,
     whole_of,
 )
@@ -127,11 +127,7 @@ class SQLiteStore:
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
-        records: list[Record] = []
-        for batch in await self.batches(session, start):
-            found = records_of(session, batch.seq, batch.lines)
-            records += found[max(start - batch.seq, 0) :]
-        return records
+        return await decode_batches(session, await self.batches(session, start), start)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
         """The append batches that contain the records from `start` on."""
@@ -140,7 +136,7 @@ class SQLiteStore:
             "WHERE id = ? AND status != 'erased' AND seq + count > ? ORDER BY seq",
             session, start,
         )  # fmt: skip
-        return batches_of(session, rows)
+        return await unpack_rows(session, rows)
 
     # ------------------------------------------------------------ sessions and their questions
 
