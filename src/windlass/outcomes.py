@@ -23,6 +23,7 @@ class StopReason(enum.StrEnum):
     TIME_LIMIT = "time_limit"
     DEADLINE = "deadline"
     RETRY_LIMIT = "retry_limit"
+    CRASH_LOOP = "crash_loop"
     FORBIDDEN = "forbidden"
     HALTED = "halted"
     WITHHELD = "withheld"

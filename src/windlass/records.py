@@ -367,11 +367,13 @@ class Suspended(Record, frozen=True):
 class Resumed(Record, frozen=True):
     """A suspended or interrupted turn was resumed; `pipeline` is the one it continues with.
 
-    `drift` lists how that differs from the one that recorded the turn.
+    `drift` lists how that differs from the one that recorded the turn. If the process before it died, `active` is how
+    many seconds that one had worked since its last step ended, up to its last record.
     """
 
     pipeline: str = ""
     drift: tuple[str, ...] = ()
+    active: float = 0.0
 
 
 class SlotSet(Record, frozen=True, gc=True):

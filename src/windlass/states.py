@@ -172,7 +172,8 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
 
     `start` is the index of its first message; `concluded` says how it will end, `outcome` how it ended, or that it
     is suspended. `writers` are the hooks that wrote a slot or a message since the last step ended, each with the stage.
-    `idle` counts how often in a row it went on after a step that called no tool.
+    `idle` counts how often in a row it went on after a step that called no tool, `restarts` how often in a row it was
+    resumed with neither a finished effect nor a suspension in between.
     """
 
     number: int
@@ -205,6 +206,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     rewinds: int = 0
     writers: tuple[tuple[str, str], ...] = ()
     idle: int = 0
+    restarts: int = 0
 
 
 class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
@@ -664,6 +666,11 @@ def of_latest_turn(records: Sequence[r.Record]) -> list[r.Record]:
     return list(records[began:])
 
 
+PROGRESS: tuple[type[r.Record], ...] = (
+    r.ModelAttempted, r.ModelReplied, r.ToolAttempted, r.ToolReturned, r.SideReplied, r.Charged, r.Suspended,
+)  # fmt: skip
+"""A finished effect, or a suspension. A turn that is resumed again and again without one is in a crash loop."""
+
 # ---------------------------------------------------------------- one fold per kind of record
 
 _R = TypeVar("_R", bound=r.Record)
@@ -766,6 +773,7 @@ def _(fold: Fold, record: r.HookFailed) -> None:
 def _(fold: Fold, record: r.ModelAttempted) -> None:
     step = _open(fold)
     step.attempts = (*step.attempts, record)
+    _turn(fold).restarts = 0
     if record.reply is not None:
         fold.spend(record.reply.usage)
 
@@ -783,10 +791,12 @@ def _(fold: Fold, record: r.ModelReplied) -> None:
         if type(part) is ToolCallPart:
             call = ToolCall(part.id, part.name, part.json, part.vendor_id)
             step.calls[part.id] = CallFold(call, call)
+    turn = fold.turn
+    assert turn is not None
     if record.paid:
-        turn = fold.turn
-        assert turn is not None
         turn.usage = turn.usage + reply.usage
+    if turn.restarts:
+        turn.restarts = 0
 
 
 @_folds(r.ReplyRejected)
@@ -852,22 +862,26 @@ def _(fold: Fold, record: r.ToolAttempted) -> None:
     assert step is not None
     call = step.calls[record.call]
     call.attempts = (*call.attempts, record)
+    _turn(fold).restarts = 0
     if step.versions is not None:
         step.changed(call)
 
 
 @_folds(r.ToolReturned)
 def _(fold: Fold, record: r.ToolReturned) -> None:
-    step = fold.open
+    step, turn = fold.open, fold.turn
     assert step is not None
+    assert turn is not None
     call = step.calls[record.call]
     call.result = record.result
     if step.versions is not None:
         step.changed(call)
     if record.result.status == "error":
-        _turn(fold).failed_calls += 1
+        turn.failed_calls += 1
+    if turn.restarts:
+        turn.restarts = 0
     if call.children:
-        _forget_questions(_turn(fold), call)
+        _forget_questions(turn, call)
 
 
 def _forget_questions(turn: TurnFold, call: CallFold) -> None:
@@ -898,6 +912,7 @@ def _(fold: Fold, record: r.Charged) -> None:
     )
     if step.versions is not None:
         step.changed(call)
+    _turn(fold).restarts = 0
     fold.spend(record.usage)
 
 
@@ -986,6 +1001,7 @@ def _(fold: Fold, record: r.Suspended) -> None:
     turn = _turn(fold)
     turn.outcome = record
     turn.active += record.active
+    turn.restarts = 0
     fold.going = False
 
 
@@ -993,6 +1009,8 @@ def _(fold: Fold, record: r.Suspended) -> None:
 def _(fold: Fold, record: r.Resumed) -> None:
     turn = _turn(fold)
     turn.outcome = None
+    turn.active += record.active
+    turn.restarts += 1
     fold.going = turn.concluded is None
     fold.pipeline = record.pipeline
 
@@ -1008,6 +1026,7 @@ def _(fold: Fold, record: r.SlotSet) -> None:
 def _(fold: Fold, record: r.SideReplied) -> None:
     turn = _turn(fold)
     turn.sides = (*turn.sides, record)
+    turn.restarts = 0
     if record.paid:
         fold.spend(record.reply.usage)
 

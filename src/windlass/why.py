@@ -14,7 +14,7 @@ from ._text import clock, date, entry, one_line, printable
 from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
 from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
-from .states import of_latest_turn, stop_reason
+from .states import PROGRESS, of_latest_turn, stop_reason
 
 Data: TypeAlias = dict[str, Any]
 Entry: TypeAlias = tuple[str, str, Data]
@@ -59,10 +59,12 @@ class _Reader:
         self.known: dict[tuple[str, str], Any] = {}
         self.questions: dict[str, r.Asked] = {}
         self.pipeline = ""
+        self.restarts = 0
 
     def explain(self) -> Data:
         for record in self.records:
             self.place = self._place(record)
+            self._count_restarts(record)
             times = _times(record)
             for what, text, data in _DESCRIBERS.get(type(record), _no_entries)(self, record):
                 text += f" (took {times['took']:.3f} s)" if times.get("took", 0.0) >= _SLOW else ""
@@ -78,6 +80,13 @@ class _Reader:
             "parts": self.parts,
             "usage": _plain({name: getattr(usage, name) for name in Usage.__struct_fields__}),
         }
+
+    def _count_restarts(self, record: r.Record) -> None:
+        """Count as the state does: how often in a row the turn was resumed and nothing was finished."""
+        if isinstance(record, r.Resumed):
+            self.restarts += 1
+        elif isinstance(record, PROGRESS):
+            self.restarts = 0
 
     def _part(self) -> Data:
         if not self.parts or self.parts[-1]["place"] != self.place:
@@ -461,7 +470,9 @@ def _(reader: _Reader, record: r.Resumed) -> Iterable[Entry]:
     reader.pipeline = record.pipeline
     text = "the turn continues" + (" with other hooks or tools" if other else "")
     text += f": {'; '.join(one_line(line, 200) for line in record.drift)}" if record.drift else ""
-    yield "resume", text, {"other_pipeline": other, "drift": record.drift}
+    if reader.restarts > 1:
+        text += f" ({reader.restarts} times in a row, and nothing was finished in between)"
+    yield "resume", text, {"other_pipeline": other, "drift": record.drift, "restarts": reader.restarts}
 
 
 @_describes(r.SlotSet)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from windlass import Completed, Suspended, fold
+from windlass import Completed, StopReason, Suspended, fold
 from windlass.records import Resumed, TurnStarted
 from windlass.testing import unpaired
 
@@ -152,7 +152,8 @@ async def test_nothing_acknowledged_is_lost_whoever_is_killed(tmp_path, child):
     agent = restless(store)
     open_ones = [session for session in sessions if not fold(session, await store.read(session)).over]
     for session in open_ones:
-        assert (await agent.resume(session)).outcome == Completed()
+        result = await agent.resume(session)
+        assert result.outcome == Completed() or result.stop_reason is StopReason.CRASH_LOOP
     for session in sessions:
         assert unpaired(fold(session, await store.read(session)).messages) == []
     await store.close()

@@ -119,6 +119,9 @@ class Children(Struct, eq=False):
                 child = await self._find(tool, known)
             if child is None:
                 raise ChildWaits
+            if known is not None:
+                self._charge(child)  # what it did before a crash is progress of this turn, too
+                await journal.commit()
             if child.state.over and child.entry.message is None:
                 self._charge(child)
             else:

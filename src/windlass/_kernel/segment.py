@@ -29,6 +29,7 @@ from .contracts import (
     StopResolver,
     ToolExecutor,
 )
+from .crash_loops import CrashLoops
 from .entry import Entry
 from .error_handling import DefaultErrorHandler, Failures
 from .inbox import Inbox
@@ -233,8 +234,9 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
     start = TurnStart(s.site, s.entry, s.questions, s.injections, s.cancellation, above)
     resume = None
     if s.entry.message is None:
+        loops = CrashLoops(s.site, s.entry, s.step_end)
         resume = TurnResume(
-            s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, delivered
+            s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, loops, delivered
         )
     end = TurnEnd(
         s.site,

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from windlass.decisions import Halt, Rewind
 from windlass.events import ModelReplying, StepEnding
-from windlass.messages import Messages, user
+from windlass.messages import Messages, ToolCall, ToolResult, user
 from windlass.outcomes import Stopped, StopReason, error_value
 from windlass.records import HookFailed, ModelReplied, ReplyRejected, Rewound, StepEnded
-from windlass.states import Fold, Step, StepFold, step_id
+from windlass.states import CallFold, Fold, Step, StepFold, step_id
 
 from .injections import Injections
 from .questions import Questions
@@ -166,11 +166,19 @@ class StepEnd:
         elif voice is not None:
             voice.confirm()
 
+    async def end_sub_agents(self, reason: str) -> None:
+        """End the agents that work on open calls."""
+        if self.end_children is not None:
+            await self.end_children(reason)
+
+    async def record_result(self, call: CallFold, shown: ToolCall, result: ToolResult) -> None:
+        """Give a call its result, past its hooks."""
+        await self._results.record(call, shown, result)
+
     async def _close_calls(self, reason: str) -> None:
         """Give every open call a result: one that was started is of unknown outcome, the others did
         not run."""
-        if self.end_children is not None:
-            await self.end_children(reason)
+        await self.end_sub_agents(reason)
         step = self._journal.fold.open
         for call in tuple(step.calls.values()) if step is not None else ():
             if call.result is None:

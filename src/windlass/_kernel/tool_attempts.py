@@ -144,7 +144,7 @@ class ToolAttempts:
         at = journal.fold.at if self._prompt and number == 1 else journal.tick()
         json = call.json if fingerprint else None
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
-        if tool.quick and (not self._durable or tool.effect == "pure"):
+        if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
             value = tool.fn(*values)
         elif tool.direct and not self._durable:
             value = await tool.fn(*values)
@@ -195,9 +195,10 @@ class ToolAttempts:
     async def _invoke(self, tool: Tool[..., Any], call: ToolCall, values: tuple[Any, ...]) -> Any:
         """The value of a tool that is not simply awaited.
 
-        Its start is stored first, if it matters.
+        Its start is stored first, if it matters: if the call may not simply be made again, or if
+        a process has died in this turn and this tool may be why.
         """
-        if self._durable and tool.effect != "pure":
+        if self._durable and (tool.effect != "pure" or self._resumed):
             await self._journal.commit()
         writes = None
         supplied: dict[str, Any] | None = None

@@ -13,9 +13,20 @@ from windlass.approvals import checked_answers, stale_answer
 from windlass.decisions import Allow, Ask, Halt, Reject
 from windlass.events import Resuming
 from windlass.outcomes import Cancelled, Stopped, StopReason
-from windlass.records import Answered, HookDecided, InboxTaken, Resumed, Suspended
+from windlass.protocols import Store
+from windlass.records import (
+    Answered,
+    HookDecided,
+    InboxTaken,
+    Resumed,
+    StepEnded,
+    Suspended,
+    TurnStarted,
+)
+from windlass.states import Fold, fold_log
 
 from .child_program import check_edit
+from .crash_loops import CrashLoops
 from .drift import differences
 from .entry import Entry
 from .inbox import Inbox
@@ -26,6 +37,9 @@ from .site import Site
 from .step import has_begun
 from .step_end import StepEnd
 from .turn_start import TurnStart
+
+_MARKS = (TurnStarted, StepEnded, Resumed, Suspended)
+"""The records up to which the time of work is counted, if the process did not live on."""
 
 
 class TurnResume(Struct, eq=False):
@@ -41,6 +55,7 @@ class TurnResume(Struct, eq=False):
     _inbox: Inbox
     _step_end: StepEnd
     _start: TurnStart
+    _crash_loops: CrashLoops
     _delivered: tuple[Answered, ...] | None
 
     @property
@@ -65,7 +80,7 @@ class TurnResume(Struct, eq=False):
         assert turn is not None
         if turn.concluded is not None and journal.audience.voice is not None:
             journal.audience.voice.note_untold_answer()
-        drift = await self._compare()
+        drift, active = await self._compare(), await self._lost_time()
         about = f"{journal.fold.session}/t{turn.number}/resume"
         allowed = next((answered for answered in answers if answered.id == about), None)
         verdict = (
@@ -80,7 +95,7 @@ class TurnResume(Struct, eq=False):
             answers if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []
         ):
             journal.record_answer(answered)
-        journal.record(Resumed(journal.program.digest, drift))
+        journal.record(Resumed(journal.program.digest, drift, active))
         if isinstance(verdict, Halt):
             await self._step_end.abandon(f"The turn was halted: {verdict.reason}")
             journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
@@ -110,7 +125,8 @@ class TurnResume(Struct, eq=False):
         if turn.cancel is not None:  # a fork may have been cut right there
             journal.conclude(Cancelled(turn.cancel))
         await journal.commit()
-        if turn.concluded is not None:  # and the process died before the step was closed
+        await self._crash_loops.break_off()
+        if turn.outcome is None and turn.concluded is not None:  # the step may be open
             await self._step_end.abandon("the turn had ended")
         if not fold.going:
             return False
@@ -133,6 +149,18 @@ class TurnResume(Struct, eq=False):
         self._questions.note_known([(row["event"], row["kind"], row["name"]) for row in rows])
         await program.keep()
         return differences(data, program.description)
+
+    async def _lost_time(self) -> float:
+        """How long a process had worked when it died, up to the last record that it wrote, here or
+        as a sub-agent; 0 if the turn was suspended."""
+        fold = self._journal.fold
+        if fold.turn is None or fold.turn.outcome is not None:
+            return 0.0
+        since = next(
+            (record.at for record in reversed(fold.written) if type(record) in _MARKS), 0.0
+        )
+        last = await _last_record(self._journal.program.store, fold)
+        return max(last - since, 0.0) if since else 0.0
 
     async def _judge(self, about: str, drift: tuple[str, ...], answered: Answered | None) -> Any:
         """Resuming: hooks may stop the turn or ask again before it goes on; `answered` is a
@@ -176,3 +204,14 @@ class TurnResume(Struct, eq=False):
         return checked_answers(
             session, waiting, dict(answers), now, partial(check_edit, self._journal.program)
         )
+
+
+async def _last_record(store: Store, fold: Fold) -> float:
+    """The time of the last record of a session and of the sub-agents that work for it."""
+    last = fold.at
+    for call in fold.open.calls.values() if fold.open is not None else ():
+        if call.result is None and call.children:
+            session = call.children[-1].started.session
+            child = fold_log(session, await store.read(session))
+            last = max(last, await _last_record(store, child))
+    return last
