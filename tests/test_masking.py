@@ -85,7 +85,10 @@ async def test_a_secret_is_found_however_the_model_spells_it_in_its_json(written
     model = ScriptedModel(calls([("tell", f'{{"text": "{written}"}}')]), says("done"))
     agent = Agent(model, tools=[tell], secrets=["sk/schlüssel"])
     await agent.run("go", session="s")
-    assert told == [MASK]
+    assert told == ["sk/schlüssel"]  # this process holds what the model wrote
+    log = repr(await agent.store.read("s"))
+    assert MASK in log
+    assert not any(form in log for form in (written, "sk/schlüssel", "sk/schl"))
 
 
 @pytest.mark.parametrize("secret", ["0123456789", "1234", "user", "tool_call", "Completed"])

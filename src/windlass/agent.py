@@ -165,7 +165,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return self
 
     def masked(self, value: Any) -> Any:
-        mask = self._options.mask
+        mask = self._options.mask if self._program is None else self._program.mask
         return value if mask is None else mask.plain(value)
 
     def with_lifecycle(self, lifecycle: Any) -> Self:
@@ -244,7 +244,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         agent's budgets; `share`, above 0 and up to 1, limits one call to that part of what is left. `tools` limits it
         to some of its tools. The calling agent's hooks in the guard band or with `inherit=True` apply to it, too.
         """
-        return Delegate(self.name, self._compile_below, name, description, share, tools)
+        return Delegate(self.name, self._compile_below, self._parts, name, description, share, tools)
+
+    def _parts(self) -> tuple[Mask | None, Mapping[str, Tool[..., Any]]]:
+        """What an agent above must know before it is compiled: whose secrets are masked in its log."""
+        return self._options.mask, self.tools
 
     # ------------------------------------------------------------ running
 
@@ -509,7 +513,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         The answer counts at the session's next `resume`, or at once if other work of its turn is still running.
         """
-        mask, now = self._options.mask, self._options.clock.now()
+        mask, now = self.compile().mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
 

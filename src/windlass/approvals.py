@@ -57,6 +57,8 @@ async def resolve(
     answer = check_answer(session, asked, answer, now, fits)
     entry = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
     data: dict[str, Any] | None = entry if mask is None else mask(entry)
+    if data is not None and data != entry:
+        data["masked"] = True
     (owner, key), *above = await _holders(store, session, records, asked)
     first = await store.put(owner, key, "answer", data)
     if not first:

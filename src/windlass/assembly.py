@@ -9,8 +9,8 @@ from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import Registered
-from ._hooks.streams import CHANNELS, LAST, Transform
-from ._kernel.child_program import program_of
+from ._hooks.streams import LAST, Channel, Transform
+from ._kernel.child_program import mask_of_tree, program_of
 from ._kernel.matchers import check_matchers
 from ._kernel.program import BOUNDS, Options, Program
 from ._kernel.scopes import require_scopes
@@ -80,11 +80,12 @@ def compile_program(
     scope: Any,
 ) -> Program:
     """Compile the parts of an agent."""
-    hooks = _hooks(registered, pipeline, output, options.mask)
+    mask = mask_of_tree(options.mask, tools)
+    hooks = _hooks(registered, pipeline, output, mask)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
     return Program(
-        **options.given(),
+        **{**options.given(), "mask": mask},
         name=name,
         model=model,
         sections=sections,
@@ -105,7 +106,7 @@ def compile_program(
             tools.values(),
             [name_of(criterion) for criterion in criteria],
             prompt_of(sections, model.name, windows, options.settings, output.schema),
-            [options.mask],
+            [mask],
         ),
     )
 
@@ -131,7 +132,8 @@ def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask
         check.inherit = False
         hooks.append(check)
     if mask is not None:
-        transforms.append(Transform(lambda: Masking(mask), CHANNELS, "secrets", LAST, "guard", inherit=True))
+        channels: tuple[Channel, ...] = ("text", "thinking")  # a call gets its arguments, its log and stream do not
+        transforms.append(Transform(lambda: Masking(mask), channels, "secrets", LAST, "guard", inherit=True))
     if not hooks and not transforms and not registered.slots:
         return NO_HOOKS
     return CompiledHooks(hooks, transforms, registered.slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from traceback import format_exception
 from typing import Any, ClassVar, TypeVar, cast
 from weakref import WeakSet
 
@@ -14,12 +15,12 @@ from .errors import ConfigError, text_of
 from .events import ModelCalled, TurnFailed
 from .messages import ModelRequest, json_with_surrogates
 from .outcomes import error_from_value, error_value
+from .records import MASK as MASK
 from .records import Fact, Record, decode, encode
 
 T = TypeVar("T")
 FactT = TypeVar("FactT", bound=Fact)
 
-MASK = "•••"
 MIN_LENGTH = 4
 
 _FOREIGN = frozenset({"data", "value", "fields", "schema", "arguments", "settings"})
@@ -55,13 +56,13 @@ class Mask:
                 )
             form = secret
             for _ in range(3):
-                forms |= {form, json.dumps(form)[1:-1]}
+                forms |= {form, json.dumps(form)[1:-1], repr(form)[1:-1]}
                 form = json.dumps(form, ensure_ascii=False)[1:-1]
         self._forms = sorted(forms, key=len, reverse=True)
         _filter.masks.add(self)
 
     def __call__(self, record: FactT) -> FactT:
-        """The record or live fact without secrets; the same object if it has none."""
+        """The record or live fact without secrets; the same object if it has none. A record that had some says so."""
         if not isinstance(record, Record):
             return self._fact(record)
         data = encode(record)
@@ -69,25 +70,25 @@ class Mask:
             return record
         plain = json.loads(data)
         masked = self.plain(plain)
-        return record if masked == plain else cast(FactT, _record(masked))
+        return record if masked == plain else cast(FactT, _record({**masked, "masked": True}))
 
     def _fact(self, fact: FactT) -> FactT:
         if isinstance(fact, ModelCalled) and isinstance(fact.request, ModelRequest):
             return cast(FactT, fact.replace(request=self._request(fact.request)))
         if isinstance(fact, TurnFailed):
-            return cast(FactT, fact.replace(error=self._value(fact.error)))
-        return self._value(fact)
+            return cast(FactT, fact.replace(error=self.value(fact.error)))
+        return self.value(fact)
 
     def _request(self, request: ModelRequest) -> ModelRequest:
         return request.replace(
             system=self.text(request.system),
-            messages=[self._value(message) for message in request.messages],
-            tools=tuple([self._value(tool) for tool in request.tools]),
+            messages=[self.value(message) for message in request.messages],
+            tools=tuple([self.value(tool) for tool in request.tools]),
             settings=self.plain(dict(request.settings), foreign=True),
-            sections=tuple([self._value(section) for section in request.sections]),
+            sections=tuple([self.value(section) for section in request.sections]),
         )
 
-    def _value(self, value: T) -> T:
+    def value(self, value: T) -> T:
         """A struct without secrets; the same object if it has none."""
         if not isinstance(value, msgspec.Struct):
             return value
@@ -99,10 +100,10 @@ class Mask:
         """An exception without secrets; the same object if neither it nor its causes have any."""
         cause, depth = error, 0
         while cause is not None and depth < 20:
-            text = f"{text_of(cause)} {cause.args!r}"
+            text = f"{text_of(cause)} {cause.args!r} {getattr(cause, '__notes__', ())!r}"
             if self.text(text) != text:
                 assert error is not None
-                masked = error_from_value(self._value(error_value(error)))
+                masked = error_from_value(self.value(error_value(error)))
                 masked.__suppress_context__ = True
                 return masked
             cause, depth = cause.__cause__ or cause.__context__, depth + 1
@@ -155,8 +156,23 @@ class Mask:
                 pass
             else:
                 if (masked := self.plain(inner, foreign=True)) != inner:
-                    return json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+                    return self._json(text, masked)
         return self.text_of_forms(text)
+
+    def _json(self, text: str, masked: Any) -> str:
+        """A JSON text with a masked value. It keeps its spelling if replacing the secrets in it gives that value."""
+        simple = self.text_of_forms(text)
+        try:
+            if json.loads(simple) == masked:
+                return simple
+        except ValueError:
+            pass
+        return json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The texts that it masks."""
+        return frozenset(self._secrets)
 
 
 class Masking:
@@ -180,18 +196,56 @@ class Masking:
             yield self._held
 
 
+class MaskingArguments:
+    """Removes secrets from the JSON of a call's arguments as it streams: all pieces together are what is recorded."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._masking = Masking(mask)
+        self._given: list[str] = []
+        self._said: list[str] = []
+        self._escaped = False
+
+    def feed(self, text: str) -> str:
+        """What may be said now. After the first escape, which may spell a secret, the rest waits for the end."""
+        self._given.append(text)
+        self._escaped = self._escaped or "\\" in text
+        said = "" if self._escaped else "".join(self._masking.feed(text))
+        self._said.append(said)
+        return said
+
+    def flush(self) -> str | None:
+        """The rest, once the JSON is whole; None if what was said is not its beginning."""
+        whole, said = self._mask.text("".join(self._given)), "".join(self._said)
+        return whole[len(said) :] if whole.startswith(said) else None
+
+
+def joined_mask(masks: Iterable[Mask | None]) -> Mask | None:
+    """One mask for the secrets of several; None if there are none."""
+    given = [mask for mask in masks if mask is not None]
+    secrets = frozenset[str]().union(*[mask.secrets for mask in given])
+    if not secrets:
+        return None
+    return next((mask for mask in given if mask.secrets == secrets), None) or Mask(sorted(secrets))
+
+
 class _LogFilter(logging.Filter):
     """Removes the secrets of all agents from what Windlass logs."""
 
     masks: ClassVar[WeakSet[Mask]] = WeakSet()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        masks = list(self.masks)
+        if not masks:
+            return True
         text = record.getMessage()
-        masked = text
-        for mask in list(self.masks):
-            masked = mask.text(masked)
-        if masked != text:
-            record.msg, record.args, record.exc_info, record.exc_text = masked, (), None, None
+        error = record.exc_info[1] if record.exc_info else None
+        traceback = record.exc_text or ("" if error is None else "".join(format_exception(error)))
+        masked, masked_traceback = text, traceback
+        for mask in masks:
+            masked, masked_traceback = mask.text(masked), mask.text(masked_traceback)
+        if masked != text or masked_traceback != traceback:
+            record.msg, record.args, record.exc_info, record.exc_text = masked, (), None, masked_traceback or None
         return True
 
 

@@ -26,6 +26,9 @@ from .messages import (
 )
 from .outcomes import Cancelled, Completed, ErrorValue, Failed, Stopped
 
+MASK = "•••"
+"""Stands for a secret in a record that was masked."""
+
 
 class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     """Something that happened. Observers receive facts; they cannot change them.
@@ -41,8 +44,10 @@ class Fact(Value, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     seq: int = 0
 
 
-class Record(Fact, frozen=True):
-    """A fact that is written to the log."""
+class Record(Fact, frozen=True, kw_only=True):
+    """A fact that is written to the log. `masked` says that it held secrets, which were replaced by `•••`."""
+
+    masked: bool = False
 
 
 class SessionOpened(Record, frozen=True):

@@ -165,9 +165,9 @@ class Sessions(Generic[OutputT]):
         return segment
 
     def _result(self, segment: Segment, state: State) -> Result[OutputT]:
-        failure = segment.failures.latest
-        if self._mask is not None:
-            failure = self._mask.error(failure)
+        failure, mask = segment.failures.latest, segment.program.mask
+        if mask is not None:
+            failure = mask.error(failure)
         return Result(state, self._output, segment.site.hooks.slots, failure, segment.fold.written)
 
     def _ended(self, segment: Segment, state: State) -> Result[OutputT]:

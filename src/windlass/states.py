@@ -65,7 +65,8 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     """One tool call as the records tell it so far: proposed, then decided, called, returned.
 
     `call` is what would be executed, `called` the number of the latest attempt, `starts` how often one was started, by
-    whatever process. `undoing` says that somebody began to undo it, `edited` who changed its arguments when asked.
+    whatever process. `undoing` says that somebody began to undo it, `edited` who changed its arguments when asked,
+    `masked` that its arguments held secrets, which the log does not have.
     `children` has the agents that were given it as a task, one per attempt.
     """
 
@@ -79,6 +80,7 @@ class CallFold(Struct, omit_defaults=True, gc=False):
     starts: int = 0
     undoing: bool = False
     edited: str | None = None
+    masked: bool = False
 
     def child(self, session: str) -> Child | None:
         """The child agent with this session."""
@@ -791,6 +793,9 @@ def _(fold: Fold, record: r.ModelReplied) -> None:
         if type(part) is ToolCallPart:
             call = ToolCall(part.id, part.name, part.json, part.vendor_id)
             step.calls[part.id] = CallFold(call, call)
+    if record.masked:
+        for state in step.calls.values():
+            state.masked = r.MASK in state.call.json
     turn = fold.turn
     assert turn is not None
     if record.paid:
@@ -819,6 +824,7 @@ def _(fold: Fold, record: r.ToolDecided) -> None:
         turn.waiting = tuple([asked for asked in turn.waiting if asked.id != record.call])
     if record.json is not None:
         call.call = call.proposed.replace(json=record.json)
+        call.masked = record.masked and r.MASK in record.json
         call.edited = _editor(turn, record.call)
     if step.versions is not None:
         step.changed(call)

@@ -9,12 +9,15 @@ import pytest
 
 from windlass import (
     Agent,
+    Ask,
     Failed,
     Message,
     ModelCall,
     ModelCalled,
     ModelReply,
     ModelReplying,
+    Respond,
+    Suspended,
     ToolCalling,
     TurnFailed,
     tool,
@@ -206,3 +209,127 @@ async def test_a_childs_words_are_masked_by_its_parents_secrets():
     top.gate(ToolCalling)(lambda event: None)
     events, _ = await streamed(top)
     assert SECRET not in repr(events)
+
+
+def arguments_in(events: list[Any]) -> str:
+    return "".join(event.text for event in events if isinstance(event, ArgumentsDelta))
+
+
+class Pieces(ScriptedModel):
+    """Streams the arguments of its calls in small pieces."""
+
+    def __init__(self, *replies: Any, size: int) -> None:
+        super().__init__(*replies)
+        self.size = size
+
+    async def stream(self, request: Any) -> Any:
+        reply = await self.reply(request)
+        for number, part in enumerate(reply.message.parts):
+            text = part.json if isinstance(part, ToolCallPart) else part.text
+            kind = ArgumentsDelta if isinstance(part, ToolCallPart) else TextDelta
+            for at in range(0, len(text), self.size):
+                yield kind(text[at : at + self.size], number)
+        yield reply
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 40])
+@pytest.mark.parametrize(
+    "written",
+    [
+        f'{{"key": "{SECRET}"}}',
+        f'{{"key": "a {SECRET} b", "more": "{SECRET}"}}',
+        r'{"key": "hunter2\u002dprod"}',
+        r'{"key": "\"hunter2-prod\""}',
+        r'{"key": "hunter2 - prod"}',
+    ],
+    ids=["plain", "twice", "escaped", "quoted", "other"],
+)
+async def test_the_stream_of_arguments_is_what_was_recorded(size: int, written: str):
+    given: list[str] = []
+
+    @tool(effect="pure", inline=True)
+    def act(key: str, more: str = "") -> str:
+        """Act."""
+        given.append(key)
+        return "ok"
+
+    agent = Agent(Pieces(calls([("act", written)]), says("end"), size=size), tools=[act], secrets=[SECRET])
+    events, result = await streamed(agent)
+    retracted = max((at for at, event in enumerate(events) if isinstance(event, Retracted)), default=-1)
+    assert arguments_in(events[retracted + 1 :]) == result.messages[1].parts[0].json
+    assert SECRET not in repr(events) + arguments_in(events)
+    assert "hunter2" not in arguments_in(events).replace("hunter2 - prod", "")
+    assert SECRET in given[0] or "hunter2 - prod" in given
+
+
+async def test_a_number_that_is_a_secret_is_masked_in_the_stream_as_in_the_log():
+    given: list[int] = []
+
+    @tool(effect="pure", inline=True)
+    def act(pin: int) -> str:
+        """Act."""
+        given.append(pin)
+        return "ok"
+
+    agent = Agent(Pieces(calls([("act", '{"pin": 123456}')]), says("end"), size=3), tools=[act], secrets=["123456"])
+    events, result = await streamed(agent)
+    retracted = max((at for at, event in enumerate(events) if isinstance(event, Retracted)), default=-1)
+    assert arguments_in(events[retracted + 1 :]) == result.messages[1].parts[0].json == '{"pin":"•••"}'
+    assert "123456" not in arguments_in(events)
+    assert given == [123456]
+
+
+async def test_a_childs_secrets_are_masked_in_what_its_parent_hears_and_is_told():
+    """Both ways: the log of a parent quotes the questions of its child, and the answers to them."""
+
+    @tool
+    async def act(key: str) -> str:
+        """Act."""
+        return key
+
+    kid = Agent(
+        ScriptedModel(calls("act", key="x"), says(f"it is {SECRET}")), tools=[act], name="kid", secrets=[SECRET]
+    )
+    kid.gate(ToolCalling)(lambda event: Ask(f"May I, with {SECRET}?"))
+    middle = Agent(ScriptedModel(calls("kid", task=SECRET), says("ok")), tools=[kid.as_tool()], name="middle")
+    top = Agent(ScriptedModel(calls("middle", task=SECRET), says(SECRET)), tools=[middle.as_tool()])
+    events, result = await streamed(top)
+    [asked] = result.waiting_for
+    assert isinstance(result.outcome, Suspended)
+    async with top.stream(session="s", answers={asked.id: Respond(f"use {SECRET}")}) as stream:
+        events += [event async for event in stream]
+    assert stream.result.text == "•••"
+    logs = [await top.store.read(session) for session in await top.store.sessions()]
+    assert len(logs) == 3
+    assert SECRET not in repr(events) + repr(logs) + text_in(events)
+
+
+async def test_a_childs_secrets_are_masked_in_the_error_of_its_parent():
+    kid = Agent(ScriptedModel(says("ok")), name="kid", secrets=[SECRET])
+    agent = Agent(ScriptedModel(ModelError(f"no {SECRET}")), tools=[kid.as_tool()])
+    with pytest.raises(ModelError, match="no •••"):
+        (await agent.run("go")).raise_for_error()
+
+
+@pytest.mark.parametrize("where", ["message", "repr", "traceback", "note"])
+def test_secrets_are_masked_wherever_a_python_log_has_them(caplog: pytest.LogCaptureFixture, where: str):
+    secret = 'quo"te\\d-prod'
+    agent = Agent(ScriptedModel(), secrets=[secret])
+    log = logging.getLogger("windlass")
+    try:
+        error = OSError("nothing" if where == "note" else f"no {secret}")
+        if where == "note":
+            error.add_note(f"with {secret}")
+        raise error
+    except OSError as raised:
+        match where:
+            case "message":
+                log.warning("failed: %s", raised)
+            case "repr":
+                log.warning("failed: %r", raised)
+            case _:
+                log.warning("failed", exc_info=raised)
+    assert "failed" in caplog.text
+    assert "•••" in caplog.text
+    assert "te\\d-prod" not in caplog.text.replace("\\\\", "\\")
+    assert agent.name is not None

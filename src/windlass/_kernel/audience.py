@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Container, Coroutine
 from typing import Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
@@ -12,6 +12,7 @@ from windlass._hooks.observers import Backlog, Observers
 from windlass._hooks.readers import Source
 from windlass.deltas import StreamEvent
 from windlass.events import FACTS, ToolReturning
+from windlass.masking import Mask
 from windlass.records import Answered, Fact
 from windlass.slots import Slot
 from windlass.states import Fold
@@ -64,7 +65,7 @@ class Audience:
         time: ActiveTime,
         *,
         channel: Channel[StreamEvent] | None = None,
-        mask: Callable[[str], str] | None = None,
+        mask: Mask | None = None,
         above: Audience | None = None,
         known_above: tuple[Answered, ...] = (),
         holds: bool = False,

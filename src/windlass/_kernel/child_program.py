@@ -4,7 +4,7 @@ passes on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from windlass.context.assembly import prompt_of
 from windlass.criteria import Deadline
 from windlass.errors import ConfigError
 from windlass.events import SubagentStopping
+from windlass.masking import Mask, joined_mask
 from windlass.messages import ToolCall
 from windlass.slots import Slot
 from windlass.tools import ArgumentsError, Tool
@@ -48,6 +49,20 @@ def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
                 child = program_of(above, delegate)
                 found.append(child)
                 yield from child.tools.values()
+
+
+def mask_of_tree(own: Mask | None, tools: Mapping[str, Tool[..., Any]]) -> Mask | None:
+    """One mask for the secrets of an agent and of all agents below it: the logs of a tree quote each
+    other."""
+    masks, met, found = [own], set[Any](), [tools]
+    while found:
+        for tool in found.pop().values():
+            if isinstance(tool, Delegate) and tool.compiled not in met:
+                met.add(tool.compiled)
+                mask, below = tool.parts()
+                masks.append(mask)
+                found.append(below)
+    return joined_mask(masks)
 
 
 def check_edit(program: Program, call: ToolCall) -> None:
@@ -90,6 +105,7 @@ def child_program(
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
+    mask = joined_mask([own.mask, parent.mask])
     stricter = _STRICTNESS[own.unmatched] > _STRICTNESS[parent.unmatched]
     return dataclasses.replace(
         own,
@@ -99,6 +115,7 @@ def child_program(
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
+        mask=mask,
         unmatched=own.unmatched if stricter else parent.unmatched,
         max_depth=min(own.max_depth, parent.max_depth - 1),
         description=describe(
@@ -106,7 +123,7 @@ def child_program(
             tools.values(),
             [name for name, _ in own.named_criteria],
             prompt_of(own.sections, own.model_name, own.windows, own.settings, own.output_schema),
-            [own.mask, parent.mask],
+            [mask],
         ),
     )
 

@@ -21,6 +21,7 @@ from windlass.events import Delegating, SubagentStopping
 from windlass.messages import Message, ToolCall, ToolResult, text_result, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
 from windlass.records import (
+    MASK,
     Answered,
     Asked,
     Charged,
@@ -32,6 +33,7 @@ from windlass.records import (
 )
 from windlass.states import CallFold, Child, Fold, State, fold_in_slices
 
+from .arguments import changed_log, not_run
 from .cancellation import Cancellation
 from .child_program import program_of
 from .delegation import Delegate
@@ -58,6 +60,10 @@ class ChildWaits(BaseException):
 
     It ends the wraps around the call, which no wrap may see; resume enters them anew.
     """
+
+
+class SecretNotKept(Exception):
+    """The task of a child that was not begun held a secret, which nobody has any more."""
 
 
 class Parent(Struct, frozen=True):
@@ -111,6 +117,8 @@ class Children(Struct, eq=False):
         session = self._session(call, number)
         try:
             known = state.child(session)
+            if known is not None:
+                self._check_task(call, known.started, task)
             if self._questions.resumed:
                 await self._inject_again(state)
             if known is None:
@@ -126,6 +134,8 @@ class Children(Struct, eq=False):
                 self._charge(child)
             else:
                 await self._run(child)
+        except SecretNotKept:
+            return not_run()
         except Exception as error:
             if isinstance(error, StoreError):
                 journal.give_up(error)
@@ -140,6 +150,12 @@ class Children(Struct, eq=False):
             self._ask_too(child.questions.waiting)
             raise ChildWaits
         return _result(tool, child.state)
+
+    def _check_task(self, call: ToolCall, started: Delegated, task: str) -> None:
+        """Raise if a child was started with another task than the call has: the log was changed."""
+        mask = self._journal.mask
+        if started.task != (task if mask is None else mask.text(task)):
+            raise changed_log(self._journal.fold.session, call.id, call.name)
 
     def _session(self, call: ToolCall, number: int) -> str:
         """The session of a child: named after its call, but below this session, which may be a fork
@@ -193,6 +209,8 @@ class Children(Struct, eq=False):
                 f"{journal.fold.session!r}, is not in this store: import it too and resume, or start a new turn"
             )
         if fold.turn is None:
+            if started.masked and MASK in started.task:
+                raise SecretNotKept
             return self._child(program, fold, started, message=user(started.task))
         delivered = await self._delivered(fold, log)
         entries = await program.store.take(started.session, fold.inbox)

@@ -3,7 +3,7 @@ hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from windlass._hooks.merging import strictest
 from windlass.decisions import Allow, Ask
 from windlass.errors import ConfigError, ToolError
 from windlass.events import Delegating, ToolCalling
+from windlass.masking import Mask
 from windlass.messages import Delegation, ToolCall
 from windlass.records import Injected
 from windlass.tools import Tool
@@ -30,15 +31,17 @@ Compiles: TypeAlias = "Callable[[Program, tuple[str, ...] | None], Program]"
 class Delegate(Tool[..., Any]):
     """An agent as a tool.
 
-    It is `resumable`: what its session holds is not done again, so it is never in doubt.
+    It is `resumable`: what its session holds is not done again, so it is never in doubt. `parts`
+    returns the secrets and the tools of the agent.
     """
 
-    __slots__ = ("agent", "compiled", "only", "share")
+    __slots__ = ("agent", "compiled", "only", "parts", "share")
 
     def __init__(
         self,
         agent: str,
         compiled: Compiles,
+        parts: Callable[[], tuple[Mask | None, Mapping[str, Tool[..., Any]]]],
         name: str | None,
         description: str | None,
         share: float | None,
@@ -69,6 +72,7 @@ class Delegate(Tool[..., Any]):
         self.effect, self.in_doubt = "resumable", "rerun"
         self.agent = agent
         self.compiled = compiled
+        self.parts = parts
         self.share = share
         self.only = None if tools is None else tuple(tools)
 

@@ -18,6 +18,7 @@ from windlass.records import Asked, HookFailed, UndoCalled
 from windlass.states import CallFold
 from windlass.tools import DoubtRule, Tool
 
+from .arguments import NOT_KEPT, Arguments, not_run
 from .journal import Journal
 from .questions import Questions
 from .tool_results import ToolResults
@@ -31,6 +32,7 @@ class CallsInDoubt(Struct, eq=False):
     undone."""
 
     _journal: Journal
+    _arguments: Arguments
     _questions: Questions
     _results: ToolResults
 
@@ -49,13 +51,26 @@ class CallsInDoubt(Struct, eq=False):
 
         Whether the answer is still open.
         """
-        if self._rule(state) != "ask" or self._questions.answer_to(_about(state)) is not None:
+        if self._rule(state) != "ask":
+            return False
+        answered, digest = self._questions.answer_to(_about(state)), self._arguments.digest(call)
+        if answered is not None and answered.digest == digest:  # what runs is what was asked about
             return False
         text = f"{call.name} was started and may or may not have happened: run it again?"
         self._questions.put(
-            Asked(_about(state), "ToolCalled", text, _ANSWERS, call.digest, (call.name,), call)
+            Asked(_about(state), "ToolCalled", text, _ANSWERS, digest, (call.name,), call)
         )
         return True
+
+    def result_of_lost(self, state: CallFold) -> ToolResult | None:
+        """The result of a call in doubt whose arguments held a secret that nobody has any more: it is
+        neither run again nor undone."""
+        if self._rule(state) is None:
+            return not_run()
+        tool = self._journal.program.tools.get(state.call.name)
+        if tool is not None and tool.effect == "pure":
+            return not_run()
+        return text_result(f"{UNKNOWN} It was not run again: {NOT_KEPT}.", "interrupted")
 
     async def result_of(self, state: CallFold) -> ToolResult | None:
         """The result of a call in doubt; None if the call is to be made, for the first time or
@@ -86,7 +101,7 @@ class CallsInDoubt(Struct, eq=False):
 
         The start of that is in the log before it begins, its outcome right after.
         """
-        call, journal = state.call, self._journal
+        call, journal = self._arguments.known(state) or state.call, self._journal
         tool = journal.program.tools[call.name]
         if state.undoing:
             text = f"{UNKNOWN} Undoing it was started, too, and may or may not have happened."

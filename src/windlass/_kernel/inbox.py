@@ -140,7 +140,8 @@ def matching_answer(journal: Journal, data: Any) -> Answered | None:
         answer = check_answer(journal.fold.session, asked, answer, given)
     except StaleAnswer:
         return None
-    return Answered(ask_id, answer, digest, answer.by or "", asked.by, at=given)
+    masked = data.get("masked") is True
+    return Answered(ask_id, answer, digest, answer.by or "", asked.by, at=given, masked=masked)
 
 
 def _cancel_reason(fold: Fold, data: Any) -> str | None:

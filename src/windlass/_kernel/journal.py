@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 
 from windlass._hooks.readers import Source
 from windlass.errors import ConfigError, StoreError, WindlassError
+from windlass.masking import Mask
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.records import (
     Answered,
@@ -31,7 +32,6 @@ from windlass.records import (
 from windlass.states import FOLDS, Fold, State, microseconds
 
 from .active_time import ActiveTime
-from .arguments import Masks
 from .audience import Audience, SideTasks
 from .opening import Opening
 from .program import Program
@@ -81,7 +81,7 @@ class Journal:
         self.now = program.now
         self.has_mail = mail
         self.opening: Opening | None = None
-        self.mask: Masks | None = _both(program.mask, None if parent is None else parent.mask)
+        self.mask: Mask | None = program.mask
         self._parent = parent
         self._append_now = program.append_now
         self._awaits_turn = opens_turn
@@ -379,7 +379,7 @@ def _refuse(record: Record) -> None:
     raise asyncio.CancelledError("the turn is over")
 
 
-def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Record], None]:
+def _adder(fold: Fold, audience: Audience, mask: Mask | None) -> Callable[[Record], None]:
     """Adds records that have their time, where secrets are masked or somebody listens."""
     kinds = audience.kinds if audience.listens else ()
 
@@ -393,11 +393,3 @@ def _adder(fold: Fold, audience: Audience, mask: Masks | None) -> Callable[[Reco
             audience.tell(record)
 
     return add
-
-
-def _both(mine: Masks | None, above: Masks | None) -> Masks | None:
-    """The secrets of an agent and of those above it, taken out one after the other."""
-    if mine is None or above is None:
-        return mine or above
-    own, outer = mine, above
-    return lambda record: outer(own(record))

@@ -30,6 +30,7 @@ from windlass.records import Record
 from windlass.tools import Tool
 from windlass.types import Criterion
 
+from .arguments import Held
 from .delegation import Compiles, Delegate
 from .shields import shielded
 
@@ -135,6 +136,7 @@ class Program(Options):
     children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(
         init=False, default_factory=dict
     )
+    held: Held = field(init=False, default_factory=dict)
     digest: str = field(init=False)
     durable: bool = field(init=False)
     append_now: Callable[[str, Sequence[Record], int], bool] | None = field(init=False)

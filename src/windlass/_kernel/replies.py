@@ -155,7 +155,12 @@ class Replies:
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
         changed, at = calls.fingerprint if paid else "", fold.tick(journal.now)
-        journal.add(ModelReplied(number, ours, round_, attempt, paid, changed, at=at))
+        replied = ModelReplied(number, ours, round_, attempt, paid, changed, at=at)
+        if journal.mask is not None:
+            self._site.arguments.hold_reply(ours)
+            if fold.open is not None and any(tried.masked for tried in fold.open.attempts):
+                replied = replied.replace(masked=True)  # it may be one that the log served
+        journal.add(replied)
         if ours.client_calls:
             self._refuse_client_calls(ours, number)
 

@@ -115,7 +115,7 @@ class Segment:
             entry.scope,
             time,
             channel=channel,
-            mask=None if program.mask is None else program.mask.text,
+            mask=program.mask,
             above=None if above is None else above.audience,
             known_above=() if parent is None else parent.delivered or (),
             holds=bool({"ModelReplying", "TurnEnding"}.intersection(prior)),

@@ -199,7 +199,8 @@ class SideCall:
         self._write(SideReplied(self.key, self.fingerprint, reply, self.asker.by, paid))
         if self.asker.recorded:
             await self._journal.commit()
-        return reply
+        mask = self._journal.mask
+        return reply if mask is None else mask.value(reply)  # the same as from the log
 
     # ------------------------------------------------------------ the guards
 

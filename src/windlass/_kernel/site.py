@@ -52,7 +52,9 @@ class Site:
         self.journal = journal
         self.scope = scope
         self.monotonic = self.program.clock.monotonic
-        self.arguments = Arguments(self.program.tools, journal.fold, journal.mask)
+        self.arguments = Arguments(
+            self.program.tools, journal.fold, journal.mask, self.program.held
+        )
         self.writes = WriteBuffer(journal)
         self.injected: InjectionLedger = InjectionLedger(
             journal.fold, self.program.budget.counter.parts

@@ -335,7 +335,7 @@ class ToolAttempts:
             self._refuse_unsafe(call, attempts)
         attempts.error = attempts.result = None
         changed = call is not attempts.call
-        attempts.fingerprint = call.digest if changed else ""
+        attempts.fingerprint = self._site.arguments.digest(call) if changed else ""
         if self._resumed and (served := attempts.served()) is not None:
             return served
         if changed:

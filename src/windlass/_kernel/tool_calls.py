@@ -18,6 +18,7 @@ from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
 from windlass.turns import Writes
 
+from .arguments import NOT_KEPT, not_run
 from .children import ChildWaits
 from .error_handling import Failures
 from .in_doubt import UNKNOWN, CallsInDoubt
@@ -63,7 +64,7 @@ class Executor:
         self._limits = limits
         self._failures = failures
         self._inbox = inbox
-        self._doubts = CallsInDoubt(site.journal, questions, results)
+        self._doubts = CallsInDoubt(site.journal, site.arguments, questions, results)
         self._limited = limits.exist("tool")
         self._reviewed = results.reviewed
         self._attends = site.journal.audience.attends
@@ -121,6 +122,8 @@ class Executor:
 
     def _needs_person(self, call: CallFold) -> bool:
         """Ask a person about a call in doubt, if its tool says so. Whether the answer is still open."""
+        if self._decisions.is_lost(call):
+            return False
         return self._doubts.ask_person(call, self._decisions.shown(call))
 
     async def _halt(self, halts: list[Any]) -> None:
@@ -253,9 +256,11 @@ class Executor:
         prepared = decisions.prepared.pop(state.proposed.id, None)
         call = decisions.shown(state) if prepared is None or decided.digest else prepared.call
         details: ErrorValue | None = None
+        if decided.digest and type(decided.verdict) is Allow:
+            decisions.checked(state, call)
         if decided.verdict is not ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided)
-        elif state.called and (known := await self._doubts.result_of(state)) is not None:
+        elif state.called and (known := await self._known_result(state)) is not None:
             result = known
         elif self._limited and (stopped := self._limits.stop_before("tool")) is not None:
             await self._close(state, stopped)
@@ -296,6 +301,12 @@ class Executor:
         if self._attends and self._journal.audience.has_work:
             await self._journal.audience.flush()
 
+    async def _known_result(self, state: CallFold) -> ToolResult | None:
+        """The result of a call that was started before, if it is not to be made again."""
+        if self._decisions.is_lost(state) and not state.children:
+            return self._doubts.result_of_lost(state)
+        return await self._doubts.result_of(state)
+
     async def _close(self, state: CallFold, stopped: Stopped) -> None:
         """A limit forbids this call.
 
@@ -310,6 +321,8 @@ class Executor:
         verdict: Any = decided.verdict
         if is_invalid(decided):
             return text_result(f"Error: {verdict.reason}", "error")
+        if isinstance(verdict, Deny) and verdict.reason == NOT_KEPT:
+            return not_run()
         if type(verdict) is not Answer:
             reason = verdict.reason if isinstance(verdict, Deny | Halt) else "it was not allowed"
             return text_result(f"Denied: {reason}", "denied")

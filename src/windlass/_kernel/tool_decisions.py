@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, failed_hook
-from windlass.decisions import Allow, Ask, Deny, Edit, Halt
+from windlass.decisions import Allow, Ask, Deny, Edit, Halt, Reject, Respond
 from windlass.errors import HookError
 from windlass.events import Delegating, ToolCalling
 from windlass.messages import ToolCall
@@ -16,7 +16,7 @@ from windlass.records import Answered, HookFailed, ToolDecided
 from windlass.states import CallFold
 from windlass.tools import ArgumentsError
 
-from .arguments import Prepared
+from .arguments import NOT_KEPT, Prepared, changed_log
 from .delegation import Handing
 from .injections import Injections
 from .questions import Answers, Judged, Questions, after_answer, asks_of, settled_by
@@ -24,6 +24,7 @@ from .site import Site
 
 ALLOW = Allow()
 _ARGUMENTS = "arguments"
+_SECRETS = "secrets"
 _NOBODY = Point(ToolCalling, ())
 
 
@@ -35,7 +36,8 @@ class ToolDecisions:
     """
 
     __slots__ = (
-        "_allows", "_delegates", "_injections", "_journal", "_judged_again", "_point", "_questions", "_read", "_site",
+        "_allows", "_arguments", "_delegates", "_injections", "_journal", "_judged_again", "_point", "_questions",
+        "_read", "_site",
         "judged", "prepared",
     )  # fmt: skip
 
@@ -45,6 +47,7 @@ class ToolDecisions:
         program, hooks = site.program, site.hooks
         self._site = site
         self._journal = site.journal
+        self._arguments = site.arguments
         self._questions = questions
         self._injections = injections
         self._delegates = program.delegates
@@ -68,8 +71,19 @@ class ToolDecisions:
         """The arguments of a call. They are complete if hooks, wraps or people see them."""
         prepared = self.prepared.get(state.proposed.id)
         if prepared is None:
-            prepared = self.prepared[state.proposed.id] = self._read(state.call)
+            prepared = self.prepared[state.proposed.id] = self._read(
+                state.call if not state.masked else self._call(state)
+            )
         return prepared
+
+    def _call(self, state: CallFold) -> ToolCall:
+        """A call with all that this process knows of its arguments: the log masks secrets."""
+        return self._arguments.known(state) or state.call
+
+    def is_lost(self, state: CallFold) -> bool:
+        """Whether the arguments held a secret that the log does not have, and neither does this
+        process."""
+        return state.masked and self._arguments.known(state) is None
 
     def shown(self, state: CallFold) -> ToolCall:
         """What hooks and wraps see of a call: the recorded bytes if a gate spoke of it.
@@ -77,11 +91,24 @@ class ToolDecisions:
         An invalid one as it is.
         """
         if state.decided is not None and state.decided.digest:
-            return state.call
+            return self._call(state)
         try:
             return self._prepare(state).call
         except ArgumentsError:
-            return state.call
+            return self._call(state)
+
+    def checked(self, state: CallFold, call: ToolCall) -> None:
+        """Raise if a verdict with a digest was given on other arguments than those that are about to
+        run."""
+        decided = state.decided
+        if decided is not None and decided.digest != self._arguments.digest(call):
+            raise changed_log(self._journal.fold.session, call.id, call.name)
+
+    def _refuse_lost(self, state: CallFold) -> None:
+        """The arguments are not kept: the call does not run, whatever gates or people said of it."""
+        denied, before = Deny(NOT_KEPT), () if state.decided is None else state.decided.answers
+        answers, call = (*before, (_SECRETS, denied)), state.call
+        self._journal.record(ToolDecided(call.id, denied, call.digest, answers, name=call.name))
 
     def _refuse(self, state: CallFold, error: ArgumentsError) -> None:
         """The arguments do not fit the tool: no hook is asked, and the model reads how to correct
@@ -99,7 +126,9 @@ class ToolDecisions:
         """No gate judges the call: it runs if its arguments fit."""
         proposed = state.proposed
         try:
-            self.prepared[proposed.id] = self._read(state.call)
+            self.prepared[proposed.id] = self._read(
+                state.call if not state.masked else self._call(state)
+            )
         except ArgumentsError as error:
             self._refuse(state, error)
         else:
@@ -114,8 +143,13 @@ class ToolDecisions:
             if state.called == 0 and not is_invalid(state.decided):
                 await self._decide_again(state, state.decided)
             return
+        if self.is_lost(state):
+            self._refuse_lost(state)
+            return
         try:
-            prepared = self.prepared[state.proposed.id] = self._read(state.call)
+            prepared = self.prepared[state.proposed.id] = self._read(
+                state.call if not state.masked else self._call(state)
+            )
         except ArgumentsError as error:
             self._refuse(state, error)
             return
@@ -151,12 +185,20 @@ class ToolDecisions:
     ) -> None:
         """A rewrite failed: the call does not run."""
         denied, took = Deny(failed_hook(error)), passage.took
-        answers, json = ((error.hook or "?", denied),), difference(state, call)
+        answers, json = ((error.hook or "?", denied),), self._arguments.difference(state, call)
         self._journal.record(
             HookFailed(error.hook, "ToolCalling", error_value(error), "Deny", took=took)
         )
         self._journal.record(
-            ToolDecided(call.id, denied, call.digest, answers, json, name=call.name, took=took)
+            ToolDecided(
+                call.id,
+                denied,
+                self._arguments.bind(call),
+                answers,
+                json,
+                name=call.name,
+                took=took,
+            )
         )
 
     def passage(
@@ -183,9 +225,16 @@ class ToolDecisions:
 
     def _decide_unmatched(self, state: CallFold, call: ToolCall) -> None:
         """No gate looks at calls: what the agent says of unmatched ones holds."""
-        verdict, digest = self.unmatched(call), call.digest
+        verdict, digest = self.unmatched(call), self._arguments.bind(call)
         self._journal.record(
-            ToolDecided(call.id, verdict, digest, (), difference(state, call), name=call.name)
+            ToolDecided(
+                call.id,
+                verdict,
+                digest,
+                (),
+                self._arguments.difference(state, call),
+                name=call.name,
+            )
         )
         if type(verdict) is Ask:
             unjudged = self._site.passage(_NOBODY, ToolCalling(call, self._site.turn), call.id)
@@ -210,7 +259,11 @@ class ToolDecisions:
         journal, answers = self._journal, passage.answers
         verdict = self.unmatched(call) if verdict is None else verdict
         spoken = rewritten or answers or verdict is not ALLOW
-        digest, json = (call.digest, difference(state, call)) if spoken else ("", None)
+        digest, json = (
+            (self._arguments.bind(call), self._arguments.difference(state, call))
+            if spoken
+            else ("", None)
+        )
         delegation, names = (
             (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
         )
@@ -231,7 +284,7 @@ class ToolDecisions:
         delegating: tuple[str, ...],
     ) -> None:
         """Ask a person; `delegating` names the hooks that spoke at `Delegating`."""
-        asked = self._questions.question(passage, ask, call.digest, by, call=call)
+        asked = self._questions.question(passage, ask, self._arguments.bind(call), by, call=call)
         if asked.by and set(asked.by) <= set(delegating):
             asked = asked.replace(event="Delegating")
         self._questions.put(asked)
@@ -246,9 +299,15 @@ class ToolDecisions:
         if answered is not None and answered.digest != decided.digest:
             answered = None
         if answered is not None and isinstance(answered.answer, Edit):
-            await self._decide_edited(
-                state.call.replace(arguments=answered.answer.arguments), decided, answered
-            )
+            edited = self._arguments.edited(state, answered)
+            if edited is None:
+                self._refuse_lost(state)
+            else:
+                await self._decide_edited(edited, decided, answered)
+            return
+        is_settled = answered is not None and isinstance(answered.answer, Reject | Respond)
+        if isinstance(decided.verdict, Allow | Ask) and not is_settled and self.is_lost(state):
+            self._refuse_lost(state)
             return
         recorded = decided.answers or (("default", decided.verdict),)
         held = decided.verdict
@@ -269,11 +328,14 @@ class ToolDecisions:
             person = () if answered is None else ((answered.by or "person", held),)
             answers, json = (
                 (*decided.answers, *person, *judged.new),
-                difference(state, call) or decided.json,
+                self._arguments.difference(state, call) or decided.json,
             )
             took = 0.0 if passage is None else passage.took
             new = decided.replace(
-                verdict=judged.verdict, digest=call.digest, answers=answers, json=json
+                verdict=judged.verdict,
+                digest=self._arguments.bind(call),
+                answers=answers,
+                json=json,
             )
             self._journal.record(new.replace(delegating=names, name=call.name, took=took, at=0.0))
         if type(judged.verdict) is Ask:
@@ -306,7 +368,11 @@ class ToolDecisions:
             journal.record(new)
             return
         if not self._is_judged(call):
-            journal.record(ToolDecided(call.id, ALLOW, call.digest, (), call.json, name=call.name))
+            journal.record(
+                ToolDecided(
+                    call.id, ALLOW, self._arguments.bind(call), (), call.json, name=call.name
+                )
+            )
             return
         passage = self.passage(call, decided)
         judged = await self._questions.judge_again(passage, ALLOW, settled_by(decided.answers))
@@ -319,7 +385,7 @@ class ToolDecisions:
             ToolDecided(
                 call.id,
                 verdict,
-                call.digest,
+                self._arguments.bind(call),
                 answers,
                 call.json,
                 delegation,
@@ -336,11 +402,6 @@ class ToolDecisions:
     def _is_judged(self, call: ToolCall) -> bool:
         """Whether there may be a gate that looks at the call."""
         return self._point is not None or call.name in self._delegates
-
-
-def difference(state: CallFold, call: ToolCall) -> str | None:
-    """The arguments to be recorded with a verdict: those that the log does not have yet."""
-    return None if call.json == state.call.json else call.json
 
 
 def is_invalid(decided: ToolDecided) -> bool:

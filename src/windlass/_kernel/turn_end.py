@@ -113,6 +113,7 @@ class TurnEnd(Struct, eq=False):
         if journal.audience.listens and isinstance(outcome, Failed):
             journal.fact(TurnFailed, outcome.error)
         journal.record(TurnEnded(outcome, text, journal.time.take(), at=journal.tick()))
+        self._site.arguments.release()
         if self._entry.ephemeral and not final:
             journal.record(SessionEnded(at=journal.fold.at))
         elif journal.program.compactors:

@@ -25,6 +25,7 @@ from windlass.records import (
 )
 from windlass.states import Fold, fold_log
 
+from .arguments import changed_log
 from .child_program import check_edit
 from .crash_loops import CrashLoops
 from .drift import differences
@@ -68,6 +69,7 @@ class TurnResume(Struct, eq=False):
         Whether its last step has ended and is to be voted on, unless the log has the vote.
         """
         journal = self._journal
+        _check_digests(journal.fold)
         now = journal.now()
         taken, answers = (
             await self._inbox.answers() if journal.has_mail or self._questions.waiting else ([], [])
@@ -94,6 +96,7 @@ class TurnResume(Struct, eq=False):
         for answered in (
             answers if not isinstance(verdict, Halt) else [allowed] if allowed is not None else []
         ):
+            self._site.arguments.hold_edit(answered)
             journal.record_answer(answered)
         journal.record(Resumed(journal.program.digest, drift, active))
         if isinstance(verdict, Halt):
@@ -215,3 +218,24 @@ async def _last_record(store: Store, fold: Fold) -> float:
             child = fold_log(session, await store.read(session))
             last = max(last, await _last_record(store, child))
     return last
+
+
+def _check_digests(fold: Fold) -> None:
+    """Raise if the arguments of an open call are not those of its verdict or of its question.
+
+    Nothing is written before that: an answer stays in the inbox.
+    """
+    calls = fold.open.calls if fold.open is not None else {}
+    for call in calls.values():
+        decided = call.decided
+        if call.result is not None or decided is None or not decided.digest:
+            continue
+        if call.call.digest != decided.digest:
+            raise changed_log(fold.session, call.call.id, call.call.name)
+    for asked in fold.turn.waiting if fold.turn is not None else ():
+        about = calls.get(asked.id)
+        decided = None if about is None else about.decided
+        if asked.call is not None and asked.call.digest != asked.digest:
+            raise changed_log(fold.session, asked.call.id, asked.call.name)
+        if decided is not None and decided.digest != asked.digest:
+            raise changed_log(fold.session, decided.call, decided.name)

@@ -10,6 +10,7 @@ from windlass._hooks.streams import StreamedPart, StreamedReply, pieces_of, tran
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
 from windlass.events import ModelCalled, Retracted, TurnEnding
+from windlass.masking import Mask, MaskingArguments
 from windlass.messages import Message, ModelReply, ToolCallPart
 from windlass.outcomes import Completed
 from windlass.records import (
@@ -45,8 +46,8 @@ class Voice:
 
     __slots__ = (
         "_answer_is_untold", "_current_part", "_has_shown", "_held_facts", "_holds_answer",
-        "_in_review", "_mask", "_mute", "_observe", "_reply", "_reply_is_unsaid", "_seq", "_session",
-        "_stream", "_streamed_reply", "_transforms", "attempt", "channel", "in_attempt", "round",
+        "_in_review", "_mask", "_masked_arguments", "_mute", "_observe", "_reply", "_reply_is_unsaid",
+        "_seq", "_session", "_stream", "_streamed_reply", "_transforms", "attempt", "channel", "in_attempt", "round",
         "step",
     )  # fmt: skip
 
@@ -56,9 +57,10 @@ class Voice:
         hooks: CompiledHooks,
         session: str,
         observe: Callable[[Fact], None],
-        mask: Callable[[str], str] | None = None,
+        mask: Mask | None = None,
     ) -> None:
         self._mask = mask
+        self._masked_arguments: dict[int, MaskingArguments] = {}
         self.channel = channel
         self._session = session
         self._observe = observe
@@ -114,6 +116,7 @@ class Voice:
         self.step, self.round, self.attempt = step, round_, attempt
         self._reply = self._streamed_reply = self._current_part = None
         self._stream = StreamedReply(self._transforms)
+        self._masked_arguments = {}
         self.in_attempt = True
 
     def end_attempt(self) -> None:
@@ -143,7 +146,7 @@ class Voice:
             current = self._switch_to(kind, part, name)
         for piece in current.feed(text):
             if piece and not self._mute:
-                self._say(kind, piece, part, current.name)
+                self._say_piece(current, piece)
 
     def feed_text(self, text: str) -> None:
         """Take a piece of text without a part number: of the current text part, or a new one."""
@@ -160,9 +163,35 @@ class Voice:
         self._current_part = current = self._stream.part(kind, part, name)
         return current
 
+    def _say_piece(self, part: StreamedPart, piece: str) -> None:
+        """Say a piece of a part that streams.
+
+        Only for arguments secrets are removed here: the tool gets the whole ones.
+        """
+        if self._mask is not None and part.kind is ArgumentsDelta:
+            if part.part not in self._masked_arguments:
+                self._masked_arguments[part.part] = MaskingArguments(self._mask)
+            piece = self._masked_arguments[part.part].feed(piece)
+        if piece:
+            self._say(part.kind, piece, part.part, part.name)
+
+    def _say_held_arguments(self) -> bool:
+        """Say what was held of arguments, now that they are whole.
+
+        Whether what was said of them is what is recorded.
+        """
+        assert self._stream is not None
+        fits = True
+        for number, masking in self._masked_arguments.items():
+            part, rest = self._stream.parts[number], masking.flush()
+            fits = fits and rest is not None
+            if rest:
+                self._say(part.kind, rest, number, part.name)
+        return fits
+
     def _say(self, kind: type[AnyDelta], text: str, part: int, name: str) -> None:
         if self._mask is not None:
-            text = self._mask(text)
+            text = self._mask.text(text)
         self._seq += 1
         self._has_shown = True
         step, round_, attempt, seq = self.step, self.round, self.attempt, self._seq
@@ -194,9 +223,11 @@ class Voice:
         for streamed, flushed in stream.flush():
             for piece in flushed:
                 if piece and not self._mute:
-                    self._say(streamed.kind, piece, streamed.part, streamed.name)
+                    self._say_piece(streamed, piece)
         transformed = stream.rebuild(reply)
-        if transformed is None:
+        if not self._say_held_arguments() and transformed is not None:
+            self._retract("the arguments of a call held secrets")
+        elif transformed is None:
             self._retract("the pieces of the reply do not add up to it")
             transformed = transform_reply(self._transforms, reply)
         elif not self._mute:
