@@ -1,9 +1,17 @@
-"""Plain text for people: wrapped lines, and untrusted text shortened and escaped."""
+"""Plain text for people: wrapped lines, and untrusted text shortened and escaped.
+
+Untrusted text reaches a terminal only through `inert`, `visible` or `inert_json`. They escape every character that a
+terminal obeys or that a reader cannot see: control characters, bidirectional controls, zero-width and tag characters,
+separators of lines and paragraphs, unusual spaces, lone surrogates, unassigned characters.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 WIDTH = 100
@@ -27,15 +35,98 @@ _ITEM = 80
 """The longest item that fits into one line, whatever the column."""
 
 
-def one_line(text: str, limit: int = 60) -> str:
-    """A text on one line, at most `limit` characters long. Control characters are escaped."""
-    flat = printable(text[: limit * 8])
-    return flat if len(flat) <= limit and len(text) <= limit * 8 else flat[: limit - 1] + "…"
+# ---------------------------------------------------------------- untrusted text
+
+
+def inert(text: str) -> str:
+    """A text that a terminal only prints: unusual characters are escaped, line breaks stay."""
+    return "\n".join([visible(line) for line in text.split("\n")])
+
+
+def visible(text: str) -> str:
+    """A text on one line, with unusual characters and line breaks escaped. Spaces stay as they are."""
+    if text.isprintable() and _HIDDEN.search(text) is None:
+        return text
+    return _HIDDEN.sub(_escaped, "".join([c if c.isprintable() else _escape(c) for c in text]))
+
+
+def inert_json(text: str) -> str:
+    """JSON text with unusual characters as JSON escapes: it parses to the same value. Line breaks stay."""
+    if text.isascii() and _CONTROL.search(text) is None:
+        return text
+    return "".join([c if c == "\n" or _is_usual(c) else _json_escape(c) for c in text])
+
+
+def visible_id(text: str) -> str:
+    """An id as one word. An id with white space, quotes or unusual characters is written as a JSON string."""
+    if text and text.isprintable() and _HIDDEN.search(text) is None and not _QUOTED_IN_IDS.search(text):
+        return text
+    escaped = [_SHORT.get(c, c) if c == " " or _is_usual(c) or c in _SHORT else _json_escape(c) for c in text]
+    return f'"{"".join(escaped)}"'
 
 
 def printable(text: str) -> str:
-    """A text on one line, with unprintable characters escaped."""
-    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())])
+    """A text on one line, with white space collapsed and unusual characters escaped."""
+    return visible(" ".join(text.split()))
+
+
+def one_line(text: str, limit: int = 60) -> str:
+    """A text on one line, at most `limit` characters long. A cut text ends with the number of characters left out.
+
+    Inside `uncut()` nothing is cut.
+    """
+    flat = printable(text)
+    if len(flat) <= limit or _uncut.get():
+        return flat
+    kept = max(limit - len(f"…(+{len(flat)})"), 0)
+    return f"{flat[:kept]}…(+{len(flat) - kept})"
+
+
+@contextmanager
+def uncut() -> Generator[None, None, None]:
+    """Let `one_line` return whole texts inside a block."""
+    token = _uncut.set(True)
+    try:
+        yield
+    finally:
+        _uncut.reset(token)
+
+
+_uncut: ContextVar[bool] = ContextVar("uncut", default=False)
+
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
+_QUOTED_IN_IDS = re.compile(r"[\s\"'\\]")
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+_HIDDEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]"
+    "|(?<![\u203c\u2049\u2100-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
+)
+"""Characters that Python calls printable but that show nothing. After a symbol, the choice between its plain and its
+coloured form (U+FE0E, U+FE0F) stays."""
+
+
+def _is_usual(character: str) -> bool:
+    return character.isprintable() and _HIDDEN.search(character) is None
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _escape(match[0])
+
+
+def _json_escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+# ---------------------------------------------------------------- times
 
 
 def date(at: float) -> str:

@@ -22,7 +22,7 @@ from ._kernel.voice import PLACES
 from ._options import as_list, check_options
 from ._sync import run_sync
 from ._threads import run_alone
-from .approvals import resolve
+from .approvals import open_questions, resolve
 from .assembly import OPTIONS, check_program, compile_program, windows_of
 from .checking import check_reason, message_without_calls
 from .decisions import AnyResolution
@@ -619,8 +619,8 @@ class Session(Generic[ScopeT, OutputT]):
         return await self.agent.resume(self.id, answers=answers, scope=scope)
 
     async def approvals(self) -> tuple[Asked, ...]:
-        """The questions that wait for an answer."""
-        return (await self.agent.state(self.id)).waiting
+        """The questions that nobody has answered. A question whose answer waits for the next resume is left out."""
+        return tuple([asked for _, asked in await open_questions(self.agent.store, self.id)])
 
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""

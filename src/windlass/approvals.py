@@ -7,13 +7,13 @@ import inspect
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
-from ._text import printable
+from ._text import inert_json, visible, visible_id
 from ._threads import run_alone
 from .checking import checked_resolution
 from .decisions import AnyResolution, Approve, Edit, Reject, Respond
@@ -52,7 +52,8 @@ async def resolve(
     waiting = {asked.id: asked for asked in (await fold_in_slices(session, records)).state.waiting}
     asked = waiting.get(ask_id)
     if asked is None:
-        raise stale_answer(session, ask_id, "no such question is open; " + _open(waiting))
+        still_open = [other.id for other in await _unanswered(store, session, records)]
+        raise stale_answer(session, ask_id, "no such question is open; " + _open(still_open))
     now = time.time() if now is None else now
     answer = check_answer(session, asked, answer, now, fits)
     entry = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
@@ -70,16 +71,31 @@ async def resolve(
 
 
 async def open_questions(store: Store, session: str | None = None) -> list[tuple[str, Asked]]:
-    """The unanswered questions of a session, or of all. A question whose answer waits in the inbox is left out."""
+    """The unanswered questions of a session, or of all, as their logs have them.
+
+    A question whose answer waits in the inbox is left out. A question of a sub-agent is listed for its own session and
+    for the sessions above it.
+    """
     questions: list[tuple[str, Asked]] = []
-    answered: dict[str, set[tuple[Any, Any]]] = {}
-    for name, asked in await store.approvals(session):
-        if name not in answered:
-            entries = [data for _, kind, data in await store.take(name, ()) if kind == "answer"]
-            answered[name] = {(data.get("id"), data.get("digest")) for data in entries if isinstance(data, dict)}
-        if (asked.id, asked.digest) not in answered[name]:
-            questions.append((name, asked))
+    for name in dict.fromkeys([name for name, _ in await store.approvals(session)]):
+        records = await store.read(name)
+        questions += [(name, asked) for asked in await _unanswered(store, name, records)]
     return questions
+
+
+async def _unanswered(store: Store, session: str, records: Sequence[Record]) -> list[Asked]:
+    waiting = fold(session, records).waiting if records else ()
+    return [asked for asked in waiting if not await _is_answered(store, session, records, asked)]
+
+
+async def _is_answered(store: Store, session: str, records: Sequence[Record], asked: Asked) -> bool:
+    """Whether an answer waits in an inbox: of this session, of the sub-agent that asks, or of a session between."""
+    for holder, _ in await _holders(store, session, records, asked):
+        for _, kind, data in await store.take(holder, ()):
+            answer = data if kind == "answer" and isinstance(data, dict) else {}
+            if (answer.get("id"), answer.get("digest")) == (asked.id, asked.digest):
+                return True
+    return False
 
 
 async def _holders(store: Store, session: str, records: Sequence[Record], asked: Asked) -> list[tuple[str, str]]:
@@ -145,7 +161,7 @@ def check_answer(
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
         name = kind or type(answer).__name__
-        raise stale_answer(session, asked.id, f"it cannot be answered with {name!r}; allowed: {', '.join(asked.allow)}")
+        raise stale_answer(session, asked.id, f"it cannot be answered with {name!r}; allowed: {_list(asked.allow)}")
     if expired(asked, now):
         raise stale_answer(session, asked.id, "it has expired")
     try:
@@ -153,7 +169,7 @@ def check_answer(
     except TypeError as error:
         raise stale_answer(session, asked.id, f"the answer is invalid: {error}") from None
     if asked.approvers is not None and answer.by not in asked.approvers:
-        text = f"{answer.by!r} may not answer it; approvers: {', '.join(asked.approvers)}"
+        text = f"{answer.by!r} may not answer it; approvers: {_list(asked.approvers)}"
         raise stale_answer(session, asked.id, text)
     if isinstance(answer, Edit) and asked.call is not None and fits is not None:
         try:
@@ -192,8 +208,18 @@ def stale_answer(session: str, ask_id: str, why: str) -> StaleAnswer:
     return StaleAnswer(f"question {ask_id!r} of session {session!r}: {why}", session=session, ask_id=ask_id)
 
 
-def _open(waiting: dict[str, Asked]) -> str:
-    return "open: " + ", ".join(waiting) if waiting else "no question is open"
+def _open(waiting: Iterable[str]) -> str:
+    ids = _list(waiting)
+    return f"open: {ids}" if ids else "no question is open"
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join([visible_id(name) for name in names])
+
+
+def call_text(call: ToolCall) -> str:
+    """A call for a person to review: the whole call on one line, with unusual characters escaped."""
+    return f"{visible(call.name)} {visible(inert_json(call.json))}"
 
 
 async def ask_approver(
@@ -214,8 +240,8 @@ async def ask_approver(
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:
     """An approver that asks the person at this process's terminal. An empty line leaves the question open."""
-    call = "" if asked.call is None else f"\n  {printable(f'{asked.call.name} {asked.call.json}')}"
-    prompt = f"\n{printable(asked.question)}{call}\n{' / '.join(asked.allow)}: "
+    call = "" if asked.call is None else f"\n  {call_text(asked.call)}"
+    prompt = f"\n{visible(asked.question)}{call}\n{' / '.join(asked.allow)}: "
     word, _, rest = (await run_alone(partial(input, prompt), "windlass-terminal")).strip().partition(" ")
     if not word:
         return None

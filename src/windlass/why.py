@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from . import records as r
-from ._text import clock, date, entry, one_line, printable
+from ._text import clock, date, entry, inert_json, one_line, uncut, visible
 from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject, Respond, Veto, Vote
 from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
@@ -26,22 +27,26 @@ _R = TypeVar("_R", bound=r.Record)
 class Why:
     """A turn, explained: why it ended, who decided what, and what was changed, denied, asked and retried.
 
-    `str` is text of at most 100 columns, with long values shortened and the time of each entry in UTC; `data` is plain
-    data with whole values: `ended` says why, `parts` holds what happened before the first step, in each step and at the
-    end, in the order of the log. Each entry has its time (`at`) and, if a hook answered, how long it `took`.
+    `str` is text of at most 100 columns, with the time of each entry in UTC. Long values are shortened, and say by how
+    much, unless `full` is set. Questions and the calls they are about are always shown whole. `data` is plain data with
+    whole values: `ended` says why, `parts` holds what happened before the first step, in each step and at the end, in
+    the order of the log. Each entry has its time (`at`) and, if a hook answered, how long it `took`.
     """
 
-    __slots__ = ("data",)
+    __slots__ = ("_full", "data")
 
-    def __init__(self, session: str, records: Iterable[r.Record]) -> None:
-        self.data = _Reader(session, of_latest_turn(list(records))).explain()
+    def __init__(self, session: str, records: Iterable[r.Record], *, full: bool = False) -> None:
+        self._full = full
+        with uncut() if full else nullcontext():
+            self.data = _Reader(session, of_latest_turn(list(records))).explain()
 
     def json(self) -> str:
         """The data as JSON text."""
         return json.dumps(self.data, indent=2)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self.data))
+        with uncut() if self._full else nullcontext():
+            return "\n".join(_lines(self.data))
 
     def __repr__(self) -> str:
         return f"<Why {self.data['ended']['outcome']} of session {self.data['session']!r}>"
@@ -68,7 +73,7 @@ class _Reader:
             times = _times(record)
             for what, text, data in _DESCRIBERS.get(type(record), _no_entries)(self, record):
                 text += f" (took {times['took']:.3f} s)" if times.get("took", 0.0) >= _SLOW else ""
-                self._part()["entries"].append({"what": what, **times, **_plain(data), "text": printable(text)})
+                self._part()["entries"].append({"what": what, **times, **_plain(data), "text": visible(text)})
         started = _last(self.records, r.TurnStarted)
         usage = _spent(self.records)
         return {
@@ -438,9 +443,12 @@ def _(reader: _Reader, record: r.ErrorHandled) -> Iterable[Entry]:
 def _(reader: _Reader, record: r.Asked) -> Iterable[Entry]:
     reader.questions[record.id] = record
     approvers = "" if record.approvers is None else f" {_names(record.approvers)}"
-    text = f"{_at(_names(record.by), record.event)} asked{approvers}: {_quoted(record.question)}"
+    call = record.call
+    about = "" if call is None else f", about {visible(call.name)} {_json(call.json)}"
+    text = f'{_at(_names(record.by), record.event)} asked{approvers}: "{visible(record.question)}"{about}'
     names = ("id", "event", "by", "question", "allow", "approvers", "expires_at")
-    yield "ask", text, {name: getattr(record, name) for name in names}
+    data = {name: getattr(record, name) for name in names}
+    yield "ask", text, {**data, "call": None if call is None else {"tool": call.name, "json": call.json}}
 
 
 @_describes(r.Answered)
@@ -576,7 +584,7 @@ def _resolution(answer: Any) -> str:
         case Approve():
             return "approved"
         case Edit(arguments=arguments):
-            return f"approved with other arguments: {_value(arguments)}"
+            return f"approved with other arguments: {_json(json_with_surrogates(_plain(arguments)))}"
         case Reject(message=message):
             return "rejected" + (f": {_quoted(message)}" if message else "")
         case Respond(text=text):
@@ -611,6 +619,11 @@ def _value(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(part, dict) and "text" in part for part in value):
         return _quoted(_parts_text(value))
     return one_line(json_with_surrogates(_plain(value)))
+
+
+def _json(text: str) -> str:
+    """JSON text, whole: for what a person approves."""
+    return visible(inert_json(text))
 
 
 def _parts_text(parts: Sequence[Any]) -> str:
@@ -662,7 +675,7 @@ def _lines(data: Data) -> list[str]:
     ended = data["ended"]
     turn = "no turn" if data["turn"] is None else f"turn {data['turn']}"
     reason = "" if ended["reason"] in (None, ended["outcome"].lower()) else f", {ended['reason']}"
-    lines = [one_line(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}", 100), ""]
+    lines = [visible(f"{turn.capitalize()} of session {data['session']!r}: {ended['outcome']}{reason}"), ""]
     day = "" if data["began"] is None else date(data["began"])
     for label, text in _ending(data):
         lines.append(entry(label, text, indent=0, column=_COLUMN))

@@ -212,7 +212,8 @@ def test_chains_are_verified(folder):
     finished("hello")
     result = windlass("sessions", "verify")
     assert result.exit_code == 0
-    lines = result.output.splitlines()
+    lines = result.stdout.splitlines()
+    assert result.stderr == "2 verified, 0 broken\n"
     assert sorted(line.partition(":")[0] for line in lines) == ["hello", "rent"]
     assert all("records verified, head " in line for line in lines)
     assert windlass("sessions", "verify", "rent").output.splitlines() == [line for line in lines if "rent" in line]
@@ -314,7 +315,7 @@ def test_a_session_is_shown_as_a_story_as_records_and_as_data(folder):
     fill("rent")
     story = windlass("show", "rent").output
     assert "Pay 5 euros?" in story
-    records = windlass("show", "rent", "--records").output.splitlines()
+    records = windlass("show", "rent", "--records").stdout.splitlines()
     assert [records[0].split()[place] for place in (0, 3)] == ["1", "SessionOpened"]
     assert all(len(line) <= 120 for line in records)
     lines = windlass("show", "rent", "--records", "--json").output.splitlines()

@@ -1,8 +1,11 @@
 """The `windlass` command: a group that imports each sub-command only when it is used."""
 
 from importlib import import_module
+from typing import Any
 
 import click
+
+from .output import inert_errors, inert_logs
 
 # name: (import path of the command, short help for the list of commands)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -33,7 +36,19 @@ class LazyCommand(click.Command):
 
 
 class LazyGroup(click.Group):
-    """A group that replaces a lazy command by the real one when the user names it."""
+    """A group that replaces a lazy command by the real one when the user names it. The errors it prints are inert."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        with inert_logs():
+            return super().main(*args, **options)
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with inert_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with inert_errors():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -12,13 +12,15 @@ import click
 from click.core import ParameterSource
 
 from windlass import Agent
-from windlass._text import one_line
-from windlass.approvals import CHILD, expired, open_questions, resolve
+from windlass._text import visible, visible_id
+from windlass.approvals import CHILD, call_text, expired, open_questions, resolve
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
+from windlass.errors import StoreError
 from windlass.protocols import Store
 from windlass.records import Asked
 
 from .loading import agent_option
+from .output import echo, page, wrap
 from .stores import store_option, with_store
 
 
@@ -43,7 +45,7 @@ def approve(
     text: str | None,
     by: str | None,
 ) -> None:
-    """Answer a question of a session. Without QUESTION, list the open questions.
+    """Answer a question of a session. Without QUESTION, list the open questions, each with the whole call.
 
     The answer waits in the session's inbox. It takes effect when the session is resumed, or at once if the session is
     running. The agent masks its secrets when it reads the answer; with --agent, they are masked before the answer is
@@ -66,7 +68,7 @@ def approve(
         return _top(session, asking)
 
     top = with_store(where, work)
-    click.echo(f"{type(answer).__name__.lower()}: saved for the next resume of {top}")
+    echo(f"{type(answer).__name__.lower()}: saved for the next resume of {visible_id(top)}")
 
 
 def _login() -> str | None:
@@ -103,24 +105,44 @@ def _answer(message: str | None, arguments: str | None, text: str | None, by: st
 
 
 def _list(where: str | Store, session: str | None) -> None:
-    async def work(store: Store) -> list[tuple[str, Asked]]:
-        found = await open_questions(store, session)
+    async def work(store: Store) -> tuple[list[tuple[str, Asked]], list[str]]:
+        found: list[tuple[str, Asked]] = []
+        damaged: list[str] = []
+        for name in dict.fromkeys([name for name, _ in await store.approvals(session)]):
+            try:
+                found += await open_questions(store, name)
+            except StoreError as error:
+                damaged.append(str(error))
         asking: dict[tuple[str, str], list[str]] = {}
         for name, asked in found:
             asking.setdefault((asked.id, asked.digest), []).append(name)
-        return [(name, asked) for name, asked in found if _top(name, asking[asked.id, asked.digest]) == name]
+        top = [(name, asked) for name, asked in found if _top(name, asking[asked.id, asked.digest]) == name]
+        return top, damaged
 
-    found = with_store(where, work)
-    for name, asked in found:
-        click.echo(f"{name}  {asked.id}  {one_line(asked.question)}")
-        if asked.call is not None:
-            click.echo(f"    {one_line(f'{asked.call.name} {asked.call.json}', 90)}")
-        click.echo(f"    answers: {', '.join(asked.allow)}")
-        if asked.approvers is not None:
-            click.echo(f"    approvers: {', '.join(asked.approvers)}")
-        if asked.expires_at is not None:
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(asked.expires_at))
-            past = "expired" if expired(asked, time.time()) else "expires"
-            click.echo(f"    {past}: {when}, then it counts as {asked.default}")
-    if not found:
-        click.echo("no open questions")
+    found, damaged = with_store(where, work)
+    if found:
+        page("\n".join([wrap(line) for name, asked in found for line in _question(name, asked)]))
+    elif not damaged:
+        echo("no open questions")
+    if damaged:
+        raise click.ClickException("\n".join(damaged))
+
+
+def _question(session: str, asked: Asked) -> Iterable[str]:
+    """A question in lines. Nothing is cut: a person who approves must be able to see all of it."""
+    yield f"{visible_id(session)}  {visible_id(asked.id)}  {visible(asked.question)}"
+    if asked.call is not None:
+        yield f"    {call_text(asked.call)}"
+    yield f"    answers: {', '.join(map(visible, asked.allow))}"
+    if asked.approvers is not None:
+        yield f"    approvers: {', '.join(map(visible_id, asked.approvers))}"
+    if asked.expires_at is not None:
+        past = "expired" if expired(asked, time.time()) else "expires"
+        yield f"    {past}: {_local_time(asked.expires_at)}, then it counts as {visible(asked.default)}"
+
+
+def _local_time(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "at a time out of range"

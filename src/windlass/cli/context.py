@@ -9,13 +9,14 @@ from typing import Any
 import click
 import msgspec
 
-from windlass._text import one_line
+from windlass._text import one_line, visible, visible_id
 from windlass.context.prefixes import Filling, Prefix, filling, prefixes
 from windlass.context.replay import Call, Description, described, pipelines, requests
 from windlass.errors import StoreError
 from windlass.messages import ModelRequest
 from windlass.protocols import Store
 
+from .output import echo_json, echo_styled
 from .stores import with_store
 
 BAR = 40
@@ -25,14 +26,24 @@ PARTIAL = " ▏▎▍▌▋▊▉"
 def show_context(address: str, session: str, step: int, audit: Path | None, as_json: bool) -> None:
     """Print what the model saw at a step of a session."""
 
-    async def work(store: Store) -> tuple[list[Call], dict[str, Description]]:
+    async def work(store: Store) -> dict[str, Any]:
         records = await store.read(session)
         if not records:
             raise click.ClickException(f"there is no session {session!r}")
         known = {digest: described(await store.pipeline(digest)) for digest in pipelines(records)}
-        return list(requests(session, records, known)), known
+        calls = list(requests(session, records, known))
+        return _context(session, step, audit, calls, known)
 
-    calls, known = with_store(address, work)
+    data = with_store(address, work)
+    if as_json:
+        echo_json(msgspec.json.encode(data).decode())
+    else:
+        echo_styled(_chart(data))
+
+
+def _context(
+    session: str, step: int, audit: Path | None, calls: list[Call], known: dict[str, Description]
+) -> dict[str, Any]:
     at = _place(session, step, calls)
     call, prefix = calls[at], prefixes(calls[: at + 1])[-1]
     request = call.request if audit is None else _audited(audit, session, step)
@@ -42,8 +53,7 @@ def show_context(address: str, session: str, step: int, audit: Path | None, as_j
     same = prompt is not None and prompt.model == request.model
     window = prompt.window if prompt is not None and same else None
     notes = list(call.inexact) if audit is None else []
-    data = _data(session, call, prefix, request, found, window, notes)
-    click.echo(msgspec.json.encode(data).decode() if as_json else _chart(data))
+    return _data(session, call, prefix, request, found, window, notes)
 
 
 def _place(session: str, step: int, calls: list[Call]) -> int:
@@ -118,7 +128,8 @@ def _chart(data: dict[str, Any]) -> str:
 def _headline(data: dict[str, Any]) -> str:
     again = f", round {data['round']}" if data["round"] > 1 else ""
     place = f"step {data['step']} (turn {data['turn']}{again})"
-    return f"What {data['model'] or 'the model'} saw at {place} of session {one_line(data['session'])}"
+    model = visible(data["model"]) if data["model"] else "the model"
+    return f"What {model} saw at {place} of session {visible_id(data['session'])}"
 
 
 def _totals(data: dict[str, Any]) -> list[str]:
@@ -130,8 +141,9 @@ def _totals(data: dict[str, Any]) -> list[str]:
     lines.append(f"  stable  {data['stable']:>9,} tokens at the start are the same as in the previous call{share}")
     lines.append(f"  cached  {data['cached']:>9,} tokens, according to the vendor")
     if (broken := data["broken"]) is not None:
-        lines.append(f"  broken  by {broken.by or 'an unknown cause'} ({broken.kind}): {broken.detail}")
-    return lines + [f"  not exact: {note}" for note in data["inexact"]]
+        by = visible(broken.by) if broken.by else "an unknown cause"
+        lines.append(f"  broken  by {by} ({visible(broken.kind)}): {visible(broken.detail)}")
+    return lines + [f"  not exact: {visible(note)}" for note in data["inexact"]]
 
 
 def _bar(length: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from windlass import Agent, Approve, Deny, Pipeline, Retracted, TextDelta, TokenLimit, Usage
 from windlass import records as r
+from windlass._text import printable, visible
 from windlass.deltas import StreamEvent
 from windlass.errors import ConfigError
 from windlass.outcomes import Failed, Stopped
@@ -105,7 +106,7 @@ class View:
 
     def _line(self, step: str, what: str, text: str, indent: int = 0) -> None:
         what = " " * indent + what
-        wrapped = textwrap.wrap(text, WIDTH - MARGIN) or [""]
+        wrapped = textwrap.wrap(printable(text), WIDTH - MARGIN) or [""]
         for at, line in enumerate(wrapped):
             labels = (f"{step:<8}", f"{what:<12}") if at == 0 else (" " * 8, " " * 12)
             style = STYLES.get(what.strip(), "")
@@ -116,7 +117,7 @@ class View:
         if not self.column:
             self.console.print(Text.assemble(" " * 8, (f"{'says':<12}", STYLES["says"])), end="")
             self.column = MARGIN
-        for word in words.splitlines():
+        for word in map(visible, words.splitlines()):
             if self.column + len(word.rstrip()) > WIDTH:
                 self.console.print()
                 self.console.print(" " * MARGIN, end="")
@@ -206,7 +207,7 @@ async def tell_with(model: str | Model, console: Console) -> None:
     await _sum_up(agent, view)
     usage = (await agent.state(SESSION)).usage
     console.print(
-        f"{usage.requests} requests to {agent.model.name}: {usage.input} tokens read, {usage.output} written."
+        f"{usage.requests} requests to {visible(agent.model.name)}: {usage.input} tokens read, {usage.output} written."
     )
 
 
@@ -237,7 +238,7 @@ def demo(model: str | None) -> None:
         console.print("\nTwo turns, as they happen\n", style="bold")
         asyncio.run(tell(console, delay=0.25 if console.is_terminal else 0.0))
     else:
-        _introduce(console, f"A clerk with {model}, four tools and eight hooks", (*hooks, plan, true_sum))
+        _introduce(console, f"A clerk with {visible(model)}, four tools and eight hooks", (*hooks, plan, true_sum))
         console.print("\nOne turn, as it happens\n", style="bold")
         try:
             asyncio.run(tell_with(model, console))

@@ -10,6 +10,7 @@ from windlass import Agent
 from windlass.errors import ConfigError
 
 from .loading import agent_argument
+from .output import echo, echo_json
 
 
 @click.command()
@@ -25,4 +26,7 @@ def explain(agent: Agent[Any, Any], as_json: bool) -> None:
         explanation = agent.explain()
     except ConfigError as error:
         raise click.UsageError(f"the agent cannot be compiled: {error}") from error
-    click.echo(explanation.json() if as_json else str(explanation))
+    if as_json:
+        echo_json(explanation.json())
+    else:
+        echo(str(explanation))

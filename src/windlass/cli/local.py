@@ -7,6 +7,8 @@ import click
 from windlass.errors import WindlassError
 from windlass.models.local.weights import DEFAULT, KNOWN, found, install
 
+from .output import echo
+
 
 @click.group()
 def local() -> None:
@@ -21,16 +23,16 @@ def install_(name: str) -> None:
     NAME is the name of a model; the default is smollm2.
     """
     if name in KNOWN and found(KNOWN[name]) is None:
-        click.echo(f"fetching {name}, about {KNOWN[name].size // 1_000_000} MB", err=True)
+        echo(f"fetching {name}, about {KNOWN[name].size // 1_000_000} MB", err=True)
     try:
         path = install(name)
     except WindlassError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(path)
+    echo(str(path))
 
 
 @local.command("list")
 def list_() -> None:
     """List available models and where installed ones are."""
     for name, weights in KNOWN.items():
-        click.echo(f"local:{name}  {found(weights) or 'not installed: windlass local install ' + name}")
+        echo(f"local:{name}  {found(weights) or 'not installed: windlass local install ' + name}")

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from windlass import Agent, Result
-from windlass._text import one_line
+from windlass._text import visible, visible_id
 from windlass.outcomes import Failed
 
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
+from .output import echo, wrap
 from .stores import report_errors, require_file
 
 
@@ -36,9 +37,10 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> 
             await agent.store.close()
 
     result = report_errors(lambda: asyncio.run(work()))
+    name = visible_id(session)
     if isinstance(result.outcome, Failed):
-        raise click.ClickException(f"{session}: {result.outcome.error.type}: {result.outcome.error.message}")
-    click.echo(result.partial_text)
-    click.echo(f"{session}: {result.stop_reason}", err=True)
+        raise click.ClickException(f"{name}: {result.outcome.error.type}: {result.outcome.error.message}")
+    echo(result.partial_text.replace("\r\n", "\n").expandtabs())
+    echo(f"{name}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:
-        click.echo(f"open question: {asked.id}  {one_line(asked.question, 200)}", err=True)
+        echo(wrap(f"open question: {visible_id(asked.id)}  {visible(asked.question)}"), err=True)

@@ -8,13 +8,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from windlass._text import one_line
-from windlass.errors import SessionUnknown
+from windlass._text import one_line, uncut, visible_id
+from windlass.approvals import open_questions
+from windlass.errors import SessionUnknown, StoreError, WindlassError
 from windlass.logs import SessionInfo
 from windlass.protocols import Store
 from windlass.transfer import export_session, import_session
 
-from .stores import store_option, with_store
+from .heads import Head, compare, head_of, read_heads
+from .output import echo, echo_columns, echo_exactly, echo_json, page
+from .stores import store_option, unreadable, with_store
 
 
 @click.group()
@@ -31,42 +34,141 @@ def sessions() -> None:
     help="Only sessions with this status.",
 )
 @click.option("--limit", default=50, show_default=True, help="The maximum number of sessions to list.")
+@click.option("--full", is_flag=True, help="Print whole titles.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one session per line.")
-def list_(address: str, search: str, status: str | None, limit: int, as_json: bool) -> None:
-    """List sessions, the latest first."""
+def list_(address: str, search: str, status: str | None, limit: int, full: bool, as_json: bool) -> None:
+    """List sessions, the latest first. Answered questions are not counted, even if their turn still waits."""
 
-    async def work(store: Store) -> list[SessionInfo]:
-        return list(await store.find(search=search, status=status, limit=limit))
+    async def work(store: Store) -> list[str]:
+        infos = [await _counted(store, info) for info in await store.find(search=search, status=status, limit=limit)]
+        return [msgspec.json.encode(info).decode() if as_json else _line(info, full) for info in infos]
 
-    for info in with_store(address, work):
-        if as_json:
-            click.echo(msgspec.json.encode(info).decode())
-        else:
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
-            questions = "question" if info.waiting == 1 else "questions"
-            waiting = f", {info.waiting} open {questions}" if info.waiting else ""
-            head = f"{one_line(info.session, 30):<30} {when}  {info.status}{waiting}, {info.records} records"
-            click.echo(f"{head}  {one_line(info.title, 40)}".rstrip())
+    lines = with_store(address, work)
+    if as_json:
+        for line in lines:
+            echo_json(line)
+    elif lines:
+        page("\n".join(lines))
+
+
+async def _counted(store: Store, info: SessionInfo) -> SessionInfo:
+    """A session with the number of its unanswered questions. If its log is damaged, the number of its row stays."""
+    try:
+        return info.replace(waiting=len(await open_questions(store, info.session))) if info.waiting else info
+    except StoreError:
+        return info
+
+
+def _line(info: SessionInfo, full: bool) -> str:
+    try:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
+    except (OverflowError, ValueError, OSError):
+        when = "????-??-?? ??:??"
+    questions = "question" if info.waiting == 1 else "questions"
+    waiting = f", {info.waiting} open {questions}" if info.waiting else ""
+    head = f"{visible_id(info.session):<30} {when}  {info.status}{waiting}, {info.records} records"
+    if not full:
+        return f"{head}  {one_line(info.title, 40)}".rstrip()
+    with uncut():
+        return f"{head}  {one_line(info.title)}".rstrip()
 
 
 @sessions.command()
 @store_option
 @click.argument("session", required=False)
-def verify(address: str, session: str | None) -> None:
-    """Verify the hash chain of a session, or of all sessions. Fails at the first broken link."""
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also check that the heads in this file, printed earlier by `sessions head`, are still on their chains.",
+)
+def verify(address: str, session: str | None, against: Path | None) -> None:
+    """Verify the hash chain of a session, or of all sessions. Reports every broken one, and fails if there is any.
 
-    async def work(store: Store) -> int:
-        names = [session] if session is not None else list(await store.sessions())
+    With --against, a session that is missing, shorter, erased or different from its kept head is reported too. A
+    session may have grown since its head was kept.
+    """
+    kept = [head for head in read_heads(against) if session in (None, head.session)] if against is not None else []
+
+    async def work(store: Store) -> tuple[int, int, list[str]]:
+        names = list(await store.sessions())
+        if session is not None:
+            names = [session] if session in names or not kept else []
+        problems: list[str] = []
         for name in names:
-            found = await store.verify(name)
-            if not found.records:
-                raise SessionUnknown(f"there is no session {name!r}", session=name)
-            pruned = f", {found.pruned} batches pruned" if found.pruned else ""
-            click.echo(f"{name}: {found.records} records verified, head {found.head}{pruned}")
-        return len(names)
+            try:
+                echo(await _verified(store, name))
+            except Exception as error:
+                problems.append(_problem(name, error))
+        broken = len(problems)
+        infos = {info.session: info for info in await store.find()} if kept else {}
+        for head in kept:
+            try:
+                problems += [found] if (found := await compare(store, head, infos)) is not None else []
+            except Exception as error:
+                problems.append(_problem(head.session, error))
+        return len(names), broken, problems
 
-    if not with_store(address, work):
-        click.echo("there are no sessions")
+    total, broken, problems = with_store(address, work)
+    summary = f"{total - broken} verified, {broken} broken"
+    if against is not None:
+        off = len(problems) - broken
+        summary += f"; {len(kept) - off} of {len(kept)} kept heads are still on their chains"
+    if problems:
+        raise click.ClickException("\n".join([*problems, *([summary] if session is None else [])]))
+    if not total and not kept:
+        echo("there are no sessions")
+    elif session is None:
+        echo(summary, err=True)
+
+
+async def _verified(store: Store, session: str) -> str:
+    found = await store.verify(session)
+    if not found.records:
+        raise SessionUnknown(f"there is no session {session!r}", session=session)
+    pruned = f", {found.pruned} batches pruned" if found.pruned else ""
+    return f"{visible_id(session)}: {found.records} records verified, head {found.head}{pruned}"
+
+
+def _problem(session: str, error: Exception) -> str:
+    """What is wrong with a session, on one line that names it."""
+    if not isinstance(error, WindlassError):
+        error = unreadable(f"the log of session {session!r}", error)
+    return str(error) if repr(session) in str(error) else f"session {session!r}: {error}"
+
+
+@sessions.command()
+@store_option
+@click.argument("session", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one head per line.")
+def head(address: str, session: str | None, as_json: bool) -> None:
+    """Print the head of a session's hash chain, or of all sessions: id, number of records, last link.
+
+    The columns are separated by tabs; an id with white space or unusual characters is a JSON string. Keep the output
+    where nobody who can change the store can change it, and check it with `windlass sessions verify --against FILE`.
+    """
+
+    async def work(store: Store) -> tuple[list[Head], list[str]]:
+        infos = [info for info in await store.find() if session in (None, info.session) and info.status != "erased"]
+        if session is not None and not infos:
+            raise SessionUnknown(f"there is no session {session!r}", session=session)
+        heads: list[Head] = []
+        problems: list[str] = []
+        for info in reversed(infos):
+            try:
+                heads.append(await head_of(store, info))
+            except Exception as error:
+                problems.append(_problem(info.session, error))
+        return heads, problems
+
+    heads, problems = with_store(address, work)
+    for one in heads:
+        if as_json:
+            echo_json(one.json())
+        else:
+            echo_columns(*one.columns())
+    if problems:
+        raise click.ClickException("\n".join(problems))
 
 
 @sessions.command()
@@ -83,7 +185,7 @@ def export(address: str, session: str, output: Path | None) -> None:
 
     text = "\n".join(with_store(address, work)) + "\n"
     if output is None:
-        click.echo(text, nl=False)
+        echo_exactly(text)
     else:
         try:
             output.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -105,7 +207,7 @@ def import_(address: str, file: Path, name: str | None) -> None:
     async def work(store: Store) -> str:
         return await import_session(store, lines, name)
 
-    click.echo(f"imported {with_store(address, work, create=True)}")
+    echo(f"imported {visible_id(with_store(address, work, create=True))}")
 
 
 @sessions.command()
@@ -120,7 +222,7 @@ def erase(address: str, session: str) -> None:
 
     if not with_store(address, work):
         raise click.ClickException(f"there is no session {session!r}")
-    click.echo(f"erased {session}")
+    echo(f"erased {visible_id(session)}")
 
 
 @sessions.command()
@@ -132,4 +234,4 @@ def prune(address: str, days: float) -> None:
     async def work(store: Store) -> int:
         return await store.prune(before=time.time() - days * 86_400)
 
-    click.echo(f"batches pruned: {with_store(address, work)}")
+    echo(f"batches pruned: {with_store(address, work)}")

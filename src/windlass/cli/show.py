@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from windlass._text import clock, date, one_line
+from windlass._text import clock, date, inert_json, one_line, visible, visible_id
 from windlass.protocols import Store
 from windlass.records import decode, encode
 from windlass.why import Why
 
+from .output import echo_json, page
 from .stores import store_option, with_store
 
 
@@ -32,11 +33,16 @@ from .stores import store_option, with_store
     metavar="FILE",
     help="With --context: read the request from this Audit file.",
 )
+@click.option("--full", is_flag=True, help="Print long values whole instead of cutting them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
-def show(address: str, session: str, records: bool, step: int | None, audit: Path | None, as_json: bool) -> None:
+def show(
+    address: str, session: str, records: bool, step: int | None, audit: Path | None, full: bool, as_json: bool
+) -> None:
     """Show the latest turn of a session, step by step.
 
     With --records, show all records of the session; with --context, what the model saw at a step. Times are in UTC.
+    Questions and the calls they are about are shown whole. Other long values are cut: `…(+120)` stands for 120
+    characters, which --full prints.
     """
     if audit is not None and step is None:
         raise click.UsageError("--audit needs --context: name the step with --context")
@@ -46,23 +52,37 @@ def show(address: str, session: str, records: bool, step: int | None, audit: Pat
         show_context(address, session, step, audit, as_json)
         return
 
-    async def work(store: Store) -> list[bytes]:
-        return [encode(record) for record in await store.read(session)]
+    async def work(store: Store) -> tuple[str, str]:
+        lines = [encode(record) for record in await store.read(session)]
+        if not lines:
+            raise click.ClickException(f"there is no session {session!r}")
+        if as_json:
+            return "\n".join([line.decode() for line in lines]) if records else _why(session, lines).json(), ""
+        whole = _records(lines, None) if records else str(_why(session, lines, full=True))
+        short = _records(lines, 51) if records else str(_why(session, lines))
+        if full or short == whole:
+            return whole, ""
+        command = f"windlass show {visible_id(session)}{' --records' if records else ''} --full"
+        return short, f"…(+N) stands for N characters; to see them, run: {command}"
 
-    lines = with_store(address, work)
-    if not lines:
-        raise click.ClickException(f"there is no session {session!r}")
-    if records:
-        for number, line in enumerate(lines, 1):
-            click.echo(line.decode() if as_json else _line(number, line))
-        return
-    why = Why(session, [decode(line) for line in lines])
-    click.echo(why.json() if as_json else str(why))
+    text, hint = with_store(address, work)
+    if as_json:
+        echo_json(text)
+    else:
+        page(text, hint)
 
 
-def _line(number: int, line: bytes) -> str:
+def _why(session: str, lines: list[bytes], *, full: bool = False) -> Why:
+    return Why(session, [decode(line) for line in lines], full=full)
+
+
+def _records(lines: list[bytes], limit: int | None) -> str:
+    return "\n".join([_record(number, line, limit) for number, line in enumerate(lines, 1)])
+
+
+def _record(number: int, line: bytes, limit: int | None) -> str:
     plain = json.loads(line)
     kind, at = plain.pop("kind"), plain.pop("at", None)
     when = f"{date(at)} {clock(at)}" if isinstance(at, float) and at else " " * 23
-    fields = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    return f"{number:>5}  {when}  {kind:<16} {one_line(fields, 51)}"
+    fields = inert_json(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
+    return f"{number:>5}  {when}  {visible(kind):<16} {fields if limit is None else one_line(fields, limit)}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from windlass.errors import WindlassError
+from windlass.errors import StoreError, WindlassError
 from windlass.protocols import Store
 from windlass.stores import MemoryStore, open_store
 
@@ -30,7 +30,8 @@ store_option = click.option(
 def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
     """Open a store, do some work with it and close it. Errors are printed without a traceback.
 
-    Only a command that writes sessions may `create` the file of a store.
+    Only a command that writes sessions may `create` the file of a store. An error that is not one of Windlass comes
+    from a damaged store: its message names the store.
     """
 
     async def run() -> T:
@@ -39,12 +40,25 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
             require_file(store)
         try:
             return await work(store)
+        except (WindlassError, click.ClickException, OSError):
+            raise
+        except Exception as error:
+            raise unreadable(_place(store), error) from error
         finally:
             await store.close()
 
     if where == "memory:" or isinstance(where, MemoryStore):
         raise click.UsageError("an in-memory store has nothing to show; name a file with --store")
     return report_errors(lambda: asyncio.run(run()))
+
+
+def unreadable(what: str, error: Exception) -> StoreError:
+    """The error for stored data that Windlass did not write like this."""
+    return StoreError(f"{what} is damaged: {type(error).__name__}: {error}")
+
+
+def _place(store: Store) -> str:
+    return f"the store {getattr(store, 'path', type(store).__name__)}"
 
 
 def require_file(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from windlass.errors import ConfigError
 
@@ -34,9 +35,9 @@ def open_store(where: str | Store | None) -> Store:
         return MemoryStore()
     if not isinstance(where, str):
         if isinstance(where, type) or not all(hasattr(where, name) for name in ("append", "read", "put_pipeline")):
-            raise ConfigError(f"store={where!r} is not a store but of type {type(where).__name__}; {_VALID}")
+            raise ConfigError(f"`store` is not a store but of type {type(where).__name__}; {_VALID}")
         return where
-    scheme, colon, rest = where.partition(":")
+    scheme, _, rest = where.partition(":")
     if scheme == "sqlite" and rest.startswith("///"):
         from .sqlite import SQLiteStore
 
@@ -45,11 +46,30 @@ def open_store(where: str | Store | None) -> Store:
         from .postgres import PostgresStore
 
         return PostgresStore(where)
-    guess = _guess(scheme, colon, rest)
-    masked = re.sub("://.*@", "://…@", where)  # it may contain a password
-    raise ConfigError(
-        f"{masked!r} is not the address of a store{f'; did you mean {guess}?' if guess else ''}; {_VALID}"
-    )
+    shown, guess = _masked(where), _guess(where)
+    raise ConfigError(f"{shown!r} is not the address of a store{f'; did you mean {guess}?' if guess else ''}; {_VALID}")
+
+
+def _masked(address: str) -> str:
+    """An address without what may be a password: user, options and connection strings are replaced by `…`.
+
+    The address may be invalid, so it is not parsed: only a part that cannot belong to a password is kept.
+    """
+    known = re.match(r"[a-zA-Z][\w+.-]*:?//", address)
+    scheme = "" if known is None else known[0]
+    user, at, place = address.rpartition("@")
+    if at:
+        plain = re.fullmatch(r"[\w.,:/-]*", place) and not re.search(r"[?=]", user)
+        return f"{scheme}…@{place}" if plain else f"{scheme}…"
+    if scheme == "sqlite://" and not re.search(_SECRET, unquote(address), re.IGNORECASE):
+        return address
+    if "=" in address.partition("?")[0] or re.search(r"//[^/?]*:(?!\d*(?:[/?]|$))", address):
+        return f"{scheme}…"
+    return re.sub(r"\?.+", "?…", address, flags=re.DOTALL)
+
+
+_SECRET = "pass|pwd|secret|token|key"
+"""Words in the names of options that hold secrets."""
 
 
 _VALID = (
@@ -62,17 +82,24 @@ def _file(where: str, path: str) -> str:
     """The path in the address of an SQLite file."""
     if not path:
         raise ConfigError(f"{where!r} does not name a file; {_VALID}")
+    shown = _masked(where)
     if "?" in path:
-        raise ConfigError(f"{where!r} has options, but an address cannot have any: pass SQLiteStore(path, …)")
+        raise ConfigError(f"{shown!r} has options, but an address cannot have any: pass SQLiteStore(path, …)")
     if path.endswith("/"):
-        raise ConfigError(f"{where!r} names a folder; name a file in it")
+        raise ConfigError(f"{shown!r} names a folder; name a file in it")
     return path
 
 
-def _guess(scheme: str, colon: str, rest: str) -> str:
+def _guess(where: str) -> str:
     """The address that an invalid one was probably meant to be; "" without a good guess."""
     from difflib import get_close_matches
 
+    scheme, colon, rest = where.partition(":")
+    if _masked(where) != where:  # it may contain a password
+        kind = re.split(r"[^a-zA-Z]", where)[0].lower()
+        close = get_close_matches(kind, ["sqlite", "postgresql", "postgres"], 1)
+        connection = re.match(r"\w+\s*=", where) is not None
+        return "PostgresStore('…')" if connection else f"'{close[0]}://…'" if close else ""
     if not colon:
         return "'memory:'" if scheme == "memory" else f"'sqlite:///{scheme}'" if "." in scheme else ""
     if scheme.lower() == "memory" or rest == "memory:":

@@ -6,6 +6,7 @@ All stores of one address with the same settings share one `ServerConnections`.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -53,9 +54,17 @@ def settings_of(url: str, schema: str, max_size: int, timeout: float) -> Setting
     try:
         parts = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise ConfigError(f"the address of the PostgreSQL store is not valid: {str(error).strip()}") from None
+        raise _invalid_address(str(error)) from None
+    if "@" in str(parts.get("host", "")) or not re.fullmatch(r"[\d,]*", str(parts.get("port", ""))):
+        raise _invalid_address("percent-encode special characters in the user and the password")
     place = f"PostgreSQL at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
     return Settings(url, place, schema, max_size, timeout)
+
+
+def _invalid_address(why: str) -> ConfigError:
+    """The error for an address that cannot be used. Quoted parts of it are left out: they may contain the password."""
+    text = re.sub('".*"', '"…"', why.strip(), flags=re.DOTALL)
+    return ConfigError(f"the address of the PostgreSQL store is not valid: {text}")
 
 
 def use_server(store: object, settings: Settings, migrate: Migrate) -> Lease[ServerConnections]:
@@ -258,6 +267,7 @@ _ADVICE = {
 }
 
 _SIGNS = {
+    'role "': "28000",
     "does not exist": "3D000",
     "authentication failed": "28000",
     "no password supplied": "28000",
