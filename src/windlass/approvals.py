@@ -84,7 +84,7 @@ async def open_questions(store: Store, session: str | None = None) -> list[tuple
 
 
 async def _unanswered(store: Store, session: str, records: Sequence[Record]) -> list[Asked]:
-    waiting = fold(session, records).waiting if records else ()
+    waiting = (await fold_in_slices(session, records)).state.waiting if records else ()
     return [asked for asked in waiting if not await _is_answered(store, session, records, asked)]
 
 
