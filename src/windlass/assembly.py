@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ._hooks.compiled import NO_HOOKS, CompiledHooks
@@ -85,7 +86,7 @@ def compile_program(
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
     return Program(
-        **{**options.given(), "mask": mask},
+        **replace(options, mask=mask).given(),
         name=name,
         model=model,
         sections=sections,
