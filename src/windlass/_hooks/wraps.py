@@ -85,13 +85,17 @@ class Onion:
 
     Await `first(value, inner)` for the effect; `first` is mostly the outermost wrap itself. Pass
     its result to `checked`, unless it is the very result of `inner`. Pass its error to `raised`.
-    The results of the inner wraps are checked on the way.
+    The results of the inner wraps are checked on the way, except for the one that `accept` was
+    told of last: `known` has it.
     """
 
-    __slots__ = ("_kind", "_outermost", "first", "inner")
+    __slots__ = ("_kind", "_known", "_outermost", "first", "inner")
 
-    def __init__(self, kind: Kind, inner: Effect, outermost: Hook | None = None) -> None:
+    def __init__(
+        self, kind: Kind, inner: Effect, known: list[Any], outermost: Hook | None = None
+    ) -> None:
         self._kind = kind
+        self._known = known
         self._outermost = outermost
         self.inner = inner
         self.first: Callable[[Any, Effect], Awaitable[Any]] = _call_inner
@@ -101,6 +105,10 @@ class Onion:
     def release(self) -> None:
         """Break the reference cycle with the owner, so that both are freed at once."""
         del self.first, self.inner
+
+    def accept(self, result: Any) -> None:
+        """The effect has this result, which needs no check."""
+        self._known[0] = result
 
     def checked(self, result: Any) -> Any:
         """The result of the outermost wrap, in its proper type."""
@@ -126,18 +134,18 @@ def compose(
     outside never see what a guard removed. `place` returns what a value is about and, for a side
     call, its askers.
     """
+    layer, known = effect, [object()]
     if any(hook.wants for hook in wraps):
-        return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place))
-    layer, known = effect, [None]
+        return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place), known)
     *inner, (outermost, ends_guards) = _inside_out(wraps)
     for hook, is_last_guard in inner:
         layer = _layer(hook, layer, kind, known)
         if is_last_guard:
             layer = _boundary(layer, guarded)
     if outermost.matches is None and not ends_guards:
-        return Onion(kind, layer, outermost)
+        return Onion(kind, layer, known, outermost)
     layer = _layer(outermost, layer, kind, known)
-    return Onion(kind, _boundary(layer, guarded) if ends_guards else layer)
+    return Onion(kind, _boundary(layer, guarded) if ends_guards else layer, known)
 
 
 def _inside_out(wraps: Sequence[Hook]) -> list[tuple[Hook, bool]]:
@@ -182,7 +190,7 @@ def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effe
                 if isinstance(error, NotPassable) and error.value is value:  # of an outer wrap
                     raise
                 raise_named(error)
-            if result is None or result is not known[0]:
+            if result is not known[0]:
                 known[0] = result = result if proper(result) else check(result)
             return result
 

@@ -294,6 +294,7 @@ class ModelCalls:
         if self.reply is not None or self.error is not None:  # of one that ran beside this one
             self._write_attempt()
         self.reply = reply
+        self._onion.accept(reply)
         if self.limited:
             self._limits.note_standing(reply.usage)
         if self.transforms:

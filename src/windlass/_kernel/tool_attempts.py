@@ -311,6 +311,7 @@ class ToolAttempts:
             prepared, attempts.prepared = attempts.prepared, None
             result = await self._attempt(call, number, prepared, attempts.fingerprint)
             attempts.result = result
+            self._onion.accept(result)
         except Exception as error:
             name_raiser(error, "")
             attempts.error = attempts.known = error
