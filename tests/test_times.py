@@ -524,5 +524,5 @@ def test_show_prints_the_time_of_every_entry_and_record(tmp_path: Path):
     told = CliRunner().invoke(main, ["show", "--store", address, "s"]).output
     assert "began       2023-11-14 22:13:20.000 UTC" in told
     assert "  22:13:20.000  ask" in told
-    records = CliRunner().invoke(main, ["show", "--store", address, "s", "--records"]).output.splitlines()
+    records = CliRunner().invoke(main, ["show", "--store", address, "s", "--records"]).stdout.splitlines()
     assert all(line[7:30] == "2023-11-14 22:13:20.000" for line in records)

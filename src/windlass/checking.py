@@ -203,13 +203,17 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
         return False
     for part in parts:
         if type(part) is ToolCallPart:
-            if type(part.name) is not str or type(part.json) is not str or type(part.id) is not str:
+            if type(part.name) is not str or type(part.json) is not str:
+                return False
+            if part.id is not _NO_ID and type(part.id) is not str:
                 return False
             if part.vendor_id is not None and type(part.vendor_id) is not str:
                 return False
         elif type(part) is ToolResultPart or not _is_part(part):
             return False
-    if message.role not in _ROLES or type(message.id) is not str or type(message.partial) is not bool:
+    if message.role not in _ROLES or not (message.partial is False or message.partial is True):
+        return False
+    if message.id is not _NO_ID and type(message.id) is not str:
         return False
     if reply.usage is not _NO_USAGE and not _is_usage(reply.usage):
         return False
@@ -242,6 +246,7 @@ def _are_names(names: Any) -> bool:
     return type(names) is tuple and all(type(name) is str for name in names)
 
 
+_NO_ID = Message("assistant").id
 _NO_USAGE = ModelReply(Message("assistant")).usage
 _NO_NAMES = ModelReply(Message("assistant")).client_calls
 

@@ -51,23 +51,23 @@ class Arguments(Struct, eq=False):
     _fold: Fold
     _mask: Mask | None
     _held: Held
+    _offered: Mapping[str, Tool[..., Any]] | None = None
 
-    def tool(self, name: str) -> Tool[..., Any] | None:
-        """The tool of this name, unless a hook took it out when the session started."""
-        opened = self._fold.opened
-        if (
-            opened is not None
-            and opened.tools is not None
-            and all(spec.name != name for spec in opened.tools)
-        ):
-            return None
-        return self._tools.get(name)
+    def _offer(self) -> Mapping[str, Tool[..., Any]]:
+        """The session's tools: the agent's, without those that a hook took out when it started."""
+        tools, opened = self._tools, self._fold.opened
+        if opened is None:
+            return tools
+        if opened.tools is not None:
+            names = [spec.name for spec in opened.tools]
+            tools = {name: tools[name] for name in names if name in tools}
+        self._offered = tools
+        return tools
 
     def read(self, call: ToolCall) -> Prepared:
         """A call as it runs if no hook or wrap looks at it; `ArgumentsError` if its arguments do
         not fit."""
-        opened, name = self._fold.opened, call.name
-        tool = self._tools.get(name) if opened is None or opened.tools is None else self.tool(name)
+        tool = (self._offered or self._offer()).get(call.name)
         return Prepared(call) if tool is None else Prepared(call, tool, tool.prepare(call.json))
 
     def complete(self, call: ToolCall) -> Prepared:
@@ -75,8 +75,7 @@ class Arguments(Struct, eq=False):
 
         A call without a tool is not checked: hooks and wraps may answer for it.
         """
-        opened, name = self._fold.opened, call.name
-        tool = self._tools.get(name) if opened is None or opened.tools is None else self.tool(name)
+        tool = (self._offered or self._offer()).get(call.name)
         if tool is None:
             return Prepared(call)
         json, values = completed_arguments(tool, call.json)

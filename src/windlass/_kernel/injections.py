@@ -24,26 +24,24 @@ STEP_EVENTS = ("StepStarting", "StepEnding", "Resuming")
 """Where parts are injected for one step and go with it."""
 
 
-class InjectionLedger:
+class InjectionLedger(Struct, eq=False):
     """The injections that the requests of a session carry, of the turn and of each step, added up
     as they come.
 
     `unlogged` are parts that hooks keep out of the log.
     """
 
-    __slots__ = (
-        "_fold", "_history", "_known", "_lasting", "_of_steps", "_size", "_texts", "_tokens", "_turn", "_used",
-        "unlogged",
-    )  # fmt: skip
-
-    def __init__(self, fold: Fold, tokens: Callable[[Any], int]) -> None:
-        self._fold = fold
-        self._tokens = tokens
-        self._history: list[Message] | None = None
-        self._known = 0
-        self._lasting: set[str] = set()
-        self.unlogged: tuple[Injected, ...] = ()
-        self._begin(None)
+    _fold: Fold
+    _tokens: Callable[[Any], int]
+    unlogged: tuple[Injected, ...] = ()
+    _history: list[Message] | None = None
+    _known: int = 0
+    _lasting: set[str] = set()
+    _turn: Any = None
+    _used: tuple[int, int] = (0, 0)
+    _size: int = 0
+    _texts: set[str] = set()
+    _of_steps: dict[str, list[Injected]] = {}
 
     def add_unlogged(self, *items: Injected) -> None:
         """Parts that a hook keeps out of the log."""
@@ -79,10 +77,8 @@ class InjectionLedger:
 
     def _begin(self, turn: Any) -> None:
         self._turn = turn
-        self._used: tuple[int, int] = (0, 0)
-        self._size = 0
-        self._texts: set[str] = set()
-        self._of_steps: dict[str, list[Injected]] = {}
+        self._used, self._size = (0, 0), 0
+        self._texts, self._of_steps = set(), {}
 
     def _update(self) -> None:
         """Count what came since the ledger was last read."""

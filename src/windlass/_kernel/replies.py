@@ -149,9 +149,11 @@ class Replies:
         journal, calls = self._journal, self._calls
         fold = journal.fold
         ours = _with_ids(reply, f"{fold.session}/{number}")
-        attempt, paid = (calls.number, calls.paid) if asked else (0, False)
-        if asked and calls.wrapped:
-            calls.settle()
+        attempt, paid = 0, False
+        if asked:
+            attempt, paid = calls.number, calls.paid
+            if calls.wrapped:
+                calls.settle()
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
         changed, at = calls.fingerprint if paid else "", fold.tick(journal.now)

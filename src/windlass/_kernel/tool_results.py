@@ -100,7 +100,7 @@ class ToolResults(Struct, eq=False):
         """A result into the log, once its hooks have reviewed it, if there are any."""
         journal, call = self._journal, state.call
         fold = journal.fold
-        if self._point is None and fold.turn is not None and fold.turn.injected:
+        if fold.turn is not None and fold.turn.injected and self._point is None:
             result = _joined(call, result, fold.turn.injected)
         at = fold.tick(journal.now)
         journal.add(ToolReturned(call.id, call.name, result, error, at=at))

@@ -39,9 +39,8 @@ class TurnStart(Struct, eq=False):
     _judged: bool = False
 
     def __post_init__(self) -> None:
-        self._judged = any(
-            self._site.hooks.at(event) for event in (SessionStarting, TurnStarting, MessageAdding)
-        )
+        at = self._site.hooks.at
+        self._judged = bool(at(SessionStarting) or at(TurnStarting) or at(MessageAdding))
 
     @property
     def _journal(self) -> Journal:
@@ -196,16 +195,18 @@ class TurnStart(Struct, eq=False):
     async def _open_turn(self, message: Message) -> None:
         """Rewrites first, so that the log holds what they made of the message; then the gates judge
         that."""
-        about = f"{self._journal.fold.session}/t{self._journal.fold.turns + 1}"
-        passage, door = self._passages(message, about)
-        if passage is not None:
-            message = (await passage.rewrite()).message
-        if door is not None:
-            door.show(message=message)
-            message = (await door.rewrite()).message
+        passage = door = verdict = refusal = None
+        if self._judged:
+            about = f"{self._journal.fold.session}/t{self._journal.fold.turns + 1}"
+            passage, door = self._passages(message, about)
             if passage is not None:
-                passage.show(message=message)
-        verdict, refusal = await self._judge(passage, door, message)
+                message = (await passage.rewrite()).message
+            if door is not None:
+                door.show(message=message)
+                message = (await door.rewrite()).message
+                if passage is not None:
+                    passage.show(message=message)
+            verdict, refusal = await self._judge(passage, door, message)
         if refusal is None:
             self._begin(message)
             await self._let_in(passage, verdict)

@@ -35,7 +35,7 @@ def open_store(where: str | Store | None) -> Store:
         return MemoryStore()
     if not isinstance(where, str):
         if isinstance(where, type) or not all(hasattr(where, name) for name in ("append", "read", "put_pipeline")):
-            raise ConfigError(f"`store` is not a store but of type {type(where).__name__}; {_VALID}")
+            raise ConfigError(f"store=… is not a store but of type {type(where).__name__}; {_VALID}")
         return where
     scheme, _, rest = where.partition(":")
     if scheme == "sqlite" and rest.startswith("///"):
