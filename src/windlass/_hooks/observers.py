@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -65,7 +66,7 @@ class Backlog:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._idle: asyncio.Event | None = None
+        self._idle: asyncio.Future[bool] | None = None
         self._closed = False
         self.awaited: list[tuple[Hook, Fact, Turn[Any] | None]] = []
         self.count = 0
@@ -92,9 +93,10 @@ class Backlog:
             with suppress(RuntimeError):  # the loop is closed: the turn was over long ago
                 self.loop.call_soon_threadsafe(self._wake)
 
-    def _wake(self) -> None:
-        if self._idle is not None and self.count == 0:
-            self._idle.set()
+    def _wake(self, *, late: bool = False) -> None:
+        """End the wait if all is dealt with, or if it has been too long."""
+        if self._idle is not None and not self._idle.done() and (late or not self.count):
+            self._idle.set_result(not self.count)
 
     async def drained(self, patience: float) -> bool:
         """Wait until all is dealt with, but no longer than `patience` seconds. Whether it is."""
@@ -104,13 +106,12 @@ class Backlog:
         with self._lock:
             if not self.count:
                 return True
-            self._idle = asyncio.Event()
+            self._idle = self.loop.create_future()
+        timer = self.loop.call_later(patience, partial(self._wake, late=True))
         try:
-            async with asyncio.timeout(patience):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await self._idle
+        finally:
+            timer.cancel()
 
     def report(self, failure: HookFailed) -> bool:
         """Have the pass record a failure; False if its turn is over."""

@@ -67,7 +67,7 @@ class Evaluator(Struct, eq=False):
 
     async def evaluate(self, fold: Fold) -> Evaluated:
         if self._only_tools_count and (last := fold.last) is not None and last.calls:
-            return self._go_on(fold)
+            return self._go_on(fold) if self._told else GO_ON
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
         votes: list[tuple[str, Any]] = [*self._criteria]
@@ -89,8 +89,7 @@ class Evaluator(Struct, eq=False):
 
     def _go_on(self, fold: Fold) -> Evaluated:
         """The usual vote, which is told but not written: tools were called."""
-        if self._told:
-            self._journal.fact(Evaluated, fold.steps, _REQUEST, tuple(_TOOLS_RAN))
+        self._journal.fact(Evaluated, fold.steps, _REQUEST, tuple(_TOOLS_RAN))
         return GO_ON
 
     async def _votes_of_hooks(self, point: Point, state: State) -> Iterable[tuple[str, Any]]:
