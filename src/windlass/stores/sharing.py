@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -101,11 +102,8 @@ class Lease(Generic[R]):
         if entry is None or finalizer is None:
             return
         finalizer.detach()
-        if _leave(entry, self._user):
-            await run_alone(entry.resource.close, "windlass-close")
-            _forget(entry)
-        else:
-            await run_alone(entry.resource.flush, "windlass-close")
+        last = _leave(entry, self._user)
+        await run_alone(partial(_close, entry) if last else entry.resource.flush, "windlass-close")
 
 
 def closed(name: str) -> StoreError:
@@ -151,12 +149,14 @@ def _leave(entry: _Entry, user: object) -> bool:
         return not entry.users
 
 
-def _forget(entry: _Entry) -> None:
-    """The entry is closed."""
-    with _state.lock:
-        _state.open.discard(entry)
-        if not _state.open:
-            _state.dropped.put(None)
+def _close(entry: _Entry) -> None:
+    try:
+        entry.resource.close()
+    finally:
+        with _state.lock:
+            _state.open.discard(entry)
+            if not _state.open:
+                _state.dropped.put(None)
 
 
 class _State:
@@ -178,20 +178,15 @@ class _State:
         if isinstance(dropped, tuple):
             entry, user = dropped
             if _leave(entry, user):
-                _close(entry)
+                try:
+                    _close(entry)
+                except Exception:
+                    log.exception("a store that was dropped could not be closed")
         elif dropped is not None:
             dropped.set()
         with self.lock:
             self.watched = not self.dropped.empty() or (wait and bool(self.open))
             return self.watched
-
-
-def _close(entry: _Entry) -> None:
-    try:
-        entry.resource.close()
-    except Exception:
-        log.exception("a store that was dropped could not be closed")
-    _forget(entry)
 
 
 _state = _State()
