@@ -390,6 +390,13 @@ class StoreError(WindlassError):
     """
 
 
+class StoreClosed(StoreError):
+    """The store was used after it had been closed.
+
+    Close a store when its turns are over and its agents are closed (`agent.aclose()`).
+    """
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether a retry of a model call that failed with this error may succeed.
 

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -25,6 +25,7 @@ from .crews import Crew, stray
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
+from .runs import Run, call_observer
 
 log = logging.getLogger("windlass")
 
@@ -335,7 +336,7 @@ class Observers:
         Only what was meant for the caller is raised: that somebody cancels its task, or interrupts
         the process.
         """
-        telling = self._outcome(hook, fact, turn, backlog)
+        telling = self._outcome(hook, partial(call_observer, hook, fact, turn), fact, backlog)
         if hook.timeout is None:
             return await telling
         task = self.start(telling)
@@ -349,20 +350,39 @@ class Observers:
         task.cancel()
         return _late(hook)
 
+    async def tell(self, run: Run) -> BaseException | None:
+        """Tell a durable observer of several facts, or of some of them: what it failed with, if it
+        did."""
+        hook = run.hook
+        if not hook.in_thread or hook.timeout is not None:
+            fact, turn = run.facts[run.done]
+            error = await self.outcome(hook, fact, turn, None)
+            run.done += error is None
+            return error
+        try:
+            error = await self._outcome(hook, run, None, None)
+        except BaseException:
+            run.stop()
+            raise
+        if error is None:
+            run.finish_answer()
+        return error
+
     async def _outcome(
-        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog | None
+        self, hook: Hook, call: Callable[[], Any], fact: Fact | None, backlog: Backlog | None
     ) -> BaseException | None:
         try:
             if hook.in_thread:
-                future = self.crew(hook).submit(lambda: call_observer(hook, fact, turn))
+                future = self.crew(hook).submit(call)
                 answer, error = await asyncio.wrap_future(future)
                 if error is not None:
                     return error  # type: ignore[no-any-return]
             else:
                 started = perf_counter()
-                answer = call_observer(hook, fact, turn)
+                answer = call()
                 if (
                     not hook.is_async
+                    and fact is not None
                     and backlog is not None
                     and perf_counter() - started > BLOCKED_AFTER
                 ):
@@ -431,14 +451,6 @@ def note_failure(
     )
     if not isinstance(fact, HookFailed):
         backlog.report(HookFailed(hook.name, type(fact).__name__, value, effect))
-
-
-def call_observer(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Any:
-    """Call an observer. `turn` is only there for one that asks for the turn or for a slot."""
-    if turn is None:
-        return hook.fn(fact)
-    supplied = {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
-    return hook.fn(fact, **supplied)
 
 
 def _late(hook: Hook) -> HookTimeout:

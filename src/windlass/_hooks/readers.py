@@ -6,24 +6,26 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from windlass.errors import HookError, SessionConflict
+from windlass.errors import HookError, SessionConflict, StoreClosed, StoreError
 from windlass.messages import ModelReply
 from windlass.outcomes import ErrorValue, error_value
 from windlass.protocols import Clock, Store
-from windlass.records import HookFailed, Record
+from windlass.records import Fact, HookFailed, Record
 from windlass.slots import Slot
-from windlass.states import Fold, State, fold_log
+from windlass.states import SLICE, Fold, State, fold_in_slices
 from windlass.turns import Asker, Turn
 
 from .compiled import CompiledHooks
+from .cursors import Cursor
 from .hooks import Hook
+from .runs import BATCH, Run
 
 if TYPE_CHECKING:
     from .observers import Backlog, Observers
@@ -35,6 +37,11 @@ SKIPPED = "hook_failed"
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 60.0
 """Seconds before a failed fact is delivered again; each pause is four times the last."""
+
+CATCHES_UP = (
+    "the next process that uses the agent delivers the rest, or `windlass observers drain` does"
+)
+"""What a log line says about facts that this process does not deliver."""
 
 _MAX_READERS = 256
 """How many readers to keep with their state. A new reader folds the log from its beginning."""
@@ -78,10 +85,11 @@ class _LogHost:
 
 
 class Reader:
-    """One durable observer in one session. It moves the cursor after each fact that it delivers.
+    """One durable observer in one session. It moves the cursor after the facts that it delivers.
 
-    It moves the cursor only from the place where it left it. If another process has moved the
-    cursor, this reader stops, so the two deliver at most one fact twice.
+    The cursor is stored in batches while there is more to deliver, and always before the reader
+    stops or pauses. If another process has moved the cursor, the reader stops: the two deliver at
+    most one batch twice.
     """
 
     def __init__(self, observers: Observers, hook: Hook, session: str, source: Source) -> None:
@@ -111,14 +119,20 @@ class Reader:
 
     async def _work(self) -> None:
         try:
-            while not self._stop_if_idle():
-                await self.read()
+            async with self._claimed() as cursor:
+                while not self._stop_if_idle():
+                    if cursor.lost:
+                        await cursor.load()
+                    await self._read_on(cursor)
+                    if not self._again:
+                        await cursor.save()
         except BaseException as error:
             self._stop_if_idle(force=True)
             if not isinstance(error, Exception):
                 raise
-            text = "observer %r could not continue reading session %r: %s"
-            log.warning(text, self.hook.name, self.session, error)
+            level = logging.INFO if isinstance(error, StoreClosed) else logging.WARNING
+            text = "durable observer %r stopped reading session %r: %s; %s"
+            log.log(level, text, self.hook.name, self.session, error, CATCHES_UP)
 
     def _stop_if_idle(self, *, force: bool = False) -> bool:
         """Stop and release the waiting backlogs, unless `wake` was called since the last check."""
@@ -133,62 +147,135 @@ class Reader:
         return True
 
     async def read(self) -> int:
-        """Deliver all facts after the cursor and count them, one reader at a time in this
-        process."""
+        """Deliver all facts after the cursor and count them.
+
+        It looks again after the cursor is stored: another process that has added records meanwhile,
+        and found that it lost the cursor, leaves them to this one.
+        """
+        async with self._claimed() as cursor:
+            await cursor.load()
+            while await self._read_on(cursor) and await cursor.save():
+                pass
+            return cursor.facts
+
+    @asynccontextmanager
+    async def _claimed(self) -> AsyncGenerator[Cursor, None]:
+        """A cursor for one reader at a time in this process. It is stored also if the reader is
+        cancelled."""
         key = (id(self.source.store), self.hook.name, self.session)
         while (other := _claim(key)) is not None:
             await asyncio.wrap_future(other)
+        cursor = Cursor(self.source.store, self.source.clock, self.session, self.hook.name)
         try:
-            return await self._read()
+            yield cursor
+        except (Exception, asyncio.CancelledError):
+            with suppress(StoreError):
+                await cursor.save()
+            raise
         finally:
             _CLAIMS.pop(key).set_result(None)
 
-    async def _read(self) -> int:
-        store, session, hook = self.source.store, self.session, self.hook
-        start = at = await store.cursor(session, hook.name)
-        fold, self._fold = self._fold, None
-        if fold is None or fold.stored > start:
-            fold = Fold(session)
-        count = 0
-        records = await store.read(session, fold.stored)
-        end = fold.stored + len(records)
-        for record in records:
-            fold.add(record)
-            fold.acknowledge(1)
-            seq = fold.stored
-            if seq > start and type(record) is hook.event:
-                await self._deliver(record, fold.state)
-                count += 1
-                if not await store.advance(session, hook.name, seq, at):
-                    return count
-                at = seq
-        if end > at and not await store.advance(session, hook.name, end, at):
-            return count
-        self._fold = None if fold.ended else fold
-        return count
+    async def _read_on(self, cursor: Cursor) -> bool:
+        """Deliver the facts that the log has after the cursor. Whether the log had records there.
 
-    async def _deliver(self, record: Record, state: State) -> None:
-        """Deliver one fact. If the observer fails, try again; after the last try skip the fact."""
+        Only an observer that asks for the turn needs the state of a fact: for others the log is not
+        folded.
+        """
+        hook, inherited = self.hook, self.hook.inherited
+        fold, records = await self._unread(cursor)
+        seq, run = cursor.seq, Run(hook)
+        for record in records:
+            seq += 1
+            if not seq % SLICE:
+                await asyncio.sleep(0)
+            if fold is not None:
+                fold.add(record)
+                fold.acknowledge(1)
+            if type(record) is not hook.event:
+                continue
+            if len(run) >= (1 if cursor.fresh else BATCH):
+                if not await self._deliver(run, cursor):
+                    return True
+                run = Run(hook)
+            turn: Turn[Any] | None = None
+            if fold is not None:
+                turn = Turn(_LogHost(hook, self.source.hooks, fold.state), state=fold.state)
+            run.add(seq, record.replace(seq=seq, path=self.session if inherited else ""), turn)
+        if await self._deliver(run, cursor, last=True):
+            cursor.move(seq)
+            self._fold = None if fold is None or fold.ended else fold
+        return bool(records)
+
+    async def _unread(self, cursor: Cursor) -> tuple[Fold | None, Sequence[Record]]:
+        """The records after the cursor and, for an observer that asks for the turn, the fold of
+        those before it."""
+        store, session = self.source.store, self.session
+        if not self.hook.wants:
+            return None, await store.read(session, cursor.seq)
+        fold, self._fold = self._fold, None
+        if fold is None or fold.stored > cursor.seq:
+            fold = Fold(session)
+        records = await store.read(session, fold.stored)
+        known = cursor.seq - fold.stored
+        if known:
+            await fold.extend_in_slices(records[:known])
+            records = records[known:]
+        return fold, records
+
+    async def _deliver(self, run: Run, cursor: Cursor, *, last: bool = False) -> bool:
+        """Deliver the facts of a run. False if another process has moved the cursor.
+
+        Behind the `last` run there is nothing to deliver for now.
+        """
+        while run.left:
+            before = run.done
+            try:
+                error = await self.observers.tell(run)
+            finally:
+                if run.done > before:
+                    cursor.move(run.seqs[run.done - 1], run.done - before)
+            if error is not None and not await self._try_again(run, cursor, error):
+                return False
+            if cursor.due and (run.left or not last) and not await cursor.save():
+                return False
+        return True
+
+    async def _try_again(self, run: Run, cursor: Cursor, error: BaseException) -> bool:
+        """Deliver a fact again that the observer failed on; after the last try skip it.
+
+        False if another process has moved the cursor.
+        """
         hook, pause = self.hook, FIRST_PAUSE
-        value: ErrorValue | None = None
-        fact = record.replace(seq=state.seq, path=self.session if hook.inherited else "")
-        turn: Turn[Any] = Turn(_LogHost(hook, self.source.hooks, state), state=state)
+        seq, (fact, turn) = run.seqs[run.done], run.facts[run.done]
+        place = f"record {seq} of session {self.session!r}, {type(fact).__name__}"
+        failure: BaseException | None = error
         for attempt in range(1, hook.tries + 1):
-            if (error := await self.observers.outcome(hook, fact, turn, None)) is None:
-                return
-            value = error_value(error)
-            place = f"record {state.seq} of session {self.session!r}, {type(record).__name__}"
+            if attempt > 1:
+                if not await cursor.save():
+                    return False
+                await self.source.clock.sleep(pause)
+                pause = min(4 * pause, LONGEST_PAUSE)
+                failure = await self.observers.outcome(hook, fact, turn, None)
+            if failure is None:
+                break
+            value = error_value(failure)
             tries = f"attempt {attempt} of {hook.tries}"
             text = "durable observer %r failed on %s (%s): %s: %s"
             log.warning(text, hook.name, place, tries, value.type, value.message)
-            if attempt < hook.tries:
-                await self.source.clock.sleep(pause)
-                pause = min(4 * pause, LONGEST_PAUSE)
-        if value is not None and not isinstance(record, HookFailed):
-            failed = HookFailed(hook.name, type(record).__name__, value, "skipped", state.seq)
-            if self._backlog is None or not self._backlog.report(failed):
-                mask = self.source.mask
-                await self._report_later(failed if mask is None else mask(failed), state.seq)
+        else:
+            await self._skip(fact, seq, value)
+        run.done += 1
+        cursor.move(seq, 1)
+        return failure is None or await cursor.save()
+
+    async def _skip(self, fact: Fact, seq: int, value: ErrorValue) -> None:
+        """Have it recorded that a fact was skipped."""
+        if isinstance(fact, HookFailed):
+            return
+        failed = HookFailed(self.hook.name, type(fact).__name__, value, "skipped", seq)
+        if self._backlog is None or not self._backlog.report(failed):
+            mask = self.source.mask
+            await self._report_later(failed if mask is None else mask(failed), seq)
 
     async def _report_later(self, failed: Record, seq: int) -> None:
         """Put the skipped fact into the inbox, so that the session's next turn records it.
@@ -196,7 +283,7 @@ class Reader:
         Outside a turn, only the log of a session that has ended may be written to.
         """
         store, session = self.source.store, self.session
-        log = fold_log(session, await store.read(session))
+        log = await fold_in_slices(session, await store.read(session))
         failed = failed.replace(at=log.tick(self.source.clock.now))
         if log.ended:
             with suppress(SessionConflict):

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from windlass._threads import run_alone, threads
-from windlass.errors import StoreError
+from windlass.errors import StoreClosed
 
 log = logging.getLogger("windlass")
 
@@ -106,9 +106,9 @@ class Lease(Generic[R]):
         await run_alone(partial(_close, entry) if last else entry.resource.flush, "windlass-close")
 
 
-def closed(name: str) -> StoreError:
+def closed(name: str) -> StoreClosed:
     """The error for the use of a store that was closed."""
-    return StoreError(f"the store {name} is closed; make a new one")
+    return StoreClosed(f"the store {name} is closed; make a new one")
 
 
 def watch() -> None:

@@ -1,0 +1,80 @@
+"""Runs: facts that one durable observer gets in one go."""
+
+from __future__ import annotations
+
+import inspect
+from time import perf_counter
+from typing import Any
+
+from windlass.records import Fact
+from windlass.turns import Turn
+
+from .hooks import Hook
+
+BATCH = 256
+"""How many facts a durable observer gets before its cursor is stored,"""
+
+INTERVAL = 0.1
+"""or for how many seconds. A process that is killed leaves these facts to be delivered again."""
+
+
+class Run:
+    """Facts for a durable observer, in order, each with its position in the log.
+
+    `done` counts the facts that the observer has got. A plain function gets all of them in one
+    thread. It stops early if it fails, if its answer must be awaited on the event loop, or if it
+    has worked for `INTERVAL` seconds.
+    """
+
+    __slots__ = ("_awaited", "_stopped", "done", "facts", "hook", "seqs")
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+        self.facts: list[tuple[Fact, Turn[Any] | None]] = []
+        self.seqs: list[int] = []
+        self.done = 0
+        self._awaited = self._stopped = False
+
+    def add(self, seq: int, fact: Fact, turn: Turn[Any] | None) -> None:
+        """Add a fact."""
+        self.seqs.append(seq)
+        self.facts.append((fact, turn))
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @property
+    def left(self) -> bool:
+        """Whether there are facts that the observer has not got."""
+        return self.done < len(self.facts)
+
+    def __call__(self) -> Any:
+        """Call a plain observer, in a thread. Returns an answer that must be awaited, or None."""
+        until = perf_counter() + INTERVAL
+        for fact, turn in self.facts[self.done :]:
+            answer = call_observer(self.hook, fact, turn)
+            if answer is not None and inspect.isawaitable(answer):
+                self._awaited = True
+                return answer
+            self.done += 1
+            if self._stopped or perf_counter() >= until:
+                break
+        return None
+
+    def finish_answer(self) -> None:
+        """If an answer had to be awaited, it has been: its fact is done."""
+        if self._awaited:
+            self._awaited = False
+            self.done += 1
+
+    def stop(self) -> None:
+        """Nobody waits for the thread any more: it stops after the fact that it is at."""
+        self._stopped = True
+
+
+def call_observer(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Any:
+    """Call an observer. `turn` is only there for one that asks for the turn or for a slot."""
+    if turn is None:
+        return hook.fn(fact)
+    supplied = {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
+    return hook.fn(fact, **supplied)
