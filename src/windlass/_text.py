@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -45,24 +45,19 @@ def inert(text: str) -> str:
 
 def visible(text: str) -> str:
     """A text on one line, with unusual characters and line breaks escaped. Spaces stay as they are."""
-    if text.isprintable() and _HIDDEN.search(text) is None:
-        return text
-    return _HIDDEN.sub(_escaped, "".join([c if c.isprintable() else _escape(c) for c in text]))
+    return _replaced(text, _escape)
 
 
 def inert_json(text: str) -> str:
     """JSON text with unusual characters as JSON escapes: it parses to the same value. Line breaks stay."""
-    if text.isascii() and _CONTROL.search(text) is None:
-        return text
-    return "".join([c if c == "\n" or _is_usual(c) else _json_escape(c) for c in text])
+    return "\n".join([_replaced(line, _json_escape) for line in text.split("\n")])
 
 
 def visible_id(text: str) -> str:
     """An id as one word. An id with white space, quotes or unusual characters is written as a JSON string."""
-    if text and text.isprintable() and _HIDDEN.search(text) is None and not _QUOTED_IN_IDS.search(text):
+    if text and _replaced(text, _json_escape) == text and not _QUOTED_IN_IDS.search(text):
         return text
-    escaped = [_SHORT.get(c, c) if c == " " or _is_usual(c) or c in _SHORT else _json_escape(c) for c in text]
-    return f'"{"".join(escaped)}"'
+    return f'"{_replaced(_ESCAPED_IN_JSON.sub(_short_escape, text), _json_escape)}"'
 
 
 def printable(text: str) -> str:
@@ -94,9 +89,8 @@ def uncut() -> Generator[None, None, None]:
 
 _uncut: ContextVar[bool] = ContextVar("uncut", default=False)
 
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 _QUOTED_IN_IDS = re.compile(r"[\s\"'\\]")
-_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_ESCAPED_IN_JSON = re.compile(r"[\"\\]")
 
 _HIDDEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]"
@@ -106,16 +100,20 @@ _HIDDEN = re.compile(
 coloured form (U+FE0E, U+FE0F) stays."""
 
 
-def _is_usual(character: str) -> bool:
-    return character.isprintable() and _HIDDEN.search(character) is None
+def _replaced(text: str, escape: Callable[[str], str]) -> str:
+    """A text in which every unusual character is replaced by its escape."""
+    if text.isprintable() and _HIDDEN.search(text) is None:
+        return text
+    text = _HIDDEN.sub(lambda match: escape(match[0]), text)
+    return "".join([c if c.isprintable() else escape(c) for c in text])
 
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return _escape(match[0])
+def _short_escape(match: re.Match[str]) -> str:
+    return f"\\{match[0]}"
 
 
 def _json_escape(character: str) -> str:
