@@ -77,7 +77,8 @@ async def open_questions(store: Store, session: str | None = None) -> list[tuple
     for the sessions above it.
     """
     questions: list[tuple[str, Asked]] = []
-    for name in dict.fromkeys([name for name, _ in await store.approvals(session)]):
+    names = [session] if session is not None else [name for name, _ in await store.approvals()]
+    for name in dict.fromkeys(names):
         records = await store.read(name)
         questions += [(name, asked) for asked in await _unanswered(store, name, records)]
     return questions

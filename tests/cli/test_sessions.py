@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
+import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
 
-from windlass import Agent, Ask, ToolCalling, TurnStarting, tool
+from windlass import Agent, Ask, Session, ToolCalling, TurnStarting, tool
+from windlass.approvals import open_questions
 from windlass.cli import main
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FunctionModel, calls, says
@@ -275,7 +279,7 @@ def test_what_cannot_be_imported_is_told(folder):
     refused(windlass("sessions", "import", "rent.jsonl"), "'rent' already exists")
     whole = Path("rent.jsonl").read_text()
     Path("rent.jsonl").write_text(whole.replace("Pay the rent.", "Pay the boss."))
-    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "differ from the exported ones")
+    refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"), "rent.jsonl: line", "differ from the")
     Path("rent.jsonl").write_text(whole[: len(whole) // 2])
     refused(windlass("sessions", "import", "rent.jsonl", "--as", "boss"))
     Path("rent.jsonl").write_bytes(b"\xff\xfe\x00 no text at all")
@@ -632,3 +636,306 @@ def test_what_makes_no_scope_is_refused(desk, target):
     result = windlass("resume", "desk", "rent", "--scope", target)
     assert result.exit_code == 2
     assert "--scope" in result.stderr
+
+
+# ---------------------------------------------------------------- what a person approves is shown whole
+
+LONG = "Monthly rent for the flat, as agreed with the landlord; " * 20
+
+
+def ask_for_transfer(*sessions: str, question: str = "Pay?") -> None:
+    @tool
+    async def transfer(note: str, iban: str) -> str:
+        """Transfer money."""
+        raise AssertionError("nobody has approved")
+
+    async def work(store: SQLiteStore) -> None:
+        model = FunctionModel(lambda request: calls("transfer", note=LONG, iban="MALLORY-666"))
+        agent = Agent(model, tools=[transfer], store=store)
+        agent.gate(ToolCalling)(lambda event: Ask(question))
+        for session in sessions:
+            await agent.run("go", session=session)
+
+    in_store(work)
+
+
+def test_a_long_argument_does_not_hide_the_others(folder):
+    question = "Shall I pay " + "the rent and " * 30 + "a bribe?"
+    ask_for_transfer("rent", question=question)
+    whole = f'transfer {{"note":"{LONG}","iban":"MALLORY-666"}}'
+    listed = windlass("approve").stdout
+    assert question in listed
+    assert whole in listed
+    shown = windlass("show", "rent").stdout
+    assert "MALLORY-666" in shown
+    assert " ".join(whole.split()) in " ".join(shown.split())
+    assert question in " ".join(shown.split())
+    assert "MALLORY-666" in windlass("show", "rent", "--records", "--full").stdout
+
+
+def test_cut_text_says_how_much_is_cut_and_how_to_see_it(folder):
+    ask_for_transfer("rent")
+    finished("hello", "Good morning, " * 20)
+    for command in (["show", "rent"], ["show", "rent", "--records"], ["sessions", "list"]):
+        short = windlass(*command)
+        assert "…(+" in short.stdout
+        assert short.stderr == "…(+N) stands for N characters: repeat the command with --full to see them\n"
+        full = windlass(*command, "--full")
+        assert full.exit_code == 0
+        assert "…" not in full.output
+    assert " ".join(windlass("show", "hello", "--full").stdout.split()).count("Good morning,") >= 20
+
+
+def test_what_is_shown_for_approval_comes_from_the_log_and_not_from_an_unchained_table(folder):
+    fill("rent")
+    database = sqlite3.connect("till.db")
+    with database:
+        (data,) = database.execute("SELECT data FROM asks").fetchone()
+        database.execute("UPDATE asks SET data = ?", (data.replace(b"Pay 5 euros?", b"Pay 1 euro??"),))
+    database.close()
+    assert "Pay 5 euros?" in windlass("approve").stdout
+    assert "Pay 1 euro" not in windlass("approve").stdout
+
+
+def test_a_damaged_session_does_not_hide_the_questions_of_the_others(folder):
+    fill("rent", "food")
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute("UPDATE batches SET data = x'00ff00' WHERE session = 1")
+    database.close()
+    result = windlass("approve")
+    refused(result, "'rent'", "damaged")
+    assert "food  food/1/1  Pay 5 euros?" in result.stdout
+
+
+# ---------------------------------------------------------------- answered questions are not open
+
+
+def listings(agent: Agent[Any, Any], session: str) -> list[Any]:
+    """What every listing says is open."""
+
+    async def work(store: SQLiteStore) -> list[Any]:
+        return [asked.id for _, asked in await open_questions(store)]
+
+    infos = [json.loads(line) for line in windlass("sessions", "list", "--json").stdout.splitlines()]
+    return [
+        *in_store(work),
+        *[asked.id for asked in asyncio.run(Session(agent, session).approvals())],
+        *[info["session"] for info in infos if info.get("waiting")],
+        *re.findall(r"open question", windlass("sessions", "list").stdout),
+        *re.findall(r".*answers:.*", windlass("approve").stdout),
+    ]
+
+
+@pytest.mark.parametrize("asked_in", ["top", "top/1/1"])
+def test_an_answered_question_is_open_nowhere(folder, asked_in):
+    Path("boss.py").write_text(BOSS)
+    sys.path.insert(0, str(folder))
+    boss = import_module("boss").boss
+    boss.run_sync("See to it.", session="top")
+    assert len(listings(boss, "top")) == 8
+    assert windlass("approve", asked_in, "top/1/1/1/1").exit_code == 0
+    assert listings(boss, "top") == []
+    assert listings(boss, "top/1/1") == []
+    stale = windlass("approve", "top", "top/9/9")
+    refused(stale, "no such question is open; no question is open")
+
+
+def test_an_answer_that_reached_only_the_sub_agent_counts_for_its_parent_too(folder):
+    """Whoever answers may die between the two inboxes; the sub-agent's decides."""
+    Path("boss.py").write_text(BOSS)
+    sys.path.insert(0, str(folder))
+    boss = import_module("boss").boss
+    boss.run_sync("See to it.", session="top")
+    assert windlass("approve", "top", "top/1/1/1/1").exit_code == 0
+    database = sqlite3.connect("till.db")
+    with database:
+        assert database.execute("DELETE FROM inbox WHERE session = 'top'").rowcount == 1
+    database.close()
+    assert listings(boss, "top") == []
+
+
+BOSS = """
+from counter import *
+boss = Agent(FunctionModel(lambda request: says('Done.') if request.messages[-1].role == 'tool' else
+    calls('till', task='Pay.')), tools=[agent.as_tool()], store='sqlite:///till.db')
+"""
+
+
+# ---------------------------------------------------------------- every broken session is reported
+
+
+def test_verify_reports_every_broken_session_and_verifies_the_others(folder):
+    fill("one", "two", "three", "four")
+    tamper("one")
+    tamper("three")
+    result = windlass("sessions", "verify")
+    refused(result, "'one'", "'three'", "2 verified, 2 broken")
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["two", "four"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE sessions SET head = NULL WHERE id = 'rent'",
+        "UPDATE sessions SET records = 'many' WHERE id = 'rent'",
+        "UPDATE batches SET count = 'x' WHERE session = 1",
+        "UPDATE batches SET link = 7 WHERE session = 1",
+        "UPDATE batches SET data = 7 WHERE session = 1",
+        "DELETE FROM batches WHERE session = 1",
+    ],
+)
+def test_verify_goes_on_after_any_damage(folder, damage):
+    fill("rent", "food")
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute(damage)
+    database.close()
+    result = windlass("sessions", "verify")
+    refused(result, "'rent'", "1 verified, 1 broken")
+    assert result.stdout.startswith("food: ")
+
+
+def test_no_damage_of_the_file_ends_in_a_traceback(folder):
+    """Bytes are flipped all over a file; each command succeeds, or names the session or the file."""
+    fill("rent", "food")
+    finished("hello")
+    in_store(lambda store: store.sessions())  # the last process that closes it empties the write-ahead log
+    whole = Path("till.db").read_bytes()
+    dice = random.Random(14)
+    failures = 0
+    for at in range(60):
+        damaged = bytearray(whole)
+        for _ in range(dice.choice([1, 1, 3, 40])):
+            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        for command in COMMANDS_THAT_READ:
+            Path("bad.db").write_bytes(damaged)
+            for rest in ("bad.db-wal", "bad.db-shm"):
+                Path(rest).unlink(missing_ok=True)
+            result = windlass(*command, store="sqlite:///bad.db")
+            if result.exit_code:
+                failures += 1
+                refused(result)
+                assert re.search(r"session '|bad\.db", result.stderr), (at, command, result.stderr)
+            else:
+                assert result.exception is None, (at, command)
+    assert failures > 20
+
+
+COMMANDS_THAT_READ = [
+    ["sessions", "list"],
+    ["sessions", "verify"],
+    ["sessions", "head"],
+    ["sessions", "export", "rent"],
+    ["show", "rent"],
+    ["show", "rent", "--records"],
+    ["show", "rent", "--context", "1"],
+    ["approve"],
+]
+
+
+# ---------------------------------------------------------------- heads that are kept elsewhere
+
+
+def keep(name: str = "heads", *options: str) -> list[str]:
+    """Keep the heads of all sessions in a file."""
+    result = windlass("sessions", "head", *options)
+    assert result.exit_code == 0, result.output
+    Path(name).write_text(result.stdout)
+    return result.stdout.splitlines()
+
+
+def grow(session: str) -> None:
+    finished(session, "More.")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_heads_are_kept_and_still_on_the_chain_when_a_session_has_grown(folder, options):
+    finished("hello")
+    finished("odd \t\u202e one")
+    fill("rent")
+    lines = keep("heads", *options)
+    assert len(lines) == 3
+    if not options:
+        (line,) = windlass("sessions", "head", "hello").stdout.splitlines()
+        name, records, head = line.split("\t")
+        assert (name, f"{records} records verified, head {head}") in [
+            tuple(line.split(": ", 1)) for line in windlass("sessions", "verify", "hello").stdout.splitlines()
+        ]
+    grow("hello")
+    grow("odd \t\u202e one")
+    finished("new")
+    result = windlass("sessions", "verify", "--against", "heads")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "4 verified, 0 broken; 3 of 3 kept heads are still on their chains\n"
+    assert windlass("sessions", "verify", "hello", "--against", "heads").exit_code == 0
+    Path("heads").write_text("".join(f"{line}\n" for line in lines + keep("later", *options)))  # a file that grows
+    assert windlass("sessions", "verify", "--against", "heads").exit_code == 0
+
+
+def rewrite_history(session: str) -> None:
+    """Replace a session by another one that verifies: whoever can write the file can do that."""
+    windlass("sessions", "export", session, "-o", "forged")
+    database = sqlite3.connect("till.db")
+    with database:
+        (number,) = database.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
+        database.execute("DELETE FROM batches WHERE session = ?", (number,))
+        database.execute("DELETE FROM sessions WHERE number = ?", (number,))
+    database.close()
+    finished(session, "Something else.")
+
+
+def test_a_history_that_was_rewritten_verifies_but_not_against_its_kept_head(folder):
+    finished("hello")
+    fill("rent")
+    keep()
+    rewrite_history("hello")
+    assert windlass("sessions", "verify").exit_code == 0
+    result = windlass("sessions", "verify", "--against", "heads")
+    refused(result, "hello: different; ", "2 verified, 0 broken; 1 of 2 kept heads are still on their chains")
+    refused(windlass("sessions", "verify", "hello", "--against", "heads"), "hello: different; ")
+    assert windlass("sessions", "verify", "rent", "--against", "heads").exit_code == 0
+
+
+def test_what_is_missing_shorter_or_erased_is_reported_against_kept_heads(folder):
+    for name in ("hello", "short", "gone", "wiped"):
+        finished(name)
+    grow("short")
+    lines = keep()
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute("DELETE FROM batches WHERE session = 3")
+        database.execute("DELETE FROM sessions WHERE number = 3")
+        half = database.execute("SELECT seq + count, link FROM batches WHERE session = 2 AND seq = 0").fetchone()
+        database.execute("DELETE FROM batches WHERE session = 2 AND seq > 0")
+        database.execute("UPDATE sessions SET records = ?, head = ? WHERE number = 2", half)
+    database.close()
+    windlass("sessions", "erase", "wiped", "--yes")
+    result = windlass("sessions", "verify", "--against", "heads")
+    refused(result, "gone: missing; ", "short: shorter; it has ", "wiped: erased; ", "1 of 4 kept heads")
+    assert "hello:" not in result.stderr
+    refused(windlass("sessions", "verify", "gone", "--against", "heads"), "gone: missing; ")
+    refused(windlass("sessions", "verify", "wiped", "--against", "heads"), "wiped: erased; ")
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("content", ["hello\tmany\tabcd", "hello", "{}", '{"session":1,"records":1,"head":"ab"}', "[]"])
+def test_a_file_that_has_no_heads_is_refused(folder, content):
+    finished("hello")
+    keep()
+    Path("bad").write_text(Path("heads").read_text() + content)
+    refused(windlass("sessions", "verify", "--against", "bad"), "bad, line 2 is not a head")
+
+
+def test_the_head_of_a_broken_log_is_not_printed_and_the_others_are(folder):
+    fill("rent")
+    finished("hello")
+    database = sqlite3.connect("till.db")
+    with database:
+        database.execute(
+            "DELETE FROM batches WHERE session = 1 AND seq = (SELECT max(seq) FROM batches WHERE session = 1)"
+        )
+    database.close()
+    result = windlass("sessions", "head")
+    refused(result, "'rent'")
+    assert result.stdout.startswith("hello\t")

@@ -108,7 +108,7 @@ def _list(where: str | Store, session: str | None) -> None:
     async def work(store: Store) -> tuple[list[tuple[str, Asked]], list[str]]:
         found: list[tuple[str, Asked]] = []
         damaged: list[str] = []
-        for name in dict.fromkeys([name for name, _ in await store.approvals(session)]):
+        for name in [session] if session is not None else await _asking(store):
             try:
                 found += await open_questions(store, name)
             except StoreError as error:
@@ -126,6 +126,15 @@ def _list(where: str | Store, session: str | None) -> None:
         echo("no open questions")
     if damaged:
         raise click.ClickException("\n".join(damaged))
+
+
+async def _asking(store: Store) -> list[str]:
+    """The sessions that may have open questions."""
+    try:
+        names = [name for name, _ in await store.approvals()]
+    except StoreError:  # the list of questions is damaged, but the logs have them too
+        names = [info.session for info in await store.find() if info.waiting]
+    return list(dict.fromkeys(names))
 
 
 def _question(session: str, asked: Asked) -> Iterable[str]:

@@ -17,6 +17,9 @@ from windlass._text import inert, inert_json, visible
 HANGING = " " * 8
 """What continued lines begin with. Other lines are indented less, so a long text cannot pass for a line of its own."""
 
+CUT = "…(+N) stands for N characters: repeat the command with --full to see them"
+"""The hint after a text that has cut parts."""
+
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print text. Unusual characters are escaped, line breaks stay."""

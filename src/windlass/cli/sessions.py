@@ -16,7 +16,7 @@ from windlass.protocols import Store
 from windlass.transfer import export_session, import_session
 
 from .heads import Head, compare, head_of, read_heads
-from .output import echo, echo_columns, echo_exactly, echo_json, page
+from .output import CUT, echo, echo_columns, echo_exactly, echo_json, page
 from .stores import store_option, unreadable, with_store
 
 
@@ -39,16 +39,18 @@ def sessions() -> None:
 def list_(address: str, search: str, status: str | None, limit: int, full: bool, as_json: bool) -> None:
     """List sessions, the latest first. Answered questions are not counted, even if their turn still waits."""
 
-    async def work(store: Store) -> list[str]:
-        infos = [await _counted(store, info) for info in await store.find(search=search, status=status, limit=limit)]
-        return [msgspec.json.encode(info).decode() if as_json else _line(info, full) for info in infos]
+    async def work(store: Store) -> list[SessionInfo]:
+        return [await _counted(store, info) for info in await store.find(search=search, status=status, limit=limit)]
 
-    lines = with_store(address, work)
+    infos = with_store(address, work)
     if as_json:
-        for line in lines:
-            echo_json(line)
-    elif lines:
-        page("\n".join(lines))
+        for info in infos:
+            echo_json(msgspec.json.encode(info).decode())
+    elif infos:
+        with uncut():
+            whole = "\n".join([_line(info) for info in infos])
+        short = whole if full else "\n".join([_line(info) for info in infos])
+        page(short, CUT if short != whole else "")
 
 
 async def _counted(store: Store, info: SessionInfo) -> SessionInfo:
@@ -59,7 +61,7 @@ async def _counted(store: Store, info: SessionInfo) -> SessionInfo:
         return info
 
 
-def _line(info: SessionInfo, full: bool) -> str:
+def _line(info: SessionInfo) -> str:
     try:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
     except (OverflowError, ValueError, OSError):
@@ -67,10 +69,7 @@ def _line(info: SessionInfo, full: bool) -> str:
     questions = "question" if info.waiting == 1 else "questions"
     waiting = f", {info.waiting} open {questions}" if info.waiting else ""
     head = f"{visible_id(info.session):<30} {when}  {info.status}{waiting}, {info.records} records"
-    if not full:
-        return f"{head}  {one_line(info.title, 40)}".rstrip()
-    with uncut():
-        return f"{head}  {one_line(info.title)}".rstrip()
+    return f"{head}  {one_line(info.title, 40)}".rstrip()
 
 
 @sessions.command()
@@ -205,7 +204,10 @@ def import_(address: str, file: Path, name: str | None) -> None:
         raise click.ClickException(f"{file} cannot be read: {error}") from error
 
     async def work(store: Store) -> str:
-        return await import_session(store, lines, name)
+        try:
+            return await import_session(store, lines, name)
+        except StoreError as error:
+            raise click.ClickException(f"{file}: {error}") from error
 
     echo(f"imported {visible_id(with_store(address, work, create=True))}")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from windlass._text import clock, date, inert_json, one_line, visible, visible_id
+from windlass._text import clock, date, inert_json, one_line, visible
 from windlass.protocols import Store
 from windlass.records import decode, encode
 from windlass.why import Why
 
-from .output import echo_json, page
+from .output import CUT, echo_json, page
 from .stores import store_option, with_store
 
 
@@ -62,8 +62,7 @@ def show(
         short = _records(lines, 51) if records else str(_why(session, lines))
         if full or short == whole:
             return whole, ""
-        command = f"windlass show {visible_id(session)}{' --records' if records else ''} --full"
-        return short, f"…(+N) stands for N characters; to see them, run: {command}"
+        return short, CUT
 
     text, hint = with_store(address, work)
     if as_json:

@@ -40,10 +40,14 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
             require_file(store)
         try:
             return await work(store)
+        except StoreError as error:
+            if "session " in str(error) or _place(store) in str(error):
+                raise
+            raise StoreError(f"the store {_place(store)}: {error}") from error
         except (WindlassError, click.ClickException, OSError):
             raise
         except Exception as error:
-            raise unreadable(_place(store), error) from error
+            raise unreadable(f"the store {_place(store)}", error) from error
         finally:
             await store.close()
 
@@ -58,7 +62,7 @@ def unreadable(what: str, error: Exception) -> StoreError:
 
 
 def _place(store: Store) -> str:
-    return f"the store {getattr(store, 'path', type(store).__name__)}"
+    return str(getattr(store, "path", type(store).__name__))
 
 
 def require_file(store: Store) -> None:
