@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 import httpx2
@@ -278,7 +278,8 @@ def facts_of(kind: type[Exception]) -> str:
 def cli_page() -> str:
     """docs/reference/cli.md."""
     names = sorted(COMMANDS)
-    sections = [command_section(name, cast(LazyCommand, command_line.commands[name]).load()) for name in names]
+    top = click.Context(command_line, info_name="windlass", **command_line.context_settings)
+    sections = [command_section(name, loaded(command_line.commands[name]), top) for name in names]
     return f"""{NOTE}
 # The command line
 
@@ -289,13 +290,20 @@ def cli_page() -> str:
 """
 
 
-def command_section(name: str, command: click.Command) -> str:
-    """The help of a command as a section."""
-    above = click.Context(command_line, info_name="windlass", **command_line.context_settings)
+def loaded(command: click.Command) -> click.Command:
+    """A command of the group, imported if it is not yet."""
+    return command.load() if isinstance(command, LazyCommand) else command
+
+
+def command_section(name: str, command: click.Command, above: click.Context, level: int = 2) -> str:
+    """The help of a command as a section; a group lists its commands, and a section for each follows."""
     context = click.Context(command, info_name=name, parent=above)
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    path = context.command_path
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
     rows = [parameter_row(parameter, context) for parameter in command.get_params(context)]
-    return f"""## windlass {name}
+    inner = sorted(command.commands.items()) if isinstance(command, click.Group) else []
+    links = [[f"[`{path} {name}`](#{slug(f'{path} {name}')})", first_paragraph(one)] for name, one in inner]
+    return f"""{"#" * level} {path}
 
 ```text
 {usage}
@@ -303,15 +311,20 @@ def command_section(name: str, command: click.Command) -> str:
 
 {inspect.cleandoc(command.help or "")}
 
-{table(["argument or option", "meaning"], rows)}
-"""
+{table(["command", "purpose"], links) if inner else table(["argument or option", "meaning"], rows)}
+{"".join([command_section(name, loaded(one), context, level + 1) for name, one in inner])}"""
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading."""
+    return heading.lower().replace(" ", "-")
 
 
 def parameter_row(parameter: click.Parameter, context: click.Context) -> list[str]:
     """One argument or option."""
     if isinstance(parameter, click.Option):
         shown, what = parameter.get_help_record(context) or ("", "")
-        return [f"`{shown}`", what]
+        return [f"`{shown}`".replace("|", "\\|"), what.replace("|", "\\|")]
     return [f"`{parameter.make_metavar(context)}`", "required" if parameter.required else "optional"]
 
 

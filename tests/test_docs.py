@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from windlass import errors, testing
 from windlass._kernel.loop import drive
+from windlass.cli import LazyCommand
+from windlass.cli import main as command_line
 from windlass.events import EVENTS, FACTS
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -54,6 +57,15 @@ def test_the_guide_to_an_own_model_is_short_and_so_is_the_whole_adapter():
     told = int(re.search(r"it takes (\d+) lines of code", page)[1])  # type: ignore[index]
     code = [line for line in adapter.splitlines() if line and not line.lstrip().startswith(('"""', "import asyncio"))]
     assert len(code) == told < 60
+
+
+def test_the_reference_has_a_section_for_every_command_of_the_command_line():
+    page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    for name, command in command_line.commands.items():
+        loaded = command.load() if isinstance(command, LazyCommand) else command
+        inner = loaded.commands if isinstance(loaded, click.Group) else {"": loaded}
+        for inside in inner:
+            assert f"# windlass {name} {inside}".rstrip() + "\n" in page
 
 
 def test_the_generated_pages_are_up_to_date(generate):

@@ -85,7 +85,7 @@ class Store(Protocol):
         ...
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
-        """The open questions of one session, or of all."""
+        """The questions without an answer in the log, of one session or of all. Their answers may wait in the inbox."""
         ...
 
     async def prune(self, *, before: float) -> int:

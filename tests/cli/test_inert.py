@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import fcntl
 import io
 import json
 import os
-import pty
 import struct
 import subprocess
 import sys
-import termios
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -312,6 +309,7 @@ def test_cut_text_says_how_much_is_cut():
 
 def at_a_terminal(folder: Path, *arguments: str, rows: int = 24, columns: int = 80, **environment: str) -> str:
     """What a command prints if a terminal is its input and its output."""
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -350,9 +348,9 @@ def test_what_does_not_fit_a_terminal_goes_through_a_pager(folder):
     assert at_a_terminal(folder, *show, rows=5, PAGER="sed s/^/PAGED:/").startswith("PAGED:Turn 1")
     assert "PAGED:" not in at_a_terminal(folder, *show, rows=500, PAGER="sed s/^/PAGED:/")
     assert "PAGED:" in at_a_terminal(folder, "approve", rows=5, PAGER="sed s/^/PAGED:/")
-    environment = {**os.environ, "PAGER": "sed s/^/PAGED:/", "LINES": "5"}
+    given = {**os.environ, "PAGER": "sed s/^/PAGED:/", "LINES": "5"}
     piped = subprocess.run(
-        [sys.executable, "-m", "windlass", *show], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-m", "windlass", *show], capture_output=True, text=True, check=True, env=given
     )
     assert "PAGED:" not in piped.stdout
 

@@ -216,8 +216,8 @@ def test_chains_are_verified(folder):
     finished("hello")
     result = windlass("sessions", "verify")
     assert result.exit_code == 0
-    lines = result.stdout.splitlines()
-    assert result.stderr == "2 verified, 0 broken\n"
+    *lines, summary = result.output.splitlines()
+    assert summary == "2 verified, 0 broken"
     assert sorted(line.partition(":")[0] for line in lines) == ["hello", "rent"]
     assert all("records verified, head " in line for line in lines)
     assert windlass("sessions", "verify", "rent").output.splitlines() == [line for line in lines if "rent" in line]
@@ -867,7 +867,8 @@ def test_heads_are_kept_and_still_on_the_chain_when_a_session_has_grown(folder, 
     finished("new")
     result = windlass("sessions", "verify", "--against", "heads")
     assert result.exit_code == 0, result.output
-    assert result.stderr == "4 verified, 0 broken; 3 of 3 kept heads are still on their chains\n"
+    assert result.stdout.endswith("4 verified, 0 broken; 3 of 3 kept heads are still on their chains\n")
+    assert result.stderr == ""
     assert windlass("sessions", "verify", "hello", "--against", "heads").exit_code == 0
     Path("heads").write_text("".join(f"{line}\n" for line in lines + keep("later", *options)))  # a file that grows
     assert windlass("sessions", "verify", "--against", "heads").exit_code == 0

@@ -118,7 +118,7 @@ def verify(address: str, session: str | None, against: Path | None) -> None:
     if not total and not kept:
         echo("there are no sessions")
     elif session is None:
-        echo(summary, err=True)
+        echo(summary)
 
 
 async def _verified(store: Store, session: str) -> str:
