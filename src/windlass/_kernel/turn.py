@@ -3,6 +3,8 @@ one that failed."""
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from windlass.records import Injected
 from windlass.states import Fold, State
 
@@ -15,35 +17,20 @@ from .turn_resume import TurnResume
 from .turn_start import TurnStart
 
 
-class TurnLifecycle:
+class TurnLifecycle(Struct, frozen=True, eq=False):
     """Starts, finishes and, if need be, closes a turn.
 
-    `injected` is what the agent above injected for this one.
+    `votes` are the composites that vote; `injected` is what the agent above injected for this one.
     """
 
-    __slots__ = (
-        "_cancellation", "_end", "_entry", "_evaluator", "_injected", "_injections", "_resolver", "_resume", "_start",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        entry: Entry,
-        start: TurnStart,
-        resume: TurnResume | None,
-        end: TurnEnd,
-        injections: Injections,
-        cancellation: Cancellation,
-        votes: tuple[ContinuationEvaluator, StopResolver],
-        injected: tuple[Injected, ...] = (),
-    ) -> None:
-        self._entry = entry
-        self._start = start
-        self._resume = resume
-        self._end = end
-        self._injections = injections
-        self._cancellation = cancellation
-        self._evaluator, self._resolver = votes
-        self._injected = injected
+    _entry: Entry
+    _start: TurnStart
+    _resume: TurnResume | None
+    _end: TurnEnd
+    _injections: Injections
+    _cancellation: Cancellation
+    _votes: tuple[ContinuationEvaluator, StopResolver]
+    _injected: tuple[Injected, ...] = ()
 
     async def start(self, fold: Fold) -> None:
         message, journal = self._entry.message, self._injections.transcript.journal
@@ -52,11 +39,11 @@ class TurnLifecycle:
                 await self._end.supersede()
             await self._start.open(message)
         elif self._resume is not None and await self._resume.resume():
-            turn = fold.turn
+            turn, (evaluator, resolver) = fold.turn, self._votes
             voted = turn.evaluated if turn is not None else None
             if voted is None or voted.step != fold.steps:
-                voted = await self._evaluator.evaluate(fold)
-            await self._resolver.resolve(fold, voted)
+                voted = await evaluator.evaluate(fold)
+            await resolver.resolve(fold, voted)
         if journal.program.timed and fold.going:
             self._cancellation.watch_time()
         if journal.program.handlers:
