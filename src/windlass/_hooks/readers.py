@@ -227,7 +227,7 @@ class Reader:
 
         Behind the `last` run there is nothing to deliver for now.
         """
-        while run.left:
+        while run.left():
             before = run.done
             try:
                 error = await self.observers.tell(run)
@@ -236,7 +236,7 @@ class Reader:
                     cursor.move(run.seqs[run.done - 1], run.done - before)
             if error is not None and not await self._try_again(run, cursor, error):
                 return False
-            if cursor.due and (run.left or not last) and not await cursor.save():
+            if cursor.due and (run.left() or not last) and not await cursor.save():
                 return False
         return True
 

@@ -43,7 +43,6 @@ class Run:
     def __len__(self) -> int:
         return len(self.facts)
 
-    @property
     def left(self) -> bool:
         """Whether there are facts that the observer has not got."""
         return self.done < len(self.facts)
