@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from windlass import Agent
 from windlass._hooks import dispatch
+from windlass._kernel import shields
+from windlass.stores import waiting
 
 from .ran import Ran
 from .servers.llama import llama, weights
@@ -36,6 +38,17 @@ def pytest_collection_finish() -> None:
 
 # A machine that stalls must not look like a hook that blocks,
 dispatch.BLOCKED_AFTER = 2.0
+
+# like a store that does not answer a cancelled turn,
+shields.STORE_PATIENCE = waiting.PATIENCE = 20.0
+
+
+@pytest.fixture
+def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled turn waits for its store as long as it does in earnest."""
+    monkeypatch.setattr(shields, "STORE_PATIENCE", 1.0)
+    monkeypatch.setattr(waiting, "PATIENCE", 1.0)
+
 
 # nor like an observer that is too slow for the end of its turn.
 _init = Agent.__init__

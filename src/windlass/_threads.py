@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -33,8 +34,8 @@ class Worker(Protocol[JobIn]):
         """Whether no job waits to be started."""
         ...
 
-    def flush(self) -> None:
-        """Wait until the jobs that were put are done. Blocks."""
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the jobs that were put are done. Blocks; False if that took longer than `timeout`."""
         ...
 
     def close(self) -> None:
@@ -197,11 +198,16 @@ class _ThreadWorker(Generic[Job]):
             mark.reached.set()
         return not any(mark.last for mark in marks)
 
-    def flush(self) -> None:
+    def flush(self, timeout: float | None = None) -> bool:
         mark = _Mark(last=False)
         self._jobs.put(mark)
-        while not mark.reached.wait(1.0) and self._thread.is_alive():
-            pass
+        until = None if timeout is None else time.monotonic() + timeout
+        while not mark.reached.wait(1.0 if until is None else min(1.0, max(until - time.monotonic(), 0.0))):
+            if not self._thread.is_alive():
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
+        return True
 
     def close(self) -> None:
         self._jobs.put(_Mark(last=True))
@@ -260,8 +266,9 @@ class _InlineWorker(Generic[Job]):
             if todo := [self._jobs.popleft() for _ in range(len(self._jobs))]:
                 self._handle(todo)
 
-    def flush(self) -> None:
+    def flush(self, timeout: float | None = None) -> bool:
         self._work()
+        return True
 
     def close(self) -> None:
         self._work()

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,29 @@ class PostgresServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    @contextmanager
+    def stopped(self, database: str = "") -> Iterator[Callable[[], None]]:
+        """The server does not react until the block ends or the function is called; or only its processes for one
+        database do not, and others can be started."""
+        where = f"datname = '{database.rpartition('/')[2]}'" if database else "true"
+        asked = f"SELECT pid FROM pg_stat_activity WHERE {where} AND pid != pg_backend_pid()"
+        pids = [pid for (pid,) in self.execute("postgres", asked)]
+        assert self._process is not None
+        if not database:
+            pids.append(self._process.pid)
+
+        def go_on() -> None:
+            while pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pids.pop(), signal.SIGCONT)
+
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield go_on
+        finally:
+            go_on()
 
     def remove(self) -> None:
         """The end of the server for good: it lets go of the memory that its processes share."""

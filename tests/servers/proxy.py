@@ -11,12 +11,19 @@ from contextlib import contextmanager, suppress
 class Proxy:
     """Passes on what it hears, until it hears what it was told to wait for.
 
-    `cut` is not passed on; after `swallow` the answer of the server is waited for, but not passed on. Both count once.
+    `cut` is not passed on; after `swallow` the answer of the server is waited for, but not passed on. `hold` and what
+    comes after it on the same line waits for `release`. All count once. With `stop` nothing is passed on any more, on
+    any line, until `release`.
     """
 
     def __init__(self, port: int) -> None:
         self.cut = b""
         self.swallow = b""
+        self.hold = b""
+        self.holding = threading.Event()
+        self._flows = threading.Event()
+        self._flows.set()
+        self._released = threading.Event()
         self.events: list[str] = []
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -44,6 +51,11 @@ class Proxy:
                     self.cut = b""
                     self.events.append("cut")
                     break
+                if self.hold and self.hold in data:
+                    self.hold = b""
+                    self.holding.set()
+                    self._released.wait()
+                self._flows.wait()
                 if self.swallow and self.swallow in data:
                     self.swallow = b""
                     muted.set()
@@ -57,10 +69,20 @@ class Proxy:
                 if muted.is_set():
                     self.events.append("swallowed")
                     break
+                self._flows.wait()
                 client.sendall(data)
         _hang_up(client, server)
 
+    def stop(self) -> None:
+        """Pass nothing on, like a network that is gone."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        self._flows.set()
+        self._released.set()
+
     def close(self) -> None:
+        self.release()
         _hang_up(self._listener, *self._sockets)
 
 

@@ -172,7 +172,7 @@ async def test_a_process_that_stalls_while_it_holds_the_lock_loses_it(postgres, 
     other = PostgresStore(database, timeout=50)
     await other.append("s", [OPENED], 0)
     patient = PostgresStore(database, timeout=0.3)
-    with patient._server.get()._connect() as stalled:
+    with patient._server.get()._connect(50, bool) as stalled:
         stalled.execute("BEGIN; SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
         await other.append("s", [Resumed()], 1)
         with pytest.raises(psycopg.Error):
@@ -220,9 +220,9 @@ async def test_the_equal_batch_of_somebody_else_is_not_taken_for_ones_own(shaky,
     server = shaky._server.get()
     connect = server._connect
 
-    def connect_later() -> Any:
+    def connect_later(*given: Any) -> Any:
         asyncio.run(other.append("s", [number(1)], 1))
-        return connect()
+        return connect(*given)
 
     monkeypatch.setattr(server, "_connect", connect_later)
     proxy.cut = b"COMMIT\0"

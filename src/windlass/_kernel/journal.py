@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr
 
@@ -31,10 +31,14 @@ from windlass.records import (
 )
 from windlass.states import FOLDS, Fold, State, microseconds
 
+from . import shields
 from .active_time import ActiveTime
 from .audience import Audience, SideTasks
 from .opening import Opening
 from .program import Program
+from .shields import within
+
+T = TypeVar("T")
 
 log = logging.getLogger("windlass")
 
@@ -53,7 +57,7 @@ class Journal:
     """
 
     __slots__ = (
-        "_append_now", "_awaits_turn", "_early", "_followed", "_in_doubt", "_kinds", "_parent", "_sealed",
+        "_append_now", "_awaits_turn", "_early", "_followed", "_hurries", "_in_doubt", "_kinds", "_parent", "_sealed",
         "_unwritable", "_writer", "add", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
         "time",
     )  # fmt: skip
@@ -88,7 +92,7 @@ class Journal:
         self._early: list[Record] = []
         self._followed = -1
         self._writer: asyncio.Lock | None = None
-        self._in_doubt = self._sealed = False
+        self._in_doubt = self._sealed = self._hurries = False
         self._unwritable: StoreError | None = None
         self._kinds = audience.kinds if audience.listens else None
         plain = self.mask is None and self._kinds is None
@@ -273,11 +277,12 @@ class Journal:
                 await self._find_out()
             if batch := fold.pending[:]:
                 try:
-                    self.has_mail = await self.program.store.append(
-                        fold.session, batch, fold.stored
-                    )
-                except asyncio.CancelledError:
+                    appending = self.program.store.append(fold.session, batch, fold.stored)
+                    self.has_mail = await self._ask_store(appending)
+                except asyncio.CancelledError as cancelled:
                     self._in_doubt = True
+                    if isinstance(cancelled.__cause__, StoreError):
+                        self._unwritable = cancelled.__cause__
                     raise
                 except StoreError as error:
                     self._unwritable = error
@@ -293,12 +298,30 @@ class Journal:
     async def _find_out(self) -> None:
         """A commit was broken off: ask the store whether it kept the batch."""
         fold = self.fold
-        kept = await self.program.store.read(fold.session, fold.stored)
+        kept = await self._ask_store(self.program.store.read(fold.session, fold.stored))
         if [encode(record) for record in kept] == [
             encode(record) for record in fold.pending[: len(kept)]
         ]:
             fold.acknowledge(len(kept))
         self._in_doubt = False
+
+    async def _ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
+        """Wait for the store; only briefly if the turn was cancelled."""
+        if not self._hurries:
+            return await asking
+        try:
+            return await within(asking, shields.STORE_PATIENCE)
+        except TimeoutError:
+            self._unwritable = StoreError(
+                f"the store did not answer for {shields.STORE_PATIENCE:g} s after the turn of session "
+                f"{self.fold.session!r} was cancelled; it is not known whether its last records were stored. "
+                "Resume the session when the store answers again"
+            )
+            raise self._unwritable from None
+
+    def hurry(self) -> None:
+        """The turn was cancelled: do not wait long for a store that does not answer."""
+        self._hurries = True
 
     @property
     def broken(self) -> StoreError | None:

@@ -30,6 +30,7 @@ from windlass.records import Record
 from windlass.tools import Tool
 from windlass.types import Criterion
 
+from . import shields
 from .arguments import Held
 from .delegation import Compiles, Delegate
 from .shields import shielded
@@ -196,7 +197,7 @@ class Program(Options):
         meanwhile."""
         if not self.kept:
             keeping = self.store.put_pipeline(self.digest, self.description)
-            await (shielded(keeping, self.ending_timeout) if self.durable else keeping)
+            await (shielded(keeping, shields.STORE_PATIENCE) if self.durable else keeping)
             self.kept = True
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:

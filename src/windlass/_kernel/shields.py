@@ -1,4 +1,5 @@
-"""Work that must not be broken off: a cancel waits until it is done."""
+"""Work and cancels: work that must not be broken off, and work that a cancelled turn waits for only
+briefly."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+STORE_PATIENCE = 1.0
+"""How many seconds a store has for a read or a write of a turn that was cancelled."""
 
 
 async def shielded(work: Coroutine[Any, Any, T], patience: float | None = None) -> T:
@@ -28,4 +32,23 @@ async def shielded(work: Coroutine[Any, Any, T], patience: float | None = None) 
     if cancelled is not None:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise cancelled
+    return task.result()
+
+
+async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Await work for some seconds, then leave it and raise `TimeoutError`.
+
+    It is cancelled twice: a store finishes a write that has begun after one cancel, and abandons it
+    after the second.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+    finally:
+        if not task.done():
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.cancel()
+            task.cancel()
+    if not task.done():
+        raise TimeoutError
     return task.result()

@@ -228,6 +228,7 @@ class TurnEnd(Struct, eq=False):
         if isinstance(error, Exception):
             outcome: Failed | Cancelled | Stopped = Failed(error_value(error))
         else:
+            journal.hurry()
             outcome = self._cancellation.stop or Cancelled(str(error))
         try:
             if over(journal.fold):
@@ -242,10 +243,16 @@ class TurnEnd(Struct, eq=False):
             await self._step_end.abandon(reason, error)
             await self._end(journal.fold.turn.concluded if journal.fold.turn else outcome)
             return await self._settle()
-        except StoreError:  # what cannot be stored is still told to the caller
+        except StoreError as broken:  # what cannot be stored is still told to the caller
+            unsaved = isinstance(error, StoreError)
+            if not isinstance(
+                outcome, Failed
+            ):  # the log does not have the cancel: it can be resumed
+                self._failures.note(broken)
+                outcome, unsaved = Failed(error_value(broken)), True
             journal.conclude(outcome)
             turn = journal.fold.turn
-            if turn is not None and (turn.outcome is None or isinstance(error, StoreError)):
+            if turn is not None and (turn.outcome is None or unsaved):
                 journal.record(TurnEnded(outcome, "", journal.time.take()))
             return journal.state
         except Exception as another:

@@ -67,7 +67,7 @@ def migrate(db: Connection, settings: Settings) -> None:
     if _version(db, settings) == VERSION:
         return
     db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-    with db.transaction():
+    with db.without_limit():
         version = _version(db, settings)
         if version == 0:
             db.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(settings.schema)))

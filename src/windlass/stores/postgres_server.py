@@ -9,25 +9,30 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from windlass._threads import threads
 from windlass.errors import ConfigError, StoreError
 
 from .sharing import INHERITED, Lease, closed, watch
-from .waiting import WriteFuture
+from .waiting import WorkFuture
 
 if TYPE_CHECKING:
     from typing import LiteralString
 
     import psycopg
 
-    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+    from .postgres_connection import BoundedConnection
+
+    Connection: TypeAlias = BoundedConnection
 
 T = TypeVar("T")
+
+_PAUSE = 0.1
+"""The longest pause, in seconds, between two looks at whether a write has ended."""
 
 
 class Settings(NamedTuple):
@@ -73,8 +78,29 @@ def use_server(store: object, settings: Settings, migrate: Migrate) -> Lease[Ser
     return Lease(store, f"({settings.place})", key, lambda: ServerConnections(settings, migrate))
 
 
+class _Job:
+    """Work for a thread, and the future that waits for it on an event loop.
+
+    `db` is the connection with which it may change something, as long as it may.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, unsettle: Callable[[_Job], None]) -> None:
+        self.loop = loop
+        self.done = WorkFuture(loop=loop, when_abandoned=lambda _: unsettle(self))
+        self.since = time.monotonic()
+        self.db: Connection | None = None
+
+    def stopped(self) -> bool:
+        return self.done.stopped
+
+
 class ServerConnections:
-    """Up to `max_size` threads with one connection each. The first connection brings the tables up to date."""
+    """Up to `max_size` threads with one connection each. The first connection brings the tables up to date.
+
+    Every wait for the server ends: after `timeout` if the server keeps the limit, otherwise about a second later. A
+    write whose connection was lost may still be committed by the server. Before anything else is read or written, the
+    server's process for that connection is ended, so that what is read does not change afterwards.
+    """
 
     def __init__(self, settings: Settings, migrate: Migrate) -> None:
         import psycopg
@@ -95,32 +121,37 @@ class ServerConnections:
         self._pending: set[Future[Any]] = set()
         self._local = threading.local()
         self._connections: set[Connection] = set()
+        self._unsettled: set[tuple[int, str]] = set()
 
     # ------------------------------------------------------------ use
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Work in a thread, so that any event loop can wait for it. The wait cannot be cancelled."""
-        loop = asyncio.get_running_loop()
-        done = WriteFuture(loop=loop)
+        """Work in a thread, so that any event loop can wait for it. The work calls `attempt`."""
+        job = _Job(asyncio.get_running_loop(), self._unsettle)
         with self._lock:
             if self._closed:
                 raise closed(f"({self.settings.place})")
             if self._workers is None:
                 self._workers = threads().pool(self.settings.max_size, "windlass-postgres")
-            working = self._workers.submit(work)
+            working = self._workers.submit(self._run, job, work)
             self._pending.add(working)
-        working.add_done_callback(lambda result: self._deliver(loop, done, result))
-        value: T = await done
+        working.add_done_callback(lambda result: self._deliver(job, result))
+        value: T = await job.done.outcome(self.settings.place)
         return value
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, done: WriteFuture, result: Future[Any]) -> None:
+    def _run(self, job: _Job, work: Callable[[], T]) -> T:
+        self._local.job = job
+        try:
+            return work()
+        finally:
+            self._local.job = None
+
+    def _deliver(self, job: _Job, result: Future[Any]) -> None:
         """Pass the result of a thread's work to the event loop that waits for it."""
         self._pending.discard(result)
+        error = result.exception()
         with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
-            if (error := result.exception()) is not None:
-                loop.call_soon_threadsafe(done.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(done.set_result, result.result())
+            job.loop.call_soon_threadsafe(job.done.deliver, None if error else result.result(), error)
 
     async def read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -135,17 +166,25 @@ class ServerConnections:
     ) -> T:
         """On a thread: work with its connection; a lost one is replaced, once.
 
-        If it is lost during the COMMIT, the outcome is unknown: only `repeatable` work is then done again.
+        If it is lost during the COMMIT, the outcome is unknown: only `repeatable` work is then done again. If the
+        server does not answer, nothing is done again.
         """
+        from .postgres_connection import NoAnswer
+
+        job: _Job = self._local.job
+        self._check_queue(doing, job)
         retried = False
         while True:
             db: Connection | None = None
             committing = False
             try:
-                db = self._connected()
+                db = self._connected(job)
+                db.caller = job.done
+                if self._unsettled:
+                    self._settle(doing, db, job)
                 if reads:
                     return work(db)
-                with db.transaction():
+                with self._changing(job, db), db.transaction():
                     value = work(db)
                     committing = True
                 return value
@@ -153,9 +192,71 @@ class ServerConnections:
                 raise StoreError(f"could not {doing} {self.settings.place}: {error}") from error
             except self._psycopg.Error as error:
                 lost = db is not None and db.closed
-                if not lost or retried or (committing and not repeatable):
+                if not lost or retried or isinstance(error, NoAnswer) or (committing and not repeatable):
                     raise self._error(doing, error, unknown=lost and committing) from error
                 retried = True
+            finally:
+                if db is not None:
+                    db.caller = None
+
+    def _check_queue(self, doing: str, job: _Job) -> None:
+        """Raise if a job has waited too long for a thread, or if nobody waits for it any more."""
+        place, timeout = self.settings.place, self.settings.timeout
+        if job.stopped():
+            raise StoreError(f"did not {doing} {place}: nobody waits for it any more")
+        if time.monotonic() > job.since + timeout:
+            raise StoreError(
+                f"could not {doing} {place}: no connection was free for {timeout:g} s; check that the server answers, "
+                "or give the store a larger `max_size` or a longer `timeout`"
+            )
+
+    # ------------------------------------------------------------ writes whose end is not known
+
+    @contextmanager
+    def _changing(self, job: _Job, db: Connection) -> Generator[None, None, None]:
+        """A block that may change something. If its connection is lost, that may happen later, too."""
+        job.db = db
+        try:
+            if not job.done.begin():
+                raise self._psycopg.OperationalError("nobody waits for the answer any more")
+            yield
+        finally:
+            with self._lock:
+                job.db = None
+                if db.closed:
+                    self._unsettled.add(db.backend)
+                else:
+                    self._unsettled.discard(db.backend)
+
+    def _unsettle(self, job: _Job) -> None:
+        """A job was abandoned."""
+        with self._lock:
+            if job.db is not None:
+                self._unsettled.add(job.db.backend)
+
+    def _settle(self, doing: str, db: Connection, job: _Job) -> None:
+        """End the server's processes for lost connections, and wait until they have gone."""
+        until, pause = time.monotonic() + self.settings.timeout, 0.01
+        while True:
+            with self._lock:
+                asked = self._unsettled.copy()
+            query = "SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = ANY(%s)"
+            left = asked.intersection(db.execute(query, ([pid for pid, _ in asked],)).fetchall())
+            with self._lock:
+                self._unsettled -= asked - left
+            if not left:
+                return
+            for pid, _ in left:
+                with suppress(self._psycopg.errors.InsufficientPrivilege):
+                    db.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            if time.monotonic() > until or job.stopped():
+                pids = ", ".join(str(pid) for pid, _ in left)
+                raise StoreError(
+                    f"could not {doing} {self.settings.place}: an earlier write has not ended, and process {pids} of "
+                    "the server does not react; resume the session when it does, or end that process"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE)
 
     # ------------------------------------------------------------ sharing
 
@@ -179,7 +280,7 @@ class ServerConnections:
 
     # ------------------------------------------------------------ connections
 
-    def _connected(self) -> Connection:
+    def _connected(self, job: _Job) -> Connection:
         """The connection of this thread, opened or replaced if necessary.
 
         Errors of the very first connection are raised at once. Later, the store waits for a server that is gone.
@@ -189,22 +290,22 @@ class ServerConnections:
             return db
         if db is not None:
             self._connections.discard(db)
-        deadline = time.monotonic() + self.settings.timeout
-        pause = 0.05
+        until, pause = time.monotonic() + self.settings.timeout, 0.05
         while True:
             try:
-                db = self._local.db = self._connect()
+                db = self._local.db = self._connect(until - time.monotonic(), job.stopped)
                 return db
             except self._psycopg.OperationalError:
-                if not self._ready or time.monotonic() + pause > deadline:
+                if not self._ready or job.stopped() or time.monotonic() + pause > until:
                     raise
                 time.sleep(pause)
-                pause = min(2 * pause, 1.0)
+                pause = min(2 * pause, 0.5)
 
-    def _connect(self) -> Connection:
+    def _connect(self, seconds: float, stopped: Callable[[], bool]) -> Connection:
+        from .postgres_connection import connect
+
         watch()
-        options: dict[str, Any] = self._options
-        db = self._psycopg.connect(self.settings.url, autocommit=True, **options)
+        db = connect(self.settings.url, self._options, seconds, stopped)
         try:
             self._configure(db)
             with self._opening:
@@ -218,14 +319,22 @@ class ServerConnections:
         return db
 
     def _configure(self, db: Connection) -> None:
-        """Limit every wait for a lock, and have the server take locks away from a stalled process."""
+        """Limit all waits. The server is to give up first, because its errors say more.
+
+        It also takes locks away from a process that stalls in a transaction.
+        """
+        timeout = self.settings.timeout
+        db.limit = timeout + 1.0
         db.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
-        patience = f"{round(self.settings.timeout * 1000)}ms"
-        db.execute(
+        row = db.execute(
             "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false), "
-            "set_config('idle_in_transaction_session_timeout', %s, false)",
-            (self.settings.schema, patience, patience),
-        )
+            "set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false), "
+            "pg_backend_pid(), "
+            "(SELECT extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = pg_backend_pid())",
+            (self.settings.schema, _milliseconds(timeout), _milliseconds(timeout + 0.5), _milliseconds(timeout)),
+        ).fetchone()
+        assert row is not None
+        db.backend = (row[-2], row[-1])
 
     # ------------------------------------------------------------ errors
 
@@ -238,6 +347,10 @@ class ServerConnections:
         if unknown:
             text += "; it is not known whether the last records were stored"
         return StoreError(f"could not {doing} {self.settings.place}: {text}" + (f"; {advice}" if advice else ""))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{max(round(seconds * 1000), 1)}ms"
 
 
 def _options(timeout: float) -> dict[str, Any]:
@@ -262,6 +375,7 @@ _ADVICE = {
     "53200": "the server is out of memory: give it more, then resume the session",
     "53300": "the server has no free connection: give the store a smaller `max_size`, or the server more connections",
     "55P03": "another process holds the session's row for too long: find it, or give the store a longer `timeout`",
+    "57014": "the server did not finish in time: look for what slows it down, or give the store a longer `timeout`",
     "57": "the server is shutting down or starting: resume the session when it runs",
     "XX": "the server's data may be damaged: look at its log, and restore from a backup if necessary",
 }

@@ -23,7 +23,7 @@ from windlass._threads import Worker, threads
 from windlass.errors import ConfigError, StoreError, WindlassError
 
 from .sharing import INHERITED, Lease, closed, wait_for_closing, watch
-from .waiting import WriteFuture
+from .waiting import WorkFuture
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class _Job(NamedTuple):
 
     work: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[Any]
+    done: WorkFuture
 
 
 _Result: TypeAlias = tuple[_Job, Any, Exception | None]
@@ -87,6 +87,7 @@ class SQLiteFile:
         self._connections: set[sqlite3.Connection] = set()
         self._db: sqlite3.Connection | None = None
         self._here: sqlite3.Connection | None = None
+        self._unsettled: set[WorkFuture] = set()
 
     # ------------------------------------------------------------ use
 
@@ -99,15 +100,18 @@ class SQLiteFile:
         return await asyncio.wrap_future(reading)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Work in a transaction of the writer thread. It is committed when this returns."""
+        """Work in a transaction of the writer thread. It is committed when this returns.
+
+        While the writer waits for another process, a cancel takes effect at once, and nothing is written.
+        """
         loop = asyncio.get_running_loop()
-        done = WriteFuture(loop=loop)
+        done = WorkFuture(loop=loop, when_abandoned=self._unsettled.add)
         with self._lock:
             self._check_open()
             if self._writer is None:
                 self._writer = threads().worker(self._handle, "windlass-sqlite")
             self._writer.put(_Job(work, loop, done))
-        value: T = await done
+        value: T = await done.outcome(str(self.path))
         return value
 
     def write_here(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
@@ -187,6 +191,7 @@ class SQLiteFile:
     # ------------------------------------------------------------ on the threads
 
     def _query(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        self._settle()
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         try:
             if db is None:
@@ -196,6 +201,16 @@ class SQLiteFile:
             self._local.db = None
             self._disconnect(db)
             raise self._error("read", error) from error
+
+    def _settle(self) -> None:
+        """Wait for writes that were abandoned, so that what is read does not change afterwards."""
+        if not (unsettled := self._unsettled.copy()):
+            return
+        if self._writer is not None and not self._writer.flush(self.timeout):
+            raise StoreError(
+                f"could not read {self.path}: an earlier write has not ended; check the disk, then resume the session"
+            )
+        self._unsettled -= unsettled
 
     def _handle(self, jobs: list[_Job]) -> None:
         """On the writer thread: commit all waiting jobs together. After an error, reopen the file."""
@@ -223,6 +238,8 @@ class SQLiteFile:
                 started = time.perf_counter()
                 begun = bool(db.execute("BEGIN IMMEDIATE"))
                 for job in jobs:
+                    if not job.done.begin():
+                        continue
                     try:
                         results.append((job, job.work(db), None))
                     except WindlassError as error:
@@ -309,12 +326,7 @@ def _deliver(results: list[_Result]) -> None:
 
 def _set_results(results: list[_Result]) -> None:
     for job, value, failure in results:
-        if job.done.done():
-            continue
-        if failure is None:
-            job.done.set_result(value)
-        else:
-            job.done.set_exception(failure)
+        job.done.deliver(value, failure)
 
 
 def write_ahead(db: sqlite3.Connection, wait: float) -> None:
