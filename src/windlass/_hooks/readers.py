@@ -258,12 +258,12 @@ class Reader:
                 failure = await self.observers.outcome(hook, fact, turn, None)
             if failure is None:
                 break
-            value = error_value(failure)
+            error, value = failure, error_value(failure)
             tries = f"attempt {attempt} of {hook.tries}"
             text = "durable observer %r failed on %s (%s): %s: %s"
             log.warning(text, hook.name, place, tries, value.type, value.message)
         else:
-            await self._skip(fact, seq, value)
+            await self._skip(fact, seq, error_value(error))
         run.done += 1
         cursor.move(seq, 1)
         return failure is None or await cursor.save()
