@@ -422,6 +422,9 @@ async def test_a_file_of_the_first_version_learns_where_its_logs_end(file, store
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("UPDATE sessions SET records = NULL, head = NULL WHERE status != 'erased'")
     db.execute("INSERT INTO inbox VALUES ('s', 'k1', 1, 'answer', '\"hunter2\"', 1), ('s', 'k2', 2, 'steer', '7', 0)")
+    db.execute("DROP INDEX children")
+    for column in ("parent", "owner", "epoch"):
+        db.execute(f"ALTER TABLE sessions DROP COLUMN {column}")
     db.execute("PRAGMA user_version = 1")
     db.close()
     older = SQLiteStore(file)

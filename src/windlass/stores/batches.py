@@ -141,7 +141,10 @@ def link_of(previous: bytes, lines: bytes) -> bytes:
 
 
 class Change(Struct):
-    """What a batch changes besides the log: the session's row, its open questions, its inbox."""
+    """What a batch changes besides the log: the session's row, its open questions, its inbox.
+
+    `ends` says that the batch ends or suspends the turn.
+    """
 
     status: Status | None = None
     agent: str | None = None
@@ -150,6 +153,8 @@ class Change(Struct):
     asked: dict[str, Asked] = {}
     answered: list[str] = []
     taken: list[str] = []
+    parent: str | None = None
+    ends: bool = False
 
 
 def change_of(records: Sequence[Record]) -> Change | None:
@@ -171,10 +176,12 @@ def _column_text(text: str) -> str:
 
 def _opened(change: Change, record: SessionOpened) -> None:
     change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
+    change.parent = record.parent or None
 
 
 def _started(change: Change, record: TurnStarted) -> None:
     change.title, change.at, change.status = change.title or _column_text(record.message.text), record.at, "running"
+    change.ends = False
 
 
 def _asked(change: Change, record: Asked) -> None:
@@ -187,21 +194,21 @@ def _answered(change: Change, record: Answered) -> None:
 
 
 def _suspended(change: Change, record: Suspended) -> None:
-    change.at, change.status = record.at, "suspended"
+    change.at, change.status, change.ends = record.at, "suspended", True
 
 
 def _resumed(change: Change, record: Resumed) -> None:
-    change.at, change.status = record.at, "running"
+    change.at, change.status, change.ends = record.at, "running", False
 
 
 def _turn_ended(change: Change, record: TurnEnded) -> None:
-    change.at, change.status = record.at, "open"
+    change.at, change.status, change.ends = record.at, "open", True
     change.asked.clear()
     change.answered.append("*")
 
 
 def _session_ended(change: Change, record: SessionEnded) -> None:
-    change.at, change.status = record.at, "ended"
+    change.at, change.status, change.ends = record.at, "ended", True
 
 
 def _taken(change: Change, record: InboxTaken) -> None:

@@ -9,15 +9,17 @@ from windlass.errors import StoreError
 if TYPE_CHECKING:
     from .postgres_server import Connection, Settings
 
-VERSION = 2
+VERSION = 3
 SCHEMA = b"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
     status TEXT NOT NULL DEFAULT 'open', agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '',
     started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
-    records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0
+    records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0,
+    parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT ''
 );
+CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
     session BIGINT NOT NULL, seq BIGINT NOT NULL, count INTEGER NOT NULL, link BYTEA NOT NULL, data BYTEA NOT NULL,
     pruned BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, seq)
@@ -37,7 +39,14 @@ CREATE TABLE cursors (
 );
 CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
 """
-MIGRATIONS: dict[int, bytes] = {1: b"UPDATE inbox SET data = '' WHERE taken"}
+MIGRATIONS: dict[int, bytes] = {
+    1: b"UPDATE inbox SET data = '' WHERE taken",
+    2: b"""
+ALTER TABLE sessions ADD COLUMN IF NOT EXISTS parent TEXT NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS owner TEXT NOT NULL DEFAULT '';
+CREATE INDEX IF NOT EXISTS children ON sessions (parent) WHERE parent != '';
+""",
+}
 """The SQL that upgrades each version to the next."""
 
 _LOCK = 0x57494E44

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from windlass.errors import StoreError
 
-VERSION = 2
+VERSION = 3
 APPLICATION = 0x57494E44  # "WIND"
 SCHEMA = """
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
     agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
-    records INTEGER, head BLOB
+    records INTEGER, head BLOB, parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
+    epoch INTEGER NOT NULL DEFAULT 0
 );
+CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
     session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
     pruned INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, seq)
@@ -39,6 +41,12 @@ UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHE
     head = coalesce((SELECT link FROM batches WHERE session = number ORDER BY seq DESC LIMIT 1), zeroblob(16))
     WHERE status != 'erased';
 UPDATE inbox SET data = x'' WHERE taken = 1;
+""",
+    2: """
+ALTER TABLE sessions ADD COLUMN parent TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX children ON sessions (parent) WHERE parent != '';
 """,
 }
 """The SQL that upgrades each version to the next."""
