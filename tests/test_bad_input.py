@@ -514,7 +514,7 @@ async def test_a_wrap_of_a_step_or_turn_that_does_not_call_next_once_is_named(ef
         assert failed.hook == "mine"
     else:
         assert "wrap 'mine'" in error_of(result)
-    assert not agent._sessions._running
+    assert not agent.store.passes.all()
 
 
 @pytest.mark.parametrize("fed", [None, 42, [1], [None], "boom"], ids=repr)
@@ -1021,7 +1021,7 @@ async def test_a_session_whose_turn_is_over_cannot_be_resumed():
         await agent.resume("s")
     with pytest.raises(NotSuspended):
         await agent.resume("s", answers={"s/1/1": Approve()})
-    assert not agent._sessions._running
+    assert not agent.store.passes.all()
 
 
 async def test_a_turn_needs_a_message_of_the_user():
@@ -1109,7 +1109,7 @@ async def test_a_slot_that_nobody_declared_is_named():
     except ConfigError as raised:
         error = str(raised)
     assert "'nowhere'" in error
-    assert not agent._sessions._running
+    assert not agent.store.passes.all()
 
 
 async def test_a_value_that_does_not_fit_its_slot_is_named():

@@ -61,9 +61,9 @@ class UnhurriedStore(MemoryStore):
 
     durable = True
 
-    async def append(self, session: str, records: Any, expected: int) -> bool:
+    async def append(self, session: str, records: Any, expected: int, claim: Any = None) -> bool:
         await a_while()
-        kept = await super().append(session, records, expected)
+        kept = await super().append(session, records, expected, claim)
         await a_while()
         return kept
 

@@ -379,10 +379,10 @@ async def test_a_store_that_fails_is_the_outcome_of_the_turn_and_nothing_is_ackn
     class Full(MemoryStore):
         durable = True
 
-        async def append(self, session: str, records: Any, expected: int) -> bool:
+        async def append(self, session: str, records: Any, expected: int, claim: Any = None) -> bool:
             if expected:
                 raise OSError("disk full")
-            return await super().append(session, records, expected)
+            return await super().append(session, records, expected, claim)
 
     store = Full()
     result = await Agent(ScriptedModel(calls("do", x=1), says("end")), tools=[ran.do], store=store).run(

@@ -53,6 +53,7 @@ from windlass._kernel.segment import Segment
 from windlass.errors import ConfigError, ServerError
 from windlass.events import LIVE_FACTS
 from windlass.messages import ToolCallPart, ToolResult, text_result
+from windlass.ownership import Claim
 from windlass.pipeline import DEFAULT
 from windlass.records import ErrorHandled, MessageAdded, ModelReplied, SessionOpened, ToolDecided
 from windlass.states import Fold
@@ -78,8 +79,12 @@ def opened(fold: Fold) -> Fold:
     return fold
 
 
+def claim_of(session: str, epoch: int = 1) -> Claim:
+    return Claim(session, epoch, begins=True)
+
+
 def segment_of(agent: Agent, **options: Any) -> Segment:
-    return Segment(agent.compile(), opened(Fold("s")), Entry(user("go"), **options))
+    return Segment(agent.compile(), opened(Fold("s")), Entry(user("go"), **options), claim_of("s"))
 
 
 def proposing(segment: Segment, *arguments: str) -> Segment:
@@ -576,7 +581,9 @@ async def test_the_executor_suspends_when_only_waiting_calls_are_left():
     assert [asked.id for asked in segment.state.waiting] == ["s/1/1"]
     assert segment.fold.open is not None
     assert [call.result for call in segment.fold.open.calls.values()] == [None, ToolResult(text_result("7").content)]
-    resumed = Segment(agent.compile(), Fold.of(segment.state), Entry(answers={"s/1/1": Approve()}, resumed=True))
+    resumed = Segment(
+        agent.compile(), Fold.of(segment.state), Entry(answers={"s/1/1": Approve()}, resumed=True), claim_of("s", 2)
+    )
     assert (await drive(resumed)).messages[2].parts[0].text == "3"  # type: ignore[union-attr]
 
 
@@ -681,7 +688,7 @@ async def test_the_error_handler_retries_within_its_bounds_and_then_halts():
 
 async def test_the_lifecycle_opens_closes_and_cleans_up():
     agent = agent_on(Pipeline.minimal())
-    segment = Segment(agent.compile(), Fold("s"), Entry(user("go")))
+    segment = Segment(agent.compile(), Fold("s"), Entry(user("go")), claim_of("s"))
     lifecycle = DEFAULT.lifecycle(segment)
     await lifecycle.start(segment.fold)
     assert segment.state.going
@@ -690,7 +697,7 @@ async def test_the_lifecycle_opens_closes_and_cleans_up():
     state = await lifecycle.finish(segment.fold)
     assert (state.outcome, state.pending) == (Completed(), ())
 
-    segment = proposing(Segment(agent.compile(), opened(Fold("t")), Entry(user("go"))), '{"a":1,"b":2}')
+    segment = proposing(Segment(agent.compile(), opened(Fold("t")), Entry(user("go")), claim_of("t")), '{"a":1,"b":2}')
     state = await DEFAULT.lifecycle(segment).failed(segment.fold, RuntimeError("broken"))
     assert isinstance(state.outcome, Failed)
     assert state.messages[-1].parts[0].status == "cancelled"  # type: ignore[union-attr]
@@ -704,7 +711,7 @@ async def test_the_loop_is_all_that_is_needed_to_run_them():
     async def emit(state: State) -> None:
         states.append(state)
 
-    state = await drive(Segment(agent.compile(), Fold("s"), Entry(user("go"))), emit)
+    state = await drive(Segment(agent.compile(), Fold("s"), Entry(user("go")), claim_of("s")), emit)
     assert state.text == "3"
     assert [state.steps for state in states] == [1]
     await check_log(agent, "s", state)

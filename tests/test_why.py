@@ -501,10 +501,10 @@ async def test_a_turn_that_was_superseded_is_not_mixed_up_with_its_successor():
 
 async def test_what_the_store_could_not_keep_is_told_all_the_same():
     class Full(MemoryStore):
-        async def append(self, session, records, expected):
+        async def append(self, session, records, expected, claim=None):
             if any(isinstance(record, ToolReturned) for record in records):
                 raise OSError("disk full")
-            return await super().append(session, records, expected)
+            return await super().append(session, records, expected, claim)
 
     result = await make(calls("add", a=1, b=2), says("3"), store=Full()).run("hi")
     why = sound(result.why())

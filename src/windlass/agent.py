@@ -266,6 +266,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     @overload
     async def run(
@@ -275,6 +276,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     async def run(
         self,
@@ -283,13 +285,19 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]:
-        """Run a turn, from a user message to its outcome. Without a session id, the session ends with the turn."""
+        """Run a turn, from a user message to its outcome. Without a session id, the session ends with the turn.
+
+        If a turn of the session is running, here or in another process, `busy` of the agent says what happens.
+        `takeover=True` runs the turn all the same: the other process can write no more, and what it had begun is in
+        doubt.
+        """
         given = user(message) if type(message) is str else _user_message(message)
         program = self._program or self.compile()
         if program.scopes:
             check_scope(program, scope)
-        return await self._sessions.run(program, TurnRequest(session, given, None, scope, slots))
+        return await self._sessions.run(program, TurnRequest(session, given, None, scope, slots, takeover=takeover))
 
     @overload
     async def resume(
@@ -298,19 +306,33 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         *,
         answers: Mapping[str, AnyResolution] | None = None,
         scope: None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     @overload
     async def resume(
-        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     async def resume(
-        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]:
-        """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions."""
+        """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions.
+
+        A turn that another process is working on is `SessionBusy`, unless `takeover=True`. If that process has died,
+        the turn is resumed at once.
+        """
         program = self._enter(scope)
-        self._sessions.refuse_busy(session)
         check_answers(answers)
-        return await self._sessions.run(program, TurnRequest(session, None, answers, scope))
+        return await self._sessions.run(program, TurnRequest(session, None, answers, scope, takeover=takeover))
 
     @overload
     def iterate(
@@ -321,6 +343,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> AsyncGenerator[State, None]: ...
     @overload
     def iterate(
@@ -331,6 +354,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> AsyncGenerator[State, None]: ...
     def iterate(
         self,
@@ -340,13 +364,14 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> AsyncGenerator[State, None]:
         """Run a turn and yield the state after every step; the last one has the outcome. Without a message, resume."""
         given = _message_or_session("iterate", message, session)
         check_answers(answers)
         program = self._enter(scope)
         channel: Channel[State] = Channel()
-        request = TurnRequest(session, given, answers, scope, slots, emit=channel.put)
+        request = TurnRequest(session, given, answers, scope, slots, emit=channel.put, takeover=takeover)
 
         async def produce() -> None:
             result = await self._sessions.run(program, request)
@@ -363,6 +388,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Stream[OutputT]: ...
     @overload
     def stream(
@@ -373,6 +399,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Stream[OutputT]: ...
     def stream(
         self,
@@ -382,6 +409,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: Mapping[str, AnyResolution] | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Stream[OutputT]:
         """Run a turn and stream its deltas and facts. Without a message, resume.
 
@@ -392,7 +420,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program = self._enter(scope)
         results: list[Result[OutputT]] = []
         channel: Channel[StreamEvent] = Channel(PLACES)
-        request = TurnRequest(session, given, answers, scope, slots, channel=channel)
+        request = TurnRequest(session, given, answers, scope, slots, channel=channel, takeover=takeover)
 
         async def produce() -> None:
             results.append(await self._sessions.run(program, request))
@@ -407,6 +435,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     @overload
     def run_sync(
@@ -416,6 +445,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     def run_sync(
         self,
@@ -424,10 +454,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         session: str | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]:
         """`run` for code that is not async. If an event loop is running, it uses a thread of its own."""
         given: Any = scope
-        return run_sync(lambda: self.run(message, session=session, scope=given, slots=slots))
+        return run_sync(lambda: self.run(message, session=session, scope=given, slots=slots, takeover=takeover))
 
     @overload
     def resume_sync(
@@ -436,17 +467,28 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         *,
         answers: Mapping[str, AnyResolution] | None = None,
         scope: None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     @overload
     def resume_sync(
-        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT,
+        takeover: bool = False,
     ) -> Result[OutputT]: ...
     def resume_sync(
-        self, session: str, *, answers: Mapping[str, AnyResolution] | None = None, scope: ScopeT | None = None
+        self,
+        session: str,
+        *,
+        answers: Mapping[str, AnyResolution] | None = None,
+        scope: ScopeT | None = None,
+        takeover: bool = False,
     ) -> Result[OutputT]:
         """`resume` for code that is not async."""
         given: Any = scope
-        return run_sync(lambda: self.resume(session, answers=answers, scope=given))
+        return run_sync(lambda: self.resume(session, answers=answers, scope=given, takeover=takeover))
 
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:

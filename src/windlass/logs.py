@@ -35,29 +35,3 @@ class Verified(Value, frozen=True):
     records: int
     head: str
     pruned: int = 0
-
-
-class Claim(Value, frozen=True):
-    """What an append states about its pass: the session at the root of the tree, and the number of the pass.
-
-    A pass over a session is one turn, resume, compaction or other change. Its number, the epoch, is one more than that
-    of the pass before. The first append of a pass `begins` it: the store then writes the owner into the root's row.
-    An append for a root with another epoch is refused with `SessionConflict`. An append that `ends` the pass clears the
-    owner; so does one whose records end or suspend the root's turn.
-    """
-
-    root: str
-    epoch: int
-    begins: bool = False
-    ends: bool = False
-
-
-class Ownership(Value, frozen=True):
-    """Who owns a session: the number of its last pass, and the process that began it, if that has not ended.
-
-    `owner` names the process. `alive` is true if that is another process and it still runs.
-    """
-
-    epoch: int = 0
-    owner: str = ""
-    alive: bool = False

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from .deltas import AnyDelta
 from .logs import Batch, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
+from .ownership import Claim, Ownership, Passes
 from .records import Asked, Record
 
 
@@ -55,15 +56,36 @@ class Store(Protocol):
     `append` raises `SessionConflict` unless the log has exactly `expected` records, and returns whether the inbox has
     entries. A batch is stored completely or not at all, and is acknowledged when `append` returns. After an `append`
     was cancelled, the next read shows whether it happened: it will not happen later. One process at a time advances a
-    session. A store can be used from any thread and any event loop. `durable` is false if nothing outlives the process;
-    tools are then called without waiting for an acknowledgement.
+    session: a claim says for which pass a batch is written. A store can be used from any thread and any event loop.
+    `durable` is false if nothing outlives the process; tools are then called without waiting for an acknowledgement.
     """
 
     @property
     def durable(self) -> bool: ...
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        """Append a batch of records to a log of `expected` records; returns whether the inbox has entries."""
+    @property
+    def passes(self) -> Passes:
+        """The passes that run in this process over the sessions of this store, through any store of its address."""
+        ...
+
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
+        """Append a batch of records to a log of `expected` records; returns whether the inbox has entries.
+
+        With a claim, the batch is written only for the pass that it names; see `Claim`. A claim that begins a pass may
+        come without records.
+        """
+        ...
+
+    async def ownership(self, session: str) -> Ownership:
+        """Who owns a session."""
+        ...
+
+    async def release(self, session: str, epoch: int) -> None:
+        """End a pass over a session, if it is still the latest. For a pass whose last batch did not end it."""
+        ...
+
+    async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
+        """Those of these sessions whose inbox has entries that the log has not taken."""
         ...
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:

@@ -381,6 +381,15 @@ class Resumed(Record, frozen=True):
     active: float = 0.0
 
 
+class TakenOver(Record, frozen=True):
+    """The session was taken over from a process that was working on it; `owner` names that process.
+
+    What that process had begun is in doubt, and it can write no more.
+    """
+
+    owner: str
+
+
 class SlotSet(Record, frozen=True, gc=True):
     """A slot got a value. If a hook set it, `stage` is its event and what that was about."""
 
@@ -445,7 +454,8 @@ AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
     ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
-    Asked, Answered, Suspended, Resumed, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded, TurnEnded,
+    Asked, Answered, Suspended, Resumed, TakenOver, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded,
+    TurnEnded,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

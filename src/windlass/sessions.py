@@ -7,11 +7,13 @@ import itertools
 import logging
 import os
 import secrets
+import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,23 +26,48 @@ from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit
 from ._kernel.contracts import Emit
 from ._kernel.entry import Entry
+from ._kernel.inbox import cancel_reason
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
 from ._kernel.segment import Segment, compaction
+from ._kernel.shields import STORE_PATIENCE, within
 from .approvals import CHILD, ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
-from .errors import ConfigError, NotSuspended, SessionBusy, SessionError, SessionUnknown, StaleAnswer, StoreError
+from .errors import (
+    ConfigError,
+    NotSuspended,
+    SessionBusy,
+    SessionConflict,
+    SessionError,
+    SessionUnknown,
+    StaleAnswer,
+    StoreError,
+)
 from .masking import Mask
 from .messages import Message
 from .outcomes import error_value
 from .outputs import Output
+from .ownership import Claim, Passes
 from .protocols import Store
-from .records import Compacted, Delegated, HookFailed, Record, SessionEnded
+from .records import (
+    Compacted,
+    Delegated,
+    HookFailed,
+    InboxTaken,
+    Record,
+    Resumed,
+    SessionEnded,
+    Suspended,
+    TurnEnded,
+    TurnStarted,
+)
 from .results import Result, count_asked
 from .states import Fold, State, fold_in_slices
+from .stores.owners import busy as busy_elsewhere
+from .stores.owners import described as describe_owner
 
 OutputT = TypeVar("OutputT")
 
@@ -69,10 +96,11 @@ class TurnRequest(Struct, frozen=True):
     emit: Emit | None = None
     channel: Channel[StreamEvent] | None = None
     steering: str | None = None
+    takeover: bool = False
 
 
 class Sessions(Generic[OutputT]):
-    """The sessions of an agent: which of them run here, what waits for them, and logs kept for their next turn."""
+    """The sessions of an agent: how they are entered and left, what waits for them, and logs kept for the next turn."""
 
     def __init__(
         self,
@@ -87,7 +115,6 @@ class Sessions(Generic[OutputT]):
         self._busy = busy
         self._registered = registered
         self._mask = mask
-        self._running: dict[str, RunningTurn] = {}
         self._steering: dict[str, Result[OutputT] | None] = {}
         self._logs: OrderedDict[str, Fold] = OrderedDict()
 
@@ -95,37 +122,41 @@ class Sessions(Generic[OutputT]):
 
     async def run(self, program: Program, request: TurnRequest) -> Result[OutputT]:
         """A turn, to its outcome: `run`, `resume`, `iterate` and `stream` all come through here."""
-        session = request.session
-        if session is not None and session in self._running:
-            if self._busy == "steer" and request.emit is None and request.channel is None and request.message:
-                return await self._steer_running(program, session, request)
-            await self._wait_for_turn(session, request.message)
-        return await self._take_turn(program, request)
+        if request.session is None:
+            return await self._take_turn(program, request, self._enter_unnamed())
+        while True:
+            entered = await self._enter(request.session, request)
+            if isinstance(entered, RunningTurn):
+                try:
+                    return await self._take_turn(program, request, entered)
+                except SessionBusy:  # another process was quicker
+                    if entered.claimed or not self._steers(request):
+                        raise
+            elif self._steers(request):
+                return await self._steer_running(program, request.session, request, entered)
+            else:
+                await self._wait_for_turn(entered, request)
 
-    async def _take_turn(self, program: Program, request: TurnRequest) -> Result[OutputT]:
+    async def _take_turn(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
         """A turn, and what follows as long as approvers answer what it asks."""
-        result = await self._pass(program, request)
+        result = await self._pass(program, request, running)
         if self._registered.approvers and result.waiting_for:
             return await self._ask_and_resume(program, request, result)
         return result
 
-    async def _pass(self, program: Program, request: TurnRequest) -> Result[OutputT]:
-        """One pass over a turn: enter, drive, leave."""
-        if request.session is None:
-            session, token = new_id(), None
-            self._running[session] = running = RunningTurn(named=False)
-        else:
-            session = request.session
-            self._running[session] = running = RunningTurn(named=True)
-            token = _inside.set((*_inside.get(), running))
+    async def _pass(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
+        """One pass over a turn that was entered: drive it, then leave."""
+        token = _inside.set((*_inside.get(), running)) if running.named else None
         segment: Segment | None = None
         try:
-            segment = await self._segment(program, session, request, running)
+            segment = self._segment(program, request, running)
             if request.steering is not None and request.steering in segment.fold.inbox and segment.state.outcome:
                 return self._result(segment, segment.state)  # a turn took it and was cancelled: that is its result
             emit = request.emit
             if emit is not None:
                 emit = partial(_paced, segment.journal.time, emit)
+            if self._store.durable:
+                watch_inboxes(self._store)
             state = await drive_wrapped(segment, emit)
             return self._ended(segment, state)
         finally:
@@ -137,20 +168,15 @@ class Sessions(Generic[OutputT]):
                 segment.site.close()
                 segment.journal.seal()
                 segment.failures.note(None)  # its traceback refers to the parts
-            del self._running[session]
-            running.end()
+            await self._leave(running)
 
-    async def _segment(self, program: Program, session: str, request: TurnRequest, running: RunningTurn) -> Segment:
+    def _segment(self, program: Program, request: TurnRequest, running: RunningTurn) -> Segment:
         """The parts of a pass, over the session's log."""
-        message, mail = request.message, False
+        message, fold = request.message, running.fold
         if running.named:
-            fold = await self._log(session)
             _refuse_parented(fold)
             if message is None:
                 _check_resumable(fold.state)
-            mail = bool(await self._store.take(session, fold.inbox))
-        else:
-            fold = Fold(session)
         entry = Entry(
             message,
             request.answers or _NOTHING,
@@ -159,9 +185,10 @@ class Sessions(Generic[OutputT]):
             not running.named,
             request.steering,
             message is None,
+            running.took_over,
         )
-        segment = Segment(program, fold, entry, channel=request.channel, mail=mail)
-        running.enter(segment.cancellation)
+        segment = Segment(program, fold, entry, running.claim, channel=request.channel, mail=running.mail)
+        running.begin(segment.journal, segment.cancellation)
         return segment
 
     def _result(self, segment: Segment, state: State) -> Result[OutputT]:
@@ -179,6 +206,68 @@ class Sessions(Generic[OutputT]):
                 if key in state.inbox and self._steering.get(key, result) is None:
                     self._steering[key] = result
         return result
+
+    # ------------------------------------------------------------ entering and leaving
+
+    def _enter_unnamed(self) -> RunningTurn:
+        """Enter a session without a name: nothing else can know it."""
+        running = RunningTurn(new_id(), named=False)
+        self._store.passes.enter(running.session, running)
+        return running
+
+    async def _enter(self, session: str, request: TurnRequest | None = None) -> RunningTurn | Occupant:
+        """Enter a session, or return what occupies it: a turn in this process, or one in another.
+
+        The store is told with the first batch of the pass. A caller whose message is queued tells it now: it may have
+        to wait again, and by then no hook must have run.
+        """
+        running, takeover = RunningTurn(session, named=True), request is not None and request.takeover
+        passes = self._store.passes
+        found = passes.get(session) if takeover else None
+        if (occupant := passes.enter(session, running, replace=takeover)) is not None:
+            return Here(occupant)
+        try:
+            ownership = await self._store.ownership(session)
+            if ownership.alive and not takeover:
+                passes.leave(session, running)
+                running.end()
+                return Elsewhere(self._store, session, ownership.owner)
+            if found is not None or ownership.alive:
+                running.took_over = "this process" if found is not None else describe_owner(ownership.owner)
+            running.claim = Claim(session, ownership.epoch + 1, begins=True)
+            running.fold = await self._log(session)
+            running.mail = bool(await self._store.take(session, running.fold.inbox))
+            queued = self._busy == "queue" and request is not None and request.message is not None
+            if queued and self._store.durable and not await self._claim(running):
+                passes.leave(session, running)
+                running.end()
+                return Elsewhere(self._store, session, "")
+        except BaseException:
+            passes.leave(session, running)
+            running.end()
+            raise
+        return running
+
+    async def _claim(self, running: RunningTurn) -> bool:
+        """Begin a pass in the store before its first batch. False if another process was quicker."""
+        try:
+            await self._store.append(running.session, (), running.fold.stored, running.claim)
+        except (SessionBusy, SessionConflict):
+            if (await self._store.ownership(running.session)).epoch < running.claim.epoch:
+                raise
+            return False
+        running.claim = running.claim.replace(begins=False)
+        return True
+
+    async def _leave(self, running: RunningTurn) -> None:
+        """Leave a session. A pass that did not come to its end says so to the store, so that others may resume it."""
+        passes, session = self._store.passes, running.session
+        try:
+            if self._store.durable and running.is_unfinished:
+                await release(self._store, session, running.claim.epoch)
+        finally:
+            passes.leave(session, running)
+            running.end()
 
     # ------------------------------------------------------------ logs
 
@@ -216,63 +305,68 @@ class Sessions(Generic[OutputT]):
     # ------------------------------------------------------------ a session is busy
 
     def refuse_busy(self, session: str) -> None:
-        """Raise if a turn is running in the session."""
-        if session in self._running:
-            raise SessionBusy(f"a turn is running in session {session!r}; {_WHILE_BUSY[self._busy]}", session=session)
+        """Raise if a turn is running in the session, in this process."""
+        if self.is_running(session):
+            raise self._busy_error(session)
+
+    def _busy_error(self, session: str) -> SessionBusy:
+        return SessionBusy(f"a turn is running in session {session!r}; {_WHILE_BUSY[self._busy]}", session=session)
 
     def is_running(self, session: str) -> bool:
-        """Whether a turn is running in the session."""
-        return session in self._running
+        """Whether a turn is running in the session, in this process."""
+        return self._store.passes.get(session) is not None
 
     def cancel(self, session: str, reason: str) -> bool | None:
         """Cancel the turn that runs here in a session, or in one below it; False if it is ending, None if none runs."""
-        if (running := self._running.get(session)) is not None:
+        running: RunningTurn | None = self._store.passes.get(session)
+        if running is not None:
             return running.cancel(reason)
-        for running in [*self._running.values()]:
-            if running.cancellation is not None and (found := running.cancellation.find(session)) is not None:
+        for above in self._store.passes.all():
+            if above.cancellation is not None and (found := above.cancellation.find(session)) is not None:
                 return found.cancel(reason)
         return None
 
-    async def _wait_for_turn(self, session: str, message: Message | None) -> None:
+    def _steers(self, request: TurnRequest) -> bool:
+        """Whether a message goes into the turn that runs."""
+        plain = request.emit is None and request.channel is None and request.message is not None
+        return self._busy == "steer" and plain and not request.takeover
+
+    async def _wait_for_turn(self, occupant: Occupant, request: TurnRequest) -> None:
         """Wait until the session is free, if messages are queued; otherwise it is refused."""
-        if message is None or self._busy != "queue":
-            self.refuse_busy(session)
-        self._refuse_waiting(session)
-        while (running := self._running.get(session)) is not None:
-            await running.ended()
+        if request.message is None or self._busy != "queue":
+            raise occupant.error(self._busy_error)
+        occupant.refuse_waiting()
+        await occupant.ended()
 
-    def _refuse_waiting(self, session: str) -> None:
-        """Raise if the turn that runs in the session cannot be waited for: the caller is part of it, or it is the last.
-
-        A session without a name of its own ends with its turn.
-        """
-        running = self._running.get(session)
-        if running is not None and not running.named:
-            raise SessionBusy(
-                f"a turn is running in session {session!r}, which was given no name and ends with it; use agent.steer",
-                session=session,
-            )
-        if running in _inside.get():
-            raise SessionBusy(
-                f"session {session!r} was given a message from inside its own turn, which would wait for itself; "
-                "use turn.add or agent.steer to say something in it, or another session",
-                session=session,
-            )
-
-    async def _steer_running(self, program: Program, session: str, request: TurnRequest) -> Result[OutputT]:
+    async def _steer_running(
+        self, program: Program, session: str, request: TurnRequest, occupant: Occupant
+    ) -> Result[OutputT]:
         """Put a message into the turn that runs; if no turn takes it, it opens one of its own."""
-        self._refuse_waiting(session)
+        occupant.refuse_waiting()
         key = secrets.token_hex(8)
         self._steering[key] = None
+        steered = msgspec.structs.replace(request, steering=key)
         try:
             await self.put(session, key, "steer", request.message)
-            while (running := self._running.get(session)) is not None:
-                await running.ended()
-                if (result := self._steering[key]) is not None:
+            entered: RunningTurn | Occupant = occupant
+            while not isinstance(entered, RunningTurn):
+                await entered.ended()
+                if (result := self._steering[key] or await self._steered(program, session, key)) is not None:
                     return result
-            return self._steering[key] or await self._take_turn(program, msgspec.structs.replace(request, steering=key))
+                entered = await self._enter(session, steered)
+            return await self._take_turn(program, steered, entered)
         finally:
             del self._steering[key]
+
+    async def _steered(self, program: Program, session: str, key: str) -> Result[OutputT] | None:
+        """The result of the turn of another agent or process that took a message; None if none did."""
+        records = await self._store.read(session)
+        at = next((n for n, one in enumerate(records) if isinstance(one, InboxTaken) and one.key == key), len(records))
+        end = next((n for n in range(at, len(records)) if isinstance(records[n], TurnEnded | Suspended)), None)
+        if end is None:
+            return None
+        fold = await fold_in_slices(session, records[: end + 1])
+        return Result(fold.state, self._output, program.hooks.slots, None, fold.written)
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> None:
         """Put an entry into the inbox of a session, without secrets."""
@@ -324,10 +418,10 @@ class Sessions(Generic[OutputT]):
         self, program: Program, request: TurnRequest, session: str, answers: dict[str, AnyResolution]
     ) -> Result[OutputT] | None:
         """Resume with the answers of approvers. None if the session goes on, or went on, without them."""
-        while session not in self._running:
+        while isinstance(entered := await self._enter(session), RunningTurn):
             resumed = TurnRequest(session, None, answers, request.scope, None, request.emit, request.channel)
             try:
-                return await self._pass(program, resumed)
+                return await self._pass(program, resumed, entered)
             except NotSuspended:
                 break
             except StaleAnswer as stale:  # a person answered it meanwhile, or it has expired
@@ -342,70 +436,104 @@ class Sessions(Generic[OutputT]):
         session = result.session_id
         for fact in facts:
             log.warning("session %r: %r", session, fact)
-        if session in self._running:
-            return result
-        self._running[session] = running = RunningTurn(named=True)
         try:
-            journal = _journal(program, await self._log(session), scope)
-            for fact in facts:
-                journal.record(fact)
-            state = await journal.settle()
-            return Result(state, self._output, program.hooks.slots, None, journal.fold.written)
+            async with self._alone(session) as running:
+                journal = _journal(program, running, scope)
+                for fact in facts:
+                    journal.record(fact)
+                state = await journal.settle()
+                return Result(state, self._output, program.hooks.slots, None, journal.fold.written)
         except (SessionError, StoreError):
             return result
-        finally:
-            del self._running[session]
-            running.end()
 
     # ------------------------------------------------------------ other passes
 
+    @asynccontextmanager
+    async def _alone(self, session: str) -> AsyncGenerator[RunningTurn, None]:
+        """A pass over a session for something other than a turn. A busy session is refused."""
+        entered = await self._enter(session)
+        if not isinstance(entered, RunningTurn):
+            raise entered.error(self._busy_error)
+        try:
+            yield entered
+        finally:
+            await self._leave(entered)
+
     async def compact(self, program: Program, session: str, instructions: str, scope: Any) -> tuple[Compacted, ...]:
         """Compact a session now, due or not. Returns what was replaced."""
-        self.refuse_busy(session)
-        self._running[session] = running = RunningTurn(named=True)
-        try:
-            fold = await self._log(session)
-            if fold.turn is None:
+        async with self._alone(session) as running:
+            if running.fold.turn is None:
                 raise unknown_session(session)
-            _refuse_parented(fold)
-            segment = Segment(program, fold, Entry(scope=scope))
-            running.enter(segment.cancellation)
+            _refuse_parented(running.fold)
+            segment = Segment(program, running.fold, Entry(scope=scope), running.claim)
+            running.begin(segment.journal, segment.cancellation)
             done = await compaction(segment).run_now(instructions)
             await segment.journal.settle(segment.site.tasks)
             self._keep(segment.journal)
             return done
-        finally:
-            del self._running[session]
-            running.end()
 
     async def close(self, program: Program, session: str) -> None:
         """End a session. A suspended turn stays suspended and can be resumed."""
-        self.refuse_busy(session)
-        fold = await fold_in_slices(session, await self._store.read(session))
-        state = fold.state
-        if state.seq and state.over and not state.ended:
-            journal = _journal(program, fold, None)
-            journal.record(SessionEnded())
-            await journal.settle()
+        async with self._alone(session) as running:
+            state = running.fold.state
+            if state.seq and state.over and not state.ended:
+                journal = _journal(program, running, None)
+                journal.record(SessionEnded())
+                await journal.settle()
 
 
 class RunningTurn:
-    """A turn that runs in a session, for callers that wait for its end, perhaps in other threads."""
+    """A pass over a session, for callers that wait for its end, perhaps in other threads.
 
-    __slots__ = ("_cancelled", "_over", "_waiters", "cancellation", "named")
+    `fold` is the session's log, `mail` says that its inbox has entries, and `claim` is what the pass writes with.
+    `took_over` names the process from which the session was taken over.
+    """
 
-    def __init__(self, *, named: bool) -> None:
+    __slots__ = (
+        "_cancelled", "_journal", "_known", "_over", "_waiters", "cancellation", "claim", "fold", "loop", "mail",
+        "named", "session", "took_over",
+    )  # fmt: skip
+
+    def __init__(self, session: str, *, named: bool) -> None:
+        self.session = session
         self.named = named
+        self.claim = Claim(session, 1, begins=True)
+        self.fold = Fold(session)
+        self.mail = False
+        self.took_over = ""
+        self.loop = asyncio.get_running_loop()
         self.cancellation: Cancellation | None = None
+        self._journal: Journal | None = None
+        self._known = 0
         self._cancelled: str | None = None
         self._over = False
         self._waiters: list[asyncio.Future[None]] = []
 
-    def enter(self, cancellation: Cancellation) -> None:
-        """The turn is about to begin. A cancel that came before takes effect now."""
+    def begin(self, journal: Journal, cancellation: Cancellation | None = None) -> None:
+        """The pass is about to begin. A cancel that came before takes effect now."""
+        self._journal = journal
+        self._known = self.fold.stored
         self.cancellation = cancellation
-        if self._cancelled is not None:
+        if cancellation is not None and self._cancelled is not None:
             cancellation.cancel(self._cancelled)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the store has the claim of the pass."""
+        return not (self.claim if self._journal is None else self._journal.claim).begins
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the pass began in the store and, as far as is known, did not end there."""
+        if not self.claimed or (self._journal is not None and self._journal.claim.ends):
+            return False
+        kinds = [type(record) for record in self.fold.written[self._known :]]
+        return next((kind in _BEGINNINGS for kind in reversed(kinds) if kind in _BEGINNINGS + _ENDS), True)
+
+    def note_mail(self) -> None:
+        """The inbox has entries."""
+        if self._journal is not None:
+            self._journal.note_mail()
 
     def cancel(self, reason: str) -> bool:
         """Cancel the turn, also while it is entered; False if it is ending."""
@@ -426,7 +554,72 @@ class RunningTurn:
         self._over = True
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.get_loop().call_soon_threadsafe(_set, waiter)
+                with suppress(RuntimeError):  # the waiter's loop is closed
+                    waiter.get_loop().call_soon_threadsafe(_set, waiter)
+
+
+class Here(Struct, frozen=True):
+    """A turn of this process that occupies a session, perhaps of another agent."""
+
+    running: RunningTurn
+
+    def error(self, busy: Callable[[str], SessionBusy]) -> SessionBusy:
+        """The error for a caller that does not wait."""
+        return busy(self.running.session)
+
+    async def ended(self) -> None:
+        """Wait until the session may be free."""
+        await self.running.ended()
+
+    def refuse_waiting(self) -> None:
+        """Raise if the turn cannot be waited for: the caller is part of it, or it is the last.
+
+        A session without a name of its own ends with its turn.
+        """
+        session = self.running.session
+        if not self.running.named:
+            raise SessionBusy(
+                f"a turn is running in session {session!r}, which was given no name and ends with it; use agent.steer",
+                session=session,
+            )
+        if self.running in _inside.get():
+            raise SessionBusy(
+                f"session {session!r} was given a message from inside its own turn, which would wait for itself; "
+                "use turn.add or agent.steer to say something in it, or another session",
+                session=session,
+            )
+
+
+class Elsewhere(Struct, frozen=True):
+    """A turn of another process that occupies a session."""
+
+    store: Store
+    session: str
+    owner: str
+
+    def error(self, busy: Callable[[str], SessionBusy]) -> SessionBusy:
+        """The error for a caller that does not wait."""
+        return busy_elsewhere(self.session, self.owner)
+
+    async def ended(self) -> None:
+        """Wait until the session may be free. There is nothing to be woken by: ask the store from time to time."""
+        pause = _FIRST_PAUSE
+        while (await self.store.ownership(self.session)).alive:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    def refuse_waiting(self) -> None:
+        """Any turn of another process can be waited for."""
+
+
+Occupant: TypeAlias = Here | Elsewhere
+
+_BEGINNINGS = (TurnStarted, Resumed)
+_ENDS = (TurnEnded, Suspended, SessionEnded)
+"""Records after which a pass owns its session, or does not any more."""
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
+"""How long to wait, in seconds, before asking the store again whether a session is free."""
 
 
 _inside: ContextVar[tuple[object, ...]] = ContextVar("windlass_inside", default=())
@@ -443,10 +636,67 @@ async def _paced(time: ActiveTime, emit: Emit, state: State) -> None:
     await time.wait_for_consumer(emit(state))
 
 
-def _journal(program: Program, fold: Fold, scope: Any) -> Journal:
+def _journal(program: Program, running: RunningTurn, scope: Any) -> Journal:
     """The log of a session, to add a record outside of a turn."""
-    time = ActiveTime(program.monotonic)
-    return Journal(program, fold, Audience(program.hooks, program.observers, fold, scope, time), time)
+    time, fold = ActiveTime(program.monotonic), running.fold
+    audience = Audience(program.hooks, program.observers, fold, scope, time)
+    journal = Journal(program, fold, audience, time, running.claim.replace(ends=True))
+    running.begin(journal)
+    return journal
+
+
+def watch_inboxes(store: Store) -> None:
+    """Look once a second for what other processes put into the inboxes of turns that run here.
+
+    There is one timer per store and event loop, for as long as a turn runs there. Without it, an entry would be read
+    when the turn writes to its log; a cancel should not wait for a slow model or tool.
+    """
+    loop, passes = asyncio.get_running_loop(), store.passes
+    if loop not in passes.watched:
+        passes.watched.add(loop)
+        alone = Context()  # the caller's would keep the turn alive
+        loop.call_later(_LOOK, _look_into_inboxes, weakref.ref(store), passes, loop, context=alone)
+
+
+def _look_into_inboxes(found: weakref.ref[Store], passes: Passes, loop: asyncio.AbstractEventLoop) -> None:
+    """Look once, and go on with that while turns run. A store that was dropped has none."""
+    passes.watched.discard(loop)
+    here = {running.session: running for running in passes.all() if running.loop is loop}
+    if here and (store := found()) is not None:
+        looking = loop.create_task(_read_inboxes(store, here))
+        passes.tasks.add(looking)
+        looking.add_done_callback(passes.tasks.discard)
+        passes.watched.add(loop)
+        loop.call_later(_LOOK, _look_into_inboxes, found, passes, loop, context=Context())
+
+
+async def _read_inboxes(store: Store, here: dict[str, RunningTurn]) -> None:
+    try:
+        for session in await store.unread(list(here)):
+            await _read_inbox(store, here[session])
+    except StoreError as error:  # the turns hear of it when they write
+        log.debug("the inboxes cannot be read: %s", error)
+
+
+async def _read_inbox(store: Store, running: RunningTurn) -> None:
+    """Tell a turn of its inbox. A cancel takes effect at once."""
+    running.note_mail()
+    for _, kind, data in await store.take(running.session, running.fold.inbox):
+        if kind == "cancel" and (reason := cancel_reason(running.fold, data)) is not None:
+            running.cancel(reason)
+
+
+_LOOK = 1.0
+"""How often, in seconds, the inboxes of running turns are looked at."""
+
+
+async def release(store: Store, session: str, epoch: int) -> None:
+    """Tell the store that a pass did not come to its end but is over. It may not answer: then this process keeps the
+    session until it ends, or until another takes it over."""
+    try:
+        await within(store.release(session, epoch), STORE_PATIENCE)
+    except (StoreError, TimeoutError) as error:
+        log.warning("session %r is not released: %s", session, str(error) or "the store does not answer")
 
 
 def unknown_session(session: str) -> SessionUnknown:

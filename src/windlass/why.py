@@ -483,6 +483,12 @@ def _(reader: _Reader, record: r.Resumed) -> Iterable[Entry]:
     yield "resume", text, {"other_pipeline": other, "drift": record.drift, "restarts": reader.restarts}
 
 
+@_describes(r.TakenOver)
+def _(reader: _Reader, record: r.TakenOver) -> Iterable[Entry]:
+    text = f"the session was taken over from {one_line(record.owner)}, which was working on it"
+    yield "takeover", text, {"owner": record.owner}
+
+
 @_describes(r.SlotSet)
 def _(reader: _Reader, record: r.SlotSet) -> Iterable[Entry]:
     text = f"{_who(record.by)} set {one_line(record.slot)} to {_value(record.value)}"

@@ -190,11 +190,11 @@ class SlowStore(MemoryStore):
         self.number = number
         self.here: Any = None
 
-    async def append(self, session: str, records: Any, expected: int) -> bool:
+    async def append(self, session: str, records: Any, expected: int, claim: Any = None) -> bool:
         self.number -= 1
         if self.number == 0 and self.when == "before":
             await self.here()
-        kept = await super().append(session, records, expected)
+        kept = await super().append(session, records, expected, claim)
         if self.number == 0 and self.when == "after":
             await self.here()
         return kept

@@ -274,7 +274,7 @@ class Journal(MemoryStore):
         self.batches.append((session, list(records)))
         return self.append_now(session, records, len(self._logs.get(session, [])))
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         self.batches.append((session, list(records)))
         return self.append_now(session, records, expected)
 

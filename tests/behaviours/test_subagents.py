@@ -32,6 +32,7 @@ from windlass import (
     ToolReturned,
     ToolReturning,
     Turn,
+    TurnEnded,
     TurnEnding,
     TurnStarted,
     TurnStarting,
@@ -39,7 +40,7 @@ from windlass import (
     fold,
     tool,
 )
-from windlass.errors import ConfigError, ToolDefinitionError, ToolError
+from windlass.errors import ConfigError, SessionConflict, ToolDefinitionError, ToolError
 from windlass.testing import FunctionModel, HookTrace, ScriptedModel, assert_same_everywhere, calls, says
 
 from .trees import CHILD, S1, Asking, Tree, asked_for, sound, working
@@ -290,7 +291,7 @@ async def test_a_model_that_cancels_itself_is_the_childs_own_trouble():
     assert "agent 'child' failed" in (await tree.result()).text
 
 
-async def test_a_log_that_somebody_else_advances_is_an_error_of_that_child():
+async def test_a_childs_log_that_somebody_else_advances_ends_the_whole_pass_and_nothing_more_is_written():
     tree = Tree()
 
     @tree.child.gate(ToolCalling)
@@ -298,9 +299,10 @@ async def test_a_log_that_somebody_else_advances_is_an_error_of_that_child():
         log = await tree.log()
         await tree.parent.store.append(CHILD, [SessionEnded()], len(log))
 
-    result = await tree.run()
-    assert result.outcome == Completed()
-    assert "SessionConflict" in (await tree.result()).text
+    with pytest.raises(SessionConflict):
+        await tree.run()
+    assert not await tree.find(ToolReturned)
+    assert not await tree.find(TurnEnded)
 
 
 async def test_a_cancel_of_the_parent_closes_both():

@@ -629,11 +629,25 @@ class Batches:
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.ends: list[int] = []
-        for name in ("read", "sessions", "put", "take", "cursor", "advance", "put_pipeline", "pipeline", "close"):
+        for name in (
+            "read",
+            "sessions",
+            "put",
+            "take",
+            "cursor",
+            "advance",
+            "put_pipeline",
+            "pipeline",
+            "close",
+            "passes",
+            "ownership",
+            "release",
+            "unread",
+        ):
             setattr(self, name, getattr(self.inner, name))
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        inbox = await self.inner.append(session, records, expected)
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
+        inbox = await self.inner.append(session, records, expected, claim)
         self.ends.append(expected + len(records))
         return inbox
 

@@ -42,9 +42,9 @@ class Listening:
     async def before(self, session: str, records: Sequence[Record], expected: int) -> None: ...
     async def after(self, session: str, records: Sequence[Record], expected: int) -> None: ...
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         await self.before(session, records, expected)
-        waiting = await self._store.append(session, records, expected)
+        waiting = await self._store.append(session, records, expected, claim)
         await self.after(session, records, expected)
         return waiting
 

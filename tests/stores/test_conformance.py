@@ -81,7 +81,7 @@ async def test_the_postgresql_store_passes(database):
 class Careless(MemoryStore):
     """Takes what it is given at any length, and forgets that it was asked something."""
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         return self.append_now(session, records, len(self._logs.get(session, ())))
 
     async def approvals(self, session: str | None = None) -> Any:
@@ -104,7 +104,7 @@ async def test_all_that_is_wrong_with_a_store_is_told_by_name():
 class Racing(MemoryStore):
     """Looks at the length, waits, and then appends."""
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         if len(self._logs.get(session, ())) != expected:
             raise SessionConflict("no", session=session)
         await asyncio.sleep(0)

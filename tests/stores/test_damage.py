@@ -568,8 +568,8 @@ class FailsOnce(MemoryStore):
             raise StoreError("the line is cut; mend it")
         return value
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        return bool(await self._pass(lambda: MemoryStore.append(self, session, records, expected)))
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
+        return bool(await self._pass(lambda: MemoryStore.append(self, session, records, expected, claim)))
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         found: Sequence[Record] = await self._pass(lambda: MemoryStore.read(self, session, start))

@@ -15,8 +15,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy, proxied
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
-from windlass.messages import user
-from windlass.records import InboxTaken, MessageAdded, Resumed, SessionOpened, SlotSet, TurnStarted
+from windlass.records import InboxTaken, MessageAdded, Resumed, SessionOpened, SlotSet
 from windlass.stores import open_store
 from windlass.stores import postgres_schema as module
 from windlass.stores.postgres import PostgresStore
@@ -117,17 +116,6 @@ async def test_two_schemas_are_two_stores(database):
 
 async def epoch(store: PostgresStore, session: str) -> int:
     return int((await store._read("SELECT epoch FROM sessions WHERE id = %s", session))[0][0])
-
-
-async def test_whoever_opens_resumes_or_begins_a_turn_begins_an_epoch(store, other):
-    await store.append("s", [OPENED, TurnStarted(turn=1, message=user("hi"), ref="t1")], 0)
-    assert await epoch(store, "s") == 1
-    await store.append("s", [ADDED], 2)
-    assert await epoch(store, "s") == 1
-    await other.append("s", [Resumed()], 3)
-    assert await epoch(store, "s") == 2
-    await store.append("s", [TurnStarted(turn=2, message=user("hi"), ref="t2")], 4)
-    assert await epoch(store, "s") == 3
 
 
 def lose_the_last_batch(postgres: PostgresServer, database: str, session: str) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import cancelled
-from windlass.errors import StoreError
+from windlass.errors import SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping
 from windlass.messages import Message, ToolCall, ToolResult, text_result, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
@@ -103,8 +103,8 @@ class Children(Struct, eq=False):
         where it stood.
 
         All that happens to the child is a result, except what cancels the parent too and questions
-        to people. If the child's log cannot be read or written, the parent's is not written any
-        more either: the next to resume finds both as they were.
+        to people. If the child's log cannot be read or written, or the session was taken over, the
+        parent's is not written any more either: the next to resume finds both as they were.
         """
         journal = self._journal
         assert journal.fold.open is not None
@@ -137,7 +137,7 @@ class Children(Struct, eq=False):
         except SecretNotKept:
             return not_run()
         except Exception as error:
-            if isinstance(error, StoreError):
+            if isinstance(error, StoreError | SessionConflict):
                 journal.give_up(error)
             failed = HookFailed(
                 tool.name, "Delegated", error_value(error), effect="the agent could not work"

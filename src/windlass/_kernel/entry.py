@@ -19,7 +19,7 @@ class Entry(Struct, frozen=True):
 
     An `ephemeral` session has no name of its own and ends with the turn. `steering` is the inbox
     key of a message that no turn has taken. `resumed` says that the log may hold what this pass
-    would do otherwise.
+    would do otherwise. `took_over` names the process from which the session was taken over.
     """
 
     message: Message | None = None
@@ -29,3 +29,4 @@ class Entry(Struct, frozen=True):
     ephemeral: bool = False
     steering: str | None = None
     resumed: bool = False
+    took_over: str = ""

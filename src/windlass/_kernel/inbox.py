@@ -51,7 +51,7 @@ class Inbox(Struct, eq=False):
                 journal.record_answer(answered)
             if kind == SKIPPED and (failed := _failed(data)) is not None:
                 journal.record(failed)
-            if kind == "cancel" and (reason := _cancel_reason(journal.fold, data)) is not None:
+            if kind == "cancel" and (reason := cancel_reason(journal.fold, data)) is not None:
                 journal.record(CancelRequested(reason))
                 journal.conclude(Cancelled(reason))
         return added
@@ -144,7 +144,7 @@ def matching_answer(journal: Journal, data: Any) -> Answered | None:
     return Answered(ask_id, answer, digest, answer.by or "", asked.by, at=given, masked=masked)
 
 
-def _cancel_reason(fold: Fold, data: Any) -> str | None:
+def cancel_reason(fold: Fold, data: Any) -> str | None:
     """Why the turn is cancelled; None if the cancel is for another turn, which is over.
 
     A text is for any turn.

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from msgspec.structs import force_setattr
 
 from windlass._hooks.readers import Source
-from windlass.errors import ConfigError, StoreError, WindlassError
+from windlass.errors import ConfigError, SessionError, StoreError, WindlassError
 from windlass.masking import Mask
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.ownership import Claim
 from windlass.records import (
     Answered,
     Concluded,
@@ -35,7 +36,7 @@ from . import shields
 from .active_time import ActiveTime
 from .audience import Audience, SideTasks
 from .opening import Opening
-from .program import Program
+from .program import AppendsNow, Program
 from .shields import within
 
 T = TypeVar("T")
@@ -53,13 +54,13 @@ class Journal:
     time: that of `tick`, or of the record before it. `has_mail` says that the session's inbox may
     hold entries that nobody has read. `mask` takes secrets out of records. `opening` holds what
     hooks write before the turn's first record may be stored. `time` counts how long the turn has
-    worked.
+    worked. `claim` says for which pass over the root session all is written.
     """
 
     __slots__ = (
         "_append_now", "_awaits_turn", "_early", "_followed", "_hurries", "_in_doubt", "_kinds", "_parent", "_sealed",
-        "_unwritable", "_writer", "add", "audience", "fold", "has_mail", "mask", "now", "opening", "program",
-        "time",
+        "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail", "mask", "now",
+        "opening", "program", "time",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Journal:
         fold: Fold,
         audience: Audience,
         time: ActiveTime,
+        claim: Claim,
         *,
         parent: Journal | None = None,
         opens_turn: bool = False,
@@ -86,6 +88,8 @@ class Journal:
         self.has_mail = mail
         self.opening: Opening | None = None
         self.mask: Mask | None = program.mask
+        self.claim = claim
+        self._unclaimed = claim.begins or parent is not None
         self._parent = parent
         self._append_now = program.append_now
         self._awaits_turn = opens_turn
@@ -93,7 +97,7 @@ class Journal:
         self._followed = -1
         self._writer: asyncio.Lock | None = None
         self._in_doubt = self._sealed = self._hurries = False
-        self._unwritable: StoreError | None = None
+        self._unwritable: StoreError | SessionError | None = None
         self._kinds = audience.kinds if audience.listens else None
         plain = self.mask is None and self._kinds is None
         self.add: Callable[[Record], None] = (
@@ -237,11 +241,35 @@ class Journal:
             return False
         fold = self.fold
         if pending := fold.pending:
-            self.has_mail = append(fold.session, pending, fold.stored)
+            if self._unclaimed:
+                self._begin_now(append)
+                self.has_mail = append(fold.session, pending, fold.stored, self.claim)
+            else:
+                self.has_mail = append(fold.session, pending, fold.stored)
             fold.stored += len(pending)
             fold.written += pending
             fold.pending = []
         return self._kinds is None or not self.audience.has_work
+
+    def _begin_now(self, append: AppendsNow) -> None:
+        """Begin the pass in the store, at the root of the tree, unless it has begun."""
+        if self._parent is not None:
+            self._parent._begin_now(append)
+        elif self.claim.begins:
+            append(self.fold.session, (), self.fold.stored, self.claim)
+            self._note_begun()
+
+    async def begin(self) -> None:
+        """`_begin_now` for a store that has to be waited for. Pending records of the root go along."""
+        if self._parent is not None:
+            await self._parent.begin()
+        elif self.claim.begins:
+            await self._write()
+
+    def _note_begun(self) -> None:
+        """The store has the claim. Here nothing more has to be said of it; below, every batch names it."""
+        self.claim = self.claim.replace(begins=False)
+        self._unclaimed = False
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited
@@ -275,16 +303,20 @@ class Journal:
                 raise self.broken
             if self._in_doubt:
                 await self._find_out()
-            if batch := fold.pending[:]:
+            if self._parent is not None:
+                await self._parent.begin()
+            batch = fold.pending[:]
+            if batch or self.claim.begins:
+                store = self.program.store
                 try:
-                    appending = self.program.store.append(fold.session, batch, fold.stored)
+                    appending = store.append(fold.session, batch, fold.stored, self.claim)
                     self.has_mail = await self._ask_store(appending)
                 except asyncio.CancelledError as cancelled:
                     self._in_doubt = True
                     if isinstance(cancelled.__cause__, StoreError):
                         self._unwritable = cancelled.__cause__
                     raise
-                except StoreError as error:
+                except (StoreError, SessionError) as error:
                     self._unwritable = error
                     raise
                 except WindlassError:
@@ -294,6 +326,8 @@ class Journal:
                     self._unwritable = StoreError(text)
                     raise self._unwritable from error
                 fold.acknowledge(len(batch))
+                if self.claim.begins:
+                    self._note_begun()
 
     async def _find_out(self) -> None:
         """A commit was broken off: ask the store whether it kept the batch."""
@@ -303,6 +337,8 @@ class Journal:
             encode(record) for record in fold.pending[: len(kept)]
         ]:
             fold.acknowledge(len(kept))
+            if kept and self.claim.begins:
+                self._note_begun()
         self._in_doubt = False
 
     async def _ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
@@ -324,17 +360,22 @@ class Journal:
         self._hurries = True
 
     @property
-    def broken(self) -> StoreError | None:
-        """The error of the store after which nothing more is written, here or in the log above."""
+    def broken(self) -> StoreError | SessionError | None:
+        """The error after which nothing more is written, here or in the log above: the store failed,
+        or another process took the session over."""
         if self._unwritable is None and self._parent is not None:
             return self._parent.broken
         return self._unwritable
 
-    def give_up(self, error: StoreError) -> None:
-        """Write nothing more: the store failed, while reading or in a log below this one."""
+    def give_up(self, error: StoreError | SessionError) -> None:
+        """Write nothing more: the store failed or the session was taken over, here or below."""
         if self._unwritable is None:
             self._unwritable = error
             self._append_now = None
+
+    def note_mail(self) -> None:
+        """The inbox has entries."""
+        self.has_mail = True
 
     def take_mail(self) -> None:
         """The inbox is read now: it has nothing new until a commit says so."""

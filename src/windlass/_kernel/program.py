@@ -10,7 +10,16 @@ from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    get_origin,
+    get_type_hints,
+)
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
@@ -24,6 +33,7 @@ from windlass.criteria import Effect, Limit, name_of, on_clock
 from windlass.errors import ConfigError
 from windlass.masking import Mask
 from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
+from windlass.ownership import Claim
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
 from windlass.records import Record
@@ -44,6 +54,14 @@ Scopes: TypeAlias = tuple[tuple[str, Any], ...]
 agent."""
 
 _EFFECTS: tuple[Effect, ...] = ("model", "tool")
+
+
+class AppendsNow(Protocol):
+    """A store's `append` without waiting, where it has one."""
+
+    def __call__(
+        self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None
+    ) -> bool: ...
 
 
 class SystemClock:
@@ -140,7 +158,7 @@ class Program(Options):
     held: Held = field(init=False, default_factory=dict)
     digest: str = field(init=False)
     durable: bool = field(init=False)
-    append_now: Callable[[str, Sequence[Record], int], bool] | None = field(init=False)
+    append_now: AppendsNow | None = field(init=False)
     kept: bool = field(init=False, default=False)
     now: Callable[[], float] = field(init=False)
     monotonic: Callable[[], float] = field(init=False)

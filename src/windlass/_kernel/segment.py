@@ -11,6 +11,7 @@ from windlass.context.budget import Meter
 from windlass.deltas import StreamEvent
 from windlass.messages import Message
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.ownership import Claim
 from windlass.records import Record
 from windlass.states import Fold, State, Step, StepFold
 
@@ -99,6 +100,7 @@ class Segment:
         program: Program,
         fold: Fold,
         entry: Entry,
+        claim: Claim,
         *,
         channel: Channel[StreamEvent] | None = None,
         parent: Parent | None = None,
@@ -125,6 +127,7 @@ class Segment:
             fold,
             audience,
             time,
+            claim,
             parent=above,
             opens_turn=entry.message is not None,
             mail=mail,
@@ -220,7 +223,8 @@ def _child(
 ) -> Segment:
     """The pass over a child's turn."""
     entry = Entry(message=message, scope=parent.scope, ephemeral=True, resumed=message is None)
-    return Segment(program, fold, entry, parent=parent, mail=mail)
+    claim = parent.journal.claim.replace(begins=False)
+    return Segment(program, fold, entry, claim, parent=parent, mail=mail)
 
 
 # ---------------------------------------------------------------- the default composites

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from windlass.records import Injected
+from windlass.records import Injected, TakenOver
 from windlass.states import Fold, State
 
 from .cancellation import Cancellation
@@ -34,6 +34,8 @@ class TurnLifecycle(Struct, frozen=True, eq=False):
 
     async def start(self, fold: Fold) -> None:
         message, journal = self._entry.message, self._injections.transcript.journal
+        if self._entry.took_over:
+            journal.record(TakenOver(self._entry.took_over))
         if message is not None:
             if fold.turn is not None and not fold.state.over:
                 await self._end.supersede()

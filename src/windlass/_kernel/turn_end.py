@@ -243,6 +243,10 @@ class TurnEnd(Struct, eq=False):
             await self._step_end.abandon(reason, error)
             await self._end(journal.fold.turn.concluded if journal.fold.turn else outcome)
             return await self._settle()
+        except SessionError:  # another process has the session: nothing of this is written
+            if isinstance(error, Exception):
+                raise
+            return journal.state
         except StoreError as broken:  # what cannot be stored is still told to the caller
             unsaved = isinstance(error, StoreError)
             if not isinstance(

@@ -34,7 +34,8 @@ def open_store(where: str | Store | None) -> Store:
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
-        if isinstance(where, type) or not all(hasattr(where, name) for name in ("append", "read", "put_pipeline")):
+        methods = ("append", "read", "put_pipeline", "ownership")
+        if isinstance(where, type) or not all(hasattr(where, name) for name in methods):
             raise ConfigError(f"store=… is not a store but of type {type(where).__name__}; {_VALID}")
         return where
     scheme, _, rest = where.partition(":")

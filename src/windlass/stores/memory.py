@@ -8,9 +8,11 @@ from itertools import islice
 from typing import Any
 
 from windlass.logs import Batch, SessionInfo, Verified
+from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import START, lines_of, link_of
+from .owners import taken_over
 from .shared import belongs_to, conflict, erased_session, info_of, matches, verify_chain
 
 
@@ -30,20 +32,26 @@ class MemoryStore:
         self._pipelines: dict[str, bytes] = {}
         self._ended: dict[str, None] = {}
         self._erased: dict[str, SessionInfo] = {}
+        self._epochs: dict[str, int] = {}
+        self.passes = Passes()
         self._keep_ended = keep_ended
         self._lock = threading.Lock()
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
-        return self.append_now(session, records, expected)
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
+        return self.append_now(session, records, expected, claim)
 
-    def append_now(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    def append_now(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
         """`append` without waiting."""
         with self._lock:
+            if claim is not None and self._epochs.get(claim.root, 0) != claim.epoch - claim.begins:
+                raise taken_over(session, claim.root)
             log = self._logs.get(session)
             if log is None:
                 log = self._begin(session, records, expected)
             if len(log) != expected:
                 raise conflict(session, len(log), expected)
+            if claim is not None and claim.begins:
+                self._epochs[session] = claim.epoch
             if records:
                 log += records
                 if type(records[-1]) is SessionEnded:
@@ -51,6 +59,16 @@ class MemoryStore:
                 elif session in self._ended:
                     del self._ended[session]
             return session in self._inboxes and self._inbox_waits(session, records)
+
+    async def ownership(self, session: str) -> Ownership:
+        return Ownership(self._epochs.get(session, 0))
+
+    async def release(self, session: str, epoch: int) -> None:
+        """Nothing to do: what runs is in `passes`, which ends with this process, as the logs do."""
+
+    async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
+        with self._lock:
+            return [session for session in sessions if session in self._inboxes]
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return self._logs.get(session, [])[start:]
@@ -168,6 +186,6 @@ class MemoryStore:
                 self._drop(oldest)
 
     def _drop(self, session: str) -> None:
-        for table in (self._ended, self._logs, self._inboxes, self._taken, self._cursors):
+        for table in (self._ended, self._logs, self._inboxes, self._taken, self._cursors, self._epochs):
             if session in table:
                 del table[session]

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from windlass.errors import ConfigError, SessionConflict
 from windlass.logs import Batch, SessionInfo, Verified
-from windlass.records import Asked, Record, Resumed, SessionOpened, TurnStarted, decode, encode
+from windlass.ownership import Claim, Ownership, Passes
+from windlass.records import Asked, Record, decode, encode
 
 from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
+from .owners import Owner, ServerLock, busy, is_held_by_server, taken_over
 from .postgres_schema import migrate
-from .postgres_server import ServerConnections, settings_of, use_server
+from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .shared import (
     as_json,
     belongs_to,
@@ -33,17 +35,14 @@ from .shared import (
     verify_chain,
     whole_of,
 )
-from .sharing import call_after_fork
+from .sharing import Lease, call_after_fork
 
 if TYPE_CHECKING:
     from typing import LiteralString
 
-    from .postgres_server import Connection
+    from .postgres_server import Connection, Settings
 
 T = TypeVar("T")
-
-_OPENERS = (SessionOpened, TurnStarted, Resumed)
-"""Records that start a new epoch: their writer takes the session over."""
 
 _KNOWN = 4096
 """For how many sessions the store remembers where its own last append ended."""
@@ -56,15 +55,15 @@ class _Row(NamedTuple):
     status: str
     records: int
     head: bytes
+    owner: str
     epoch: int
 
 
 class _Head(NamedTuple):
-    """Where this store's last append to a session ended, in which epoch and in which transaction."""
+    """Where this store's last append to a session ended, and in which transaction."""
 
     records: int
     link: bytes
-    epoch: int
     transaction: str
 
 
@@ -86,7 +85,9 @@ class PostgresStore:
         self.schema = schema
         self.max_size = max_size
         self.timeout = timeout
-        self._server = use_server(self, settings_of(url, schema, max_size, timeout), migrate)
+        settings = settings_of(url, schema, max_size, timeout)
+        self._server = use_server(self, settings, migrate)
+        self._owner = _use_owner(self, settings)
         self._pipelines: set[str] = set()
         self._start_anew()
         call_after_fork(self._start_anew)
@@ -98,6 +99,11 @@ class PostgresStore:
     async def close(self) -> None:
         """Wait for pending writes, then close the connections, unless another store of this process uses them."""
         await self._server.end()
+        await self._owner.end()
+
+    @property
+    def passes(self) -> Passes:
+        return self._owner.get().passes
 
     async def _read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         return await self._server.get().read(query, *values)
@@ -107,10 +113,10 @@ class PostgresStore:
 
     # ------------------------------------------------------------ the log
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
+        server, appending = self._server.get(), _Appending(session, records, expected, claim)
         if not records:
-            return await self._write(lambda db: _append_nothing(db, session, expected))
-        server, appending = self._server.get(), _Appending(session, records, expected)
+            return await self._write(lambda db: self._append_nothing(db, appending))
         return await server.do(lambda: self._append_in_thread(server, appending))
 
     def _append_in_thread(self, server: ServerConnections, appending: _Appending) -> bool:
@@ -131,13 +137,13 @@ class PostgresStore:
 
     def _append(self, db: Connection, appending: _Appending) -> bool:
         session, expected, records = appending.session, appending.expected, appending.records
-        change = change_of(records) or _NO_CHANGE
+        claim, change = appending.claim, change_of(records) or _NO_CHANGE
+        if claim is not None:
+            self._owner.get().take()
+        if claim is not None and session != claim.root:
+            _check_root(db, session, claim)
         if not expected:
-            now = change.at or time.time()
-            db.execute(
-                "INSERT INTO sessions (id, started, updated, head) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-                (session, now, now, START),
-            )
+            _insert(db, session, change.at or time.time())
         row = _locked(db, session)
         if row is None:
             raise conflict(session, 0, expected)
@@ -146,24 +152,29 @@ class PostgresStore:
         if appending.head is not None and _is_there(db, row.number, expected, appending.head):
             return _waiting(db, session)
         self._check(db, row, session, expected)
-        epoch = row.epoch + any(isinstance(record, _OPENERS) for record in records)
+        owner, epoch = self._check_claim(db, row, session, claim)
+        if change.ends:
+            owner = ""
+        elif change.status == "running" and claim is not None and session == claim.root:
+            owner = self._owner.get().name
         lines, length = lines_of(records), expected + len(records)
         link = link_of(row.head, lines)
         _apply(db, session, row.number, change)
         made = db.execute(
             "WITH made AS (INSERT INTO batches (session, seq, count, link, data) VALUES (%s, %s, %s, %s, %s) "
             "RETURNING xmin::text AS transaction) "
-            "UPDATE sessions SET records = %s, head = %s, epoch = %s, status = coalesce(%s, status), "
+            "UPDATE sessions SET records = %s, head = %s, owner = %s, epoch = %s, status = coalesce(%s, status), "
             "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
             "updated = coalesce(%s, updated) WHERE number = %s "
             "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
             (
                 row.number, expected, len(records), link, pack(lines),
-                length, link, epoch, change.status, change.agent, change.title, change.at or None, row.number, session,
+                length, link, owner, epoch, change.status, change.agent, change.title, change.at or None, row.number,
+                session,
             ),
         ).fetchone()  # fmt: skip
         assert made is not None
-        appending.head = _Head(length, link, epoch, made[0])
+        appending.head = _Head(length, link, made[0])
         return bool(made[1])
 
     def _check(self, db: Connection, row: _Row, session: str, expected: int) -> None:
@@ -172,8 +183,58 @@ class PostgresStore:
             check_end(session, _length(db, row.number), row.records)
             raise conflict(session, row.records, expected)
         mine = self._heads.get(session)
-        if mine is not None and mine.records == expected and (mine.link, mine.epoch) != (row.head, row.epoch):
+        if mine is not None and mine.records == expected and mine.link != row.head:
             raise SessionConflict(f"session {session!r} was taken over by another process", session=session)
+
+    def _append_nothing(self, db: Connection, appending: _Appending) -> bool:
+        """An append without records, which may begin a pass."""
+        session, claim = appending.session, appending.claim
+        begins = claim is not None and claim.begins
+        if begins and not appending.expected:
+            _insert(db, session, time.time())
+        row = _locked(db, session)
+        if (found := 0 if row is None else row.records) != appending.expected:
+            raise conflict(session, found, appending.expected)
+        if row is not None and begins:
+            self._owner.get().take()
+            owner, epoch = self._check_claim(db, row, session, claim, again=True)
+            db.execute("UPDATE sessions SET owner = %s, epoch = %s WHERE number = %s", (owner, epoch, row.number))
+        return _waiting(db, session)
+
+    # ------------------------------------------------------------ who owns a session
+
+    async def ownership(self, session: str) -> Ownership:
+        def work(db: Connection) -> Ownership:
+            row = db.execute("SELECT owner, epoch FROM sessions WHERE id = %s", (session,)).fetchone()
+            return Ownership() if row is None else Ownership(row[1], row[0], self._is_alive(db, row[0]))
+
+        return await self._server.get().look(work)
+
+    async def release(self, session: str, epoch: int) -> None:
+        query = "UPDATE sessions SET owner = '' WHERE id = %s AND epoch = %s"
+        await self._write(lambda db: db.execute(query, (session, epoch)).rowcount)
+
+    def _is_alive(self, db: Connection, name: str) -> bool:
+        return name != "" and self._owner.get().is_alive(name, lambda number: is_held_by_server(db, number))
+
+    def _check_claim(
+        self, db: Connection, row: _Row, session: str, claim: Claim | None, again: bool = False
+    ) -> tuple[str, int]:
+        """The owner and the epoch that a batch leaves in its session's row. Raises if the claim is lost.
+
+        A claim without records may be made `again`, after a cancel or a lost connection.
+        """
+        if claim is None or session != claim.root:
+            return row.owner, row.epoch
+        mine = self._owner.get().name
+        made = again and (row.owner, row.epoch) == (mine, claim.epoch)
+        if row.epoch != claim.epoch - claim.begins and not made:
+            if claim.begins and self._is_alive(db, row.owner):
+                raise busy(session, row.owner)
+            raise taken_over(session, claim.root)
+        return "" if claim.ends else mine if claim.begins else row.owner, claim.epoch
+
+    # ------------------------------------------------------------ the log, read
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return await decode_batches(session, await self.batches(session, start), start)
@@ -189,7 +250,7 @@ class PostgresStore:
     # ------------------------------------------------------------ sessions and their questions
 
     async def sessions(self) -> Sequence[str]:
-        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number")
+        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' AND records > 0 ORDER BY number")
         return [row[0] for row in rows]
 
     async def find(
@@ -200,7 +261,7 @@ class PostgresStore:
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
             "WHERE (id ILIKE %s OR title ILIKE %s OR agent ILIKE %s) AND (%s::text IS NULL OR status = %s) "
-            "ORDER BY updated DESC, number DESC LIMIT %s",
+            "AND (records > 0 OR status = 'erased') ORDER BY updated DESC, number DESC LIMIT %s",
             like, like, like, status, status, limit,
         )  # fmt: skip
         return [SessionInfo(*row) for row in rows]
@@ -219,7 +280,28 @@ class PostgresStore:
 
     async def erase(self, session: str) -> bool:
         """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
-        return await self._write(lambda db: _erase(db, session), repeatable=False)
+        return await self._write(lambda db: self._erase(db, session), repeatable=False)
+
+    def _erase(self, db: Connection, session: str) -> bool:
+        rows = db.execute(
+            "SELECT number, id, owner FROM sessions WHERE (id = %s OR id > %s AND id < %s) AND status != 'erased' "
+            "ORDER BY number FOR UPDATE",
+            (session, *child_id_range(session)),
+        ).fetchall()
+        rows = [row for row in rows if belongs_to(row[1], session)]
+        for _, name, owner in rows:
+            if self._is_alive(db, owner) or self.passes.get(name) is not None:
+                raise busy(name, owner or self._owner.get().name)
+        numbers, names = [row[0] for row in rows], [row[1] for row in rows]
+        db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
+        db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))
+        db.execute("DELETE FROM inbox WHERE session = ANY(%s)", (names,))
+        db.execute("DELETE FROM cursors WHERE session = ANY(%s)", (names,))
+        db.execute(
+            "UPDATE sessions SET status = 'erased', title = '', updated = %s WHERE number = ANY(%s)",
+            (time.time(), numbers),
+        )
+        return bool(rows)
 
     async def verify(self, session: str) -> Verified:
         """Verify the chain of a session up to the end that its row states; raises `StoreError` where it is broken."""
@@ -236,6 +318,12 @@ class PostgresStore:
         row = (session, key_of(key), kind, as_json(data))
         query = "INSERT INTO inbox (session, key, kind, data) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
         return await self._write(lambda db: db.execute(query, row).rowcount > 0, repeatable=False)
+
+    async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
+        rows = await self._read(
+            "SELECT DISTINCT session FROM inbox WHERE NOT taken AND session = ANY(%s)", list(sessions)
+        )
+        return [row[0] for row in rows]
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
@@ -281,22 +369,29 @@ class PostgresStore:
         return bytes(rows[0][0]) if rows else None
 
 
+def _use_owner(store: object, settings: Settings) -> Lease[Owner[ServerLock]]:
+    """This process as the owner of sessions in a schema, for as long as the store lives."""
+    key = ("owner", "postgresql", settings.url, settings.schema)
+    return Lease(store, f"({settings.place})", key, lambda: Owner(ServerLock(lambda: connect_alone(settings))))
+
+
 _NO_CHANGE = Change()
 
 
 class _Appending:
     """A batch to append. The attempt that writes it sets `head`, whether or not the write is committed."""
 
-    def __init__(self, session: str, records: Sequence[Record], expected: int) -> None:
+    def __init__(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None) -> None:
         self.session = session
         self.records = records
         self.expected = expected
+        self.claim = claim
         self.head: _Head | None = None
 
 
 def _locked(db: Connection, session: str) -> _Row | None:
     """A session's row, locked until the transaction ends."""
-    query = "SELECT number, status, records, head, epoch FROM sessions WHERE id = %s FOR UPDATE"
+    query = "SELECT number, status, records, head, owner, epoch FROM sessions WHERE id = %s FOR UPDATE"
     row = db.execute(query, (session,)).fetchone()
     return None if row is None else _Row(*row)
 
@@ -319,11 +414,19 @@ def _waiting(db: Connection, session: str) -> bool:
     return db.execute("SELECT 1 FROM inbox WHERE session = %s AND NOT taken LIMIT 1", (session,)).fetchone() is not None
 
 
-def _append_nothing(db: Connection, session: str, expected: int) -> bool:
-    row = _locked(db, session)
-    if (found := 0 if row is None else row.records) != expected:
-        raise conflict(session, found, expected)
-    return _waiting(db, session)
+def _insert(db: Connection, session: str, now: float) -> None:
+    """Make the row of a session, unless it is there."""
+    db.execute(
+        "INSERT INTO sessions (id, started, updated, head) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        (session, now, now, START),
+    )
+
+
+def _check_root(db: Connection, session: str, claim: Claim) -> None:
+    """Raise unless the root of the tree is at the epoch of the claim. It stays there until the transaction ends."""
+    row = db.execute("SELECT epoch FROM sessions WHERE id = %s FOR SHARE", (claim.root,)).fetchone()
+    if row is None or row[0] != claim.epoch:
+        raise taken_over(session, claim.root)
 
 
 def _apply(db: Connection, session: str, number: int, change: Change) -> None:
@@ -359,21 +462,3 @@ def _prune(db: Connection, before: float) -> int:
                 db.execute(query, (pack(smaller), number, seq))
                 count += 1
     return count
-
-
-def _erase(db: Connection, session: str) -> bool:
-    rows = db.execute(
-        "SELECT number, id FROM sessions WHERE (id = %s OR id > %s AND id < %s) AND status != 'erased' "
-        "ORDER BY number FOR UPDATE",
-        (session, *child_id_range(session)),
-    ).fetchall()
-    rows = [row for row in rows if belongs_to(row[1], session)]
-    numbers, names = [row[0] for row in rows], [row[1] for row in rows]
-    db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
-    db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))
-    db.execute("DELETE FROM inbox WHERE session = ANY(%s)", (names,))
-    db.execute("DELETE FROM cursors WHERE session = ANY(%s)", (names,))
-    db.execute(
-        "UPDATE sessions SET status = 'erased', title = '', updated = %s WHERE number = ANY(%s)", (time.time(), numbers)
-    )
-    return bool(rows)

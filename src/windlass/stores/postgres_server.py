@@ -78,6 +78,20 @@ def use_server(store: object, settings: Settings, migrate: Migrate) -> Lease[Ser
     return Lease(store, f"({settings.place})", key, lambda: ServerConnections(settings, migrate))
 
 
+def connect_alone(settings: Settings) -> Connection:
+    """A connection that serves one purpose, and whose end the server notices soon. Blocks."""
+    import psycopg
+
+    from .postgres_connection import connect
+
+    options = _options(settings.timeout) | {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 3}
+    db = connect(settings.url, options, settings.timeout, lambda: False)
+    db.limit = settings.timeout + 1.0
+    with suppress(psycopg.Error):  # unknown to servers before version 14, and of some systems
+        db.execute("SET client_connection_check_interval = 500")
+    return db
+
+
 class _Job:
     """Work for a thread, and the future that waits for it on an event loop.
 
@@ -155,7 +169,11 @@ class ServerConnections:
 
     async def read(self, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        return await self.do(lambda: self.attempt("read", lambda db: db.execute(query, values).fetchall(), reads=True))
+        return await self.look(lambda db: db.execute(query, values).fetchall())
+
+    async def look(self, work: Callable[[Connection], T]) -> T:
+        """Work that only reads."""
+        return await self.do(lambda: self.attempt("read", work, reads=True))
 
     async def write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Work in a transaction. It is committed when this returns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections import OrderedDict
@@ -11,9 +12,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from windlass.errors import StoreError
 from windlass.logs import Batch, SessionInfo, Verified
+from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, decode, encode
 
 from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
+from .owners import FileLocks, Owner, busy, taken_over
 from .shared import (
     as_json,
     belongs_to,
@@ -31,6 +34,7 @@ from .shared import (
     verify_chain,
     whole_of,
 )
+from .sharing import Lease
 from .sqlite_file import Format, absolute, use_file
 from .sqlite_schema import check_version, migrate
 
@@ -71,10 +75,16 @@ class SQLiteStore:
         self.timeout = timeout
         self._pipelines: set[str] = set()
         self._file = use_file(self, self.path, synchronous, timeout, Format(check_version, migrate))
+        self._owner = _use_owner(self, self.path)
 
     async def close(self) -> None:
         """Wait for pending writes, then close the file, unless another store of this process uses it."""
         await self._file.end()
+        await self._owner.end()
+
+    @property
+    def passes(self) -> Passes:
+        return self._owner.get().passes
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await self._file.get().write(work)
@@ -84,18 +94,26 @@ class SQLiteStore:
 
     # ------------------------------------------------------------ the log
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
         file = self._file.get()
 
         def work(db: sqlite3.Connection) -> bool:
-            return self._append(db, file.known, session, records, expected)
+            return self._append(db, file.known, session, records, expected, claim)
 
         waiting = file.write_here(work)
         return await file.write(work) if waiting is None else waiting
 
     def _append(
-        self, db: sqlite3.Connection, heads: _Heads, session: str, records: Sequence[Record], expected: int
+        self,
+        db: sqlite3.Connection,
+        heads: _Heads,
+        session: str,
+        records: Sequence[Record],
+        expected: int,
+        claim: Claim | None,
     ) -> bool:
+        if claim is not None and (claim.begins or session != claim.root):
+            self._check_claim(db, session, claim, again=not records)
         head = heads.get(session)
         if head is None or head.records != expected:
             head = _head(db, session)
@@ -124,7 +142,55 @@ class SQLiteStore:
                 heads.popitem(last=False)
             if change is not None:
                 _apply(db, session, head.number, change)
+            if change is not None and change.ends:
+                db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
+            elif claim is not None and session == claim.root and (claim.begins or change is not None):
+                self._own(db, head.number, claim)
+        elif claim is not None and claim.begins:
+            if head is None:
+                head = _new(db, session, None)
+                db.execute("UPDATE sessions SET records = 0, head = ? WHERE number = ?", (START, head.number))
+            self._own(db, head.number, claim)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
+
+    # ------------------------------------------------------------ who owns a session
+
+    async def ownership(self, session: str) -> Ownership:
+        rows = await self._read("SELECT owner, epoch FROM sessions WHERE id = ?", session)
+        if not rows:
+            return Ownership()
+        name, epoch = rows[0]
+        return Ownership(epoch, name, self._is_alive(name))
+
+    async def release(self, session: str, epoch: int) -> None:
+        query = "UPDATE sessions SET owner = '' WHERE id = ? AND epoch = ?"
+        await self._write(lambda db: db.execute(query, (session, epoch)).rowcount)
+
+    def _is_alive(self, name: str) -> bool:
+        owner = self._owner.get()
+        return name != "" and owner.is_alive(name, owner.lock.is_held)
+
+    def _check_claim(self, db: sqlite3.Connection, session: str, claim: Claim, again: bool) -> None:
+        """Raise unless the root is where the claim says: at the pass before, if it begins one, otherwise at its own.
+
+        A claim without records may be made `again`, after a cancel.
+        """
+        found = db.execute("SELECT owner, epoch FROM sessions WHERE id = ?", (claim.root,)).fetchone() or ("", 0)
+        mine = again and found == (self._owner.get().name, claim.epoch)
+        if found[1] != claim.epoch - claim.begins and not mine:
+            if claim.begins and self._is_alive(found[0]):
+                raise busy(session, found[0])
+            raise taken_over(session, claim.root)
+
+    def _own(self, db: sqlite3.Connection, number: int, claim: Claim) -> None:
+        """Write into a session's row whose pass this is."""
+        owner = self._owner.get()
+        if not claim.ends:
+            owner.take()
+        name = "" if claim.ends else owner.name
+        db.execute("UPDATE sessions SET owner = ?, epoch = ? WHERE number = ?", (name, claim.epoch, number))
+
+    # ------------------------------------------------------------ the log, read
 
     async def read(self, session: str, start: int = 0) -> Sequence[Record]:
         return await decode_batches(session, await self.batches(session, start), start)
@@ -141,7 +207,7 @@ class SQLiteStore:
     # ------------------------------------------------------------ sessions and their questions
 
     async def sessions(self) -> Sequence[str]:
-        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number")
+        rows = await self._read("SELECT id FROM sessions WHERE status != 'erased' AND records > 0 ORDER BY number")
         return [row[0] for row in rows]
 
     async def find(
@@ -152,7 +218,8 @@ class SQLiteStore:
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
             "WHERE (id LIKE ? ESCAPE '\\' OR title LIKE ? ESCAPE '\\' OR agent LIKE ? ESCAPE '\\') "
-            "AND (? IS NULL OR status = ?) ORDER BY updated DESC, number DESC LIMIT ?",
+            "AND (? IS NULL OR status = ?) AND (records > 0 OR status = 'erased') "
+            "ORDER BY updated DESC, number DESC LIMIT ?",
             like, like, like, status, status, -1 if limit is None else limit,
         )  # fmt: skip
         return [SessionInfo(*row) for row in rows]
@@ -200,6 +267,9 @@ class SQLiteStore:
         ).fetchall()
         rows = [(number, name) for number, name in rows if belongs_to(name, session)]
         for number, name in rows:
+            (owner,) = db.execute("SELECT owner FROM sessions WHERE number = ?", (number,)).fetchone()
+            if self._is_alive(owner) or self.passes.get(name) is not None:
+                raise busy(name, owner or self._owner.get().name)
             head = _head(db, name)
             assert head is not None
             heads.pop(name, None)
@@ -235,6 +305,13 @@ class SQLiteStore:
                 (session, key_of(key), kind, encoded, session),
             ).rowcount > 0
         )  # fmt: skip
+
+    async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
+        places = ", ".join("?" * len(sessions))
+        rows = await self._read(
+            f"SELECT DISTINCT session FROM inbox WHERE taken = 0 AND session IN ({places})", *sessions
+        )
+        return [row[0] for row in rows]
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
@@ -279,6 +356,11 @@ class SQLiteStore:
     async def pipeline(self, digest: str) -> bytes | None:
         rows = await self._read("SELECT data FROM pipelines WHERE digest = ?", digest)
         return bytes(rows[0][0]) if rows else None
+
+
+def _use_owner(store: object, path: Path) -> Lease[Owner[FileLocks]]:
+    """This process as the owner of sessions in a file, for as long as the store lives."""
+    return Lease(store, str(path), ("owner", "sqlite", os.path.realpath(path)), lambda: Owner(FileLocks(path)))
 
 
 def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:

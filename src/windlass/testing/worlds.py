@@ -204,9 +204,9 @@ class CrashingStore:
         self._strike = strike
         self.writes: list[str] = []
 
-    async def append(self, session: str, records: Sequence[Record], expected: int) -> bool:
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         kinds = ", ".join(type(record).__name__ for record in records)
-        return bool(await self._write(kinds, self._store.append(session, records, expected)))
+        return bool(await self._write(kinds, self._store.append(session, records, expected, claim)))
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
         return bool(await self._write(f"inbox: {kind}", self._store.put(session, key, kind, data)))

@@ -1,0 +1,77 @@
+"""Who may advance a session: claims of passes, and the passes that run in this process.
+
+A pass over a session is one turn, resume, compaction or other change of its log. The store has a row per session with
+its owner and an epoch, the number of its passes. A lock that the system frees when a process dies tells whether the
+owner is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from weakref import WeakSet
+
+from .messages import Value
+
+
+class Claim(Value, frozen=True):
+    """What an append states about its pass: the session at the root of the tree, and the pass's epoch.
+
+    The first append of a pass `begins` it: the store then writes the owner and the epoch into the root's row, unless
+    the row's epoch is not the one before. An append for a root with another epoch raises `SessionConflict`. An append
+    that `ends` the pass clears the owner; so does one whose records end or suspend the root's turn.
+    """
+
+    root: str
+    epoch: int
+    begins: bool = False
+    ends: bool = False
+
+
+class Ownership(Value, frozen=True):
+    """The last pass over a session: its epoch, and the process that began it, if the pass has not ended.
+
+    `owner` names that process. `alive` says that it is another process, which still runs.
+    """
+
+    epoch: int = 0
+    owner: str = ""
+    alive: bool = False
+
+
+class Passes:
+    """The passes that run in this process over the sessions of one store: of all agents, threads and event loops.
+
+    `watched` are the event loops on which their inboxes are looked at, `tasks` the tasks that do so now.
+    """
+
+    def __init__(self) -> None:
+        self.watched: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()
+        self._running: dict[str, Any] = {}
+
+    def enter(self, session: str, running: Any, *, replace: bool = False) -> Any | None:
+        """Enter a pass over a session. If one runs already, it is returned instead, unless it is to be replaced."""
+        with self._lock:
+            found = self._running.get(session)
+            if found is None or replace:
+                self._running[session] = running
+                return None
+            return found
+
+    def leave(self, session: str, running: Any) -> None:
+        """A pass is over. Another one may have replaced it."""
+        with self._lock:
+            if self._running.get(session) is running:
+                del self._running[session]
+
+    def get(self, session: str) -> Any | None:
+        """The pass that runs over a session."""
+        return self._running.get(session)
+
+    def all(self) -> list[Any]:
+        """All passes that run."""
+        with self._lock:
+            return list(self._running.values())
