@@ -20,18 +20,20 @@ from .stores import report_errors, require_file
 @agent_argument
 @click.argument("session")
 @scope_option
-def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None) -> None:
+@click.option("--takeover", is_flag=True, help="Take the session over from a process that is working on it.")
+def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None, takeover: bool) -> None:
     """Resume a turn that waits for an answer or was interrupted.
 
     Answer first with `windlass approve`. The agent must use the store that has the session. If the agent declares a
-    scope, as in Agent(scope=Desk), --scope is required.
+    scope, as in Agent(scope=Desk), --scope is required. A session that another process is working on is refused; with
+    --takeover, that process can write no more, and what it had begun is in doubt.
     """
 
     require_file(agent.store)
 
     async def work() -> Result[Any]:
         try:
-            return await agent.resume(session, scope=await make_scope(scope, session))
+            return await agent.resume(session, scope=await make_scope(scope, session), takeover=takeover)
         finally:
             await agent.aclose()
             await agent.store.close()
