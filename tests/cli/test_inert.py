@@ -157,7 +157,7 @@ RUNS: dict[str, list[list[str]]] = {
     "resume": [
         ["evil", "ask" + EVIL],
         ["evil", "done" + EVIL],
-        ["evil", "nobody" + EVIL],
+        ["evil", "nobody" + EVIL, "--takeover"],
         ["evil", "ask" + EVIL, "--scope", "evil"],
         ["evil", "ask" + EVIL, "--scope", f"evil:{EVIL}"],
         ["broken", "ask" + EVIL],
