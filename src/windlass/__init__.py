@@ -103,6 +103,7 @@ from .records import (
     Injected,
     MessageAdded,
     ModelReplied,
+    Noted,
     ReplyRejected,
     Resumed,
     SessionEnded,
@@ -121,7 +122,7 @@ from .results import Result, Stream
 from .slots import Slot
 from .states import State, Step, fold
 from .tools import Tool, tool
-from .turns import Turn
+from .turns import ContextWindow, Left, Turn
 
 if TYPE_CHECKING:
     from .explaining import Explanation
@@ -145,6 +146,7 @@ __all__ = [
     "Charged",
     "Compacting",
     "Completed",
+    "ContextWindow",
     "Continuing",
     "CostLimit",
     "Deadline",
@@ -172,6 +174,7 @@ __all__ = [
     "ImagePart",
     "Injected",
     "LateResult",
+    "Left",
     "Lifecycle",
     "LifecycleHook",
     "Message",
@@ -182,6 +185,7 @@ __all__ = [
     "ModelCalling",
     "ModelError",
     "ModelReplied",
+    "Noted",
     "ModelReply",
     "ModelReplying",
     "ModelRequest",

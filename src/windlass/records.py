@@ -390,6 +390,18 @@ class TakenOver(Record, frozen=True):
     owner: str
 
 
+class Noted(Record, frozen=True, gc=True, rename={"kind": "topic"}):
+    """A fact of a hook or tool of its own, made with `turn.note`: by whom, of which kind, with what data.
+
+    `key` identifies it, so that a hook that runs again after a crash does not write it again.
+    """
+
+    by: str
+    kind: str
+    data: Any = None
+    key: str = ""
+
+
 class SlotSet(Record, frozen=True, gc=True):
     """A slot got a value. If a hook set it, `stage` is its event and what that was about."""
 
@@ -454,7 +466,7 @@ AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
     ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
-    Asked, Answered, Suspended, Resumed, TakenOver, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded,
+    Asked, Answered, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded,
     TurnEnded,
 ]  # fmt: skip
 

@@ -321,6 +321,7 @@ class Sessions(Generic[OutputT]):
         running: RunningTurn | None = self._store.passes.get(session)
         if running is not None:
             return running.cancel(reason)
+        above: RunningTurn
         for above in self._store.passes.all():
             if above.cancellation is not None and (found := above.cancellation.find(session)) is not None:
                 return found.cancel(reason)
@@ -639,7 +640,7 @@ async def _paced(time: ActiveTime, emit: Emit, state: State) -> None:
 def _journal(program: Program, running: RunningTurn, scope: Any) -> Journal:
     """The log of a session, to add a record outside of a turn."""
     time, fold = ActiveTime(program.monotonic), running.fold
-    audience = Audience(program.hooks, program.observers, fold, scope, time)
+    audience = Audience(program.hooks, program.observers, fold, scope, time, program.now)
     journal = Journal(program, fold, audience, time, running.claim.replace(ends=True))
     running.begin(journal)
     return journal

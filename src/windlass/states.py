@@ -190,6 +190,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     held: tuple[r.MessageHeld, ...] = ()
     decided: tuple[r.HookDecided, ...] = ()
     sides: tuple[r.SideReplied, ...] = ()
+    notes: tuple[r.Noted, ...] = ()
     waiting: tuple[r.Asked, ...] = ()
     answered: tuple[r.Answered, ...] = ()
     evaluated: r.Evaluated | None = None
@@ -1035,6 +1036,12 @@ def _(fold: Fold, record: r.SideReplied) -> None:
     turn.restarts = 0
     if record.paid:
         fold.spend(record.reply.usage)
+
+
+@_folds(r.Noted)
+def _(fold: Fold, record: r.Noted) -> None:
+    if fold.turn is not None:
+        fold.turn.notes = (*fold.turn.notes, record)
 
 
 @_folds(r.CancelRequested)

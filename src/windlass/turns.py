@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from .checking import message_without_calls
-from .errors import HookError
-from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage
+from .errors import ConfigError, HookError
+from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
 from .slots import Slot
 from .states import State
 
@@ -26,7 +28,38 @@ class Host(Protocol):
     def closed(self) -> bool: ...
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
     def cancel(self, reason: str = "") -> bool: ...
-    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> ModelReply: ...
+    def now(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+    async def alarm(self, seconds: float) -> None: ...
+    def left(self) -> Left: ...
+    def window(self) -> ContextWindow: ...
+    def note(self, asker: Asker, kind: str, data: Any) -> None: ...
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any: ...
+
+
+class Left(Value, frozen=True):
+    """What a turn may still spend before one of its limits stops it; None where there is no such limit.
+
+    Limits of the agents above count, too. `usd` is None as well if the cost so far is not known.
+    """
+
+    steps: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
+    seconds: float | None = None
+
+
+class ContextWindow(Value, frozen=True, gc=True):
+    """How full the context window of the model is, in tokens, estimated for the next request.
+
+    `size` is what a request may have, and `free` what is left of it; both are None if the window is not known.
+    `origins` says where the tokens come from: the system text, tools, users, hooks; the largest first.
+    """
+
+    used: int
+    size: int | None = None
+    free: int | None = None
+    origins: Mapping[str, int] = {}
 
 
 class Asker(NamedTuple):
@@ -173,29 +206,119 @@ class Turn(Generic[ScopeT]):
         if not self._host.cancel(reason) and self._host.closed:
             raise _turn_over("cancel it")
 
+    # ------------------------------------------------------------ time, money, window
+
+    def now(self) -> float:
+        """The time by the agent's clock, in seconds since the epoch."""
+        return self._host.now()
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause by the agent's clock. A cancel of the turn ends the pause."""
+        self._refuse_observer("sleep")
+        await self._host.sleep(_duration("sleep", seconds))
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncGenerator[None, None]:
+        """Limit what is inside to some seconds by the agent's clock: `async with turn.timeout(5): …`.
+
+        After that it is cancelled, and `TimeoutError` is raised.
+        """
+        self._refuse_observer("set a time-out")
+        alarm = asyncio.ensure_future(self._host.alarm(_duration("timeout", seconds)))
+        try:
+            async with asyncio.timeout(None) as limit:
+                now = asyncio.get_running_loop().time
+                alarm.add_done_callback(lambda done: None if done.cancelled() else limit.reschedule(now()))
+                yield
+        finally:
+            alarm.cancel()
+
+    @property
+    def left(self) -> Left:
+        """What the turn may still spend: steps, tokens, money and time, over the whole tree of agents."""
+        self._refuse_observer("ask what is left")
+        return self._host.left()
+
+    @property
+    def window(self) -> ContextWindow:
+        """How full the model's context window is, and with what. It is counted when you ask, so ask rarely."""
+        self._refuse_observer("look at the context window")
+        return self._host.window()
+
+    def _refuse_observer(self, what: str) -> None:
+        if self._state is not None:
+            raise HookError(f"an observer cannot {what}: it runs beside the turn", hook="")
+
+    # ------------------------------------------------------------ facts of its own
+
+    def note(self, kind: str, data: Any = None) -> None:
+        """Record a fact of your own: `turn.note("budget.warning", {"left": 120})`. Observers receive it as `Noted`.
+
+        It is written at once and stays, even if the hook then fails. A hook that runs again after a crash does not
+        write it again. `data` is anything that has a JSON form, at most 8 KB.
+        """
+        self._refuse_observer("make a note")
+        if self._asker is None:
+            raise HookError(
+                "cannot make a note here: a hook or tool notes through its own parameter named `turn`", hook=""
+            )
+        if self._host.closed:
+            raise _turn_over("make a note in it")
+        self._host.note(self._asker, kind, data)
+
+    # ------------------------------------------------------------ side calls
+
+    @overload
     async def ask(
         self,
         model: Any,
         messages: Message | str | Sequence[Message],
         *,
+        output: type[T],
+        repairs: int = 2,
         system: str = "",
         settings: Mapping[str, Any] | None = None,
-        output: Mapping[str, Any] | None = None,
         **common: Any,
-    ) -> ModelReply:
+    ) -> T: ...
+    @overload
+    async def ask(
+        self,
+        model: Any,
+        messages: Message | str | Sequence[Message],
+        *,
+        output: Mapping[str, Any] | None = None,
+        system: str = "",
+        settings: Mapping[str, Any] | None = None,
+        **common: Any,
+    ) -> ModelReply: ...
+    async def ask(
+        self,
+        model: Any,
+        messages: Message | str | Sequence[Message],
+        *,
+        output: Any = None,
+        repairs: int = 2,
+        system: str = "",
+        settings: Mapping[str, Any] | None = None,
+        **common: Any,
+    ) -> Any:
         """Ask a model beside the turn: recorded, charged, never in the answer's stream, read from the log on resume.
 
-        Rewrites, gates, wraps and transformers of the guard band apply to it, except the hook that asks. `common` are
-        settings that all vendors know, such as `temperature`; pass any other in `settings`.
+        With a type as `output`, the answer is a value of that type: the model is told its schema and asked again, at
+        most `repairs` times, if its reply does not fit; then `OutputError` is raised. Without one, or with a JSON
+        schema, the answer is the whole reply.
+
+        Rewrites, gates, wraps and transformers of the guard band apply to it, except the hook that asks; so do wraps
+        with `side_calls=True`. `common` are settings that all vendors know, such as `temperature`; pass any other in
+        `settings`.
         """
-        if self._state is not None:
-            raise HookError("an observer cannot ask a model; use a hook, or a gate with mode='shadow'", hook="")
+        self._refuse_observer("ask a model; use a hook, or a gate with mode='shadow'")
         asker = self._asker
         if asker is None:
             asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
         if self._host.closed and asker.recorded:
             raise _turn_over("ask a model in it")
-        options = {"system": system, "settings": settings, "output": output, **common}
+        options = {"system": system, "settings": settings, "output": output, "repairs": repairs, **common}
         return await self._host.ask(asker, model, messages, options)
 
     def _writable(self, what: str) -> Writes:
@@ -220,6 +343,12 @@ def askers(turn: Turn[Any]) -> tuple[Any, ...]:
     """On whose behalf a side call is made, read from the turn that its guards get; the asker comes last."""
     asker = turn._asker  # pyright: ignore[reportPrivateUsage]
     return () if asker is None else asker.chain
+
+
+def _duration(what: str, seconds: object) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise ConfigError(f"turn.{what}({seconds!r}): give a number of seconds, 0 or more")
+    return float(seconds)
 
 
 def _turn_over(what: str) -> HookError:

@@ -489,6 +489,12 @@ def _(reader: _Reader, record: r.TakenOver) -> Iterable[Entry]:
     yield "takeover", text, {"owner": record.owner}
 
 
+@_describes(r.Noted)
+def _(reader: _Reader, record: r.Noted) -> Iterable[Entry]:
+    data = "" if record.data is None else f": {_value(record.data)}"
+    yield "note", f"{_who(record.by)} noted {one_line(record.kind)}{data}", {"kind": record.kind, "data": record.data}
+
+
 @_describes(r.SlotSet)
 def _(reader: _Reader, record: r.SlotSet) -> Iterable[Entry]:
     text = f"{_who(record.by)} set {one_line(record.slot)} to {_value(record.value)}"

@@ -9,18 +9,17 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from windlass.errors import HookError, SessionConflict, StoreClosed, StoreError
-from windlass.messages import ModelReply
 from windlass.outcomes import ErrorValue, error_value
 from windlass.protocols import Clock, Store
 from windlass.records import Fact, HookFailed, Record
 from windlass.slots import Slot
 from windlass.states import SLICE, Fold, State, fold_in_slices
-from windlass.turns import Asker, Turn
+from windlass.turns import Host, Turn
 
 from .compiled import CompiledHooks
 from .cursors import Cursor
@@ -61,9 +60,10 @@ class _LogHost:
 
     closed = False
 
-    def __init__(self, hook: Hook, hooks: CompiledHooks, state: State) -> None:
+    def __init__(self, hook: Hook, source: Source, state: State) -> None:
         self.hook = hook
-        self.hooks = hooks
+        self.hooks = source.hooks
+        self.now = source.clock.now
         self.state = state
 
     @property
@@ -79,9 +79,6 @@ class _LogHost:
 
     def cancel(self, reason: str = "") -> bool:
         return False
-
-    async def ask(self, asker: Asker, model: Any, messages: Any, options: Any) -> ModelReply:
-        raise NotImplementedError  # the turn of an observer refuses to ask
 
 
 class Reader:
@@ -199,7 +196,7 @@ class Reader:
                 run = Run(hook)
             turn: Turn[Any] | None = None
             if fold is not None:
-                turn = Turn(_LogHost(hook, self.source.hooks, fold.state), state=fold.state)
+                turn = Turn(cast(Host, _LogHost(hook, self.source, fold.state)), state=fold.state)
             run.add(seq, record.replace(seq=seq, path=self.session if inherited else ""), turn)
         if await self._deliver(run, cursor, last=True):
             cursor.move(seq)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
@@ -29,13 +29,14 @@ class Bystander:
     """What stands behind the turn of an observer, whose state is that of its fact: the caller's
     scope and the slots."""
 
-    __slots__ = ("_hooks", "scope")
+    __slots__ = ("_hooks", "now", "scope")
 
     closed = False
 
-    def __init__(self, hooks: CompiledHooks, scope: Any) -> None:
+    def __init__(self, hooks: CompiledHooks, scope: Any, now: Callable[[], float]) -> None:
         self._hooks = hooks
         self.scope = scope
+        self.now = now
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         return self._hooks.slot(key)
@@ -52,8 +53,8 @@ class Audience:
     """
 
     __slots__ = (
-        "_above", "_fold", "_observers", "_scope", "_time", "attends", "backlog", "hides_attempts", "hooks", "kinds",
-        "known_above", "listens", "voice",
+        "_above", "_fold", "_now", "_observers", "_scope", "_time", "attends", "backlog", "hides_attempts", "hooks",
+        "kinds", "known_above", "listens", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class Audience:
         fold: Fold,
         scope: Any,
         time: ActiveTime,
+        now: Callable[[], float],
         *,
         channel: Channel[StreamEvent] | None = None,
         mask: Mask | None = None,
@@ -89,6 +91,7 @@ class Audience:
             self._fold = fold
             self._scope = scope
             self._time = time
+            self._now = now
 
     def hears(self, kind: type[Fact]) -> bool:
         """Whether anybody wants to know of facts of this kind."""
@@ -139,7 +142,9 @@ class Audience:
                 (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
                 continue
             if turn is None and hook.wants:
-                turn = Turn(cast(Host, Bystander(self.hooks, self._scope)), state=fold.glimpse())
+                turn = Turn(
+                    cast(Host, Bystander(self.hooks, self._scope, self._now)), state=fold.glimpse()
+                )
             if hook.wait:
                 self.backlog.awaited.append((hook, fact, turn))
             else:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.criteria import CostLimit, Effect, Limit, TokenLimit, name_of
+from windlass.criteria import CostLimit, Effect, Limit, StepLimit, TokenLimit, name_of
 from windlass.messages import Usage
 from windlass.outcomes import Stopped
 from windlass.records import Delegated
+from windlass.turns import Left
 
 from .journal import Journal
 
@@ -121,6 +122,33 @@ class Limits(Struct, eq=False):
     def remove(self, child: Limits) -> None:
         """A child has ended."""
         self._below = tuple([other for other in self._below if other is not child])
+
+    def left(self) -> Left:
+        """What this turn may still spend before a limit stops it, its own or one above."""
+        steps: list[float] = []
+        tokens: list[float] = []
+        money: list[float] = []
+        seconds: list[float] = []
+        for level in self._levels():
+            state, below = level._journal.state, level is not self
+            if state.turn is None:
+                continue
+            usage, active = level.spent(), state.turn.active + level._journal.time.working()
+            turn = replace(state.turn, usage=usage, active=active)
+            for limit in (*level._journal.program.limits, *level._share):
+                if isinstance(limit, StepLimit) and not below:
+                    steps.append(limit.steps - turn.steps)
+                elif isinstance(limit, TokenLimit):
+                    tokens.append(limit.tokens - usage.total)
+                elif isinstance(limit, CostLimit) and (
+                    usage.cost is not None or not usage.requests
+                ):
+                    money.append(limit.usd - (usage.cost or 0.0))
+                elif (rest := limit.left(turn)) is not None and (limit.holds_below or not below):
+                    seconds.append(rest)
+        least = [max(min(found), 0) if found else None for found in (steps, tokens, money, seconds)]
+        whole = [None if found is None else int(found) for found in least[:2]]
+        return Left(whole[0], whole[1], least[2], least[3])
 
     def portion(self, share: float | None) -> tuple[int | None, float | None]:
         """A share of the tokens and of the money that are left, here and above; None means no

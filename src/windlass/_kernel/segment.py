@@ -39,6 +39,7 @@ from .journal import Journal
 from .limits import Limits
 from .loop import drive_wrapped
 from .model_calls import ModelCalls
+from .notes import Notes
 from .program import Program
 from .questions import Questions, prior_verdicts
 from .replies import Replies
@@ -116,6 +117,7 @@ class Segment:
             fold,
             entry.scope,
             time,
+            program.now,
             channel=channel,
             mask=program.mask,
             above=None if above is None else above.audience,
@@ -141,7 +143,10 @@ class Segment:
             None if parent is None else parent.started,
         )
         side_calls = SideCalls(journal, self.limits, hooks, entry.resumed)
-        self.site = Site(hooks, journal, self.cancellation, side_calls, entry.scope)
+        notes = Notes(journal, entry.resumed)
+        self.site = Site(
+            hooks, journal, self.cancellation, side_calls, notes, self.limits, entry.scope
+        )
         self.questions = Questions(journal, resumed=entry.resumed)
         transcript = Transcript(journal, self.site, self.questions)
         self.injections = Injections(journal, self.site, transcript)

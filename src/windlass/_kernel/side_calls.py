@@ -6,6 +6,7 @@ The guards look at it; on resume the log answers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +18,7 @@ from windlass._hooks.streams import transform_reply
 from windlass._hooks.wraps import Kind, compose, passed_request
 from windlass.checking import checked_reply, checked_request, is_reply, reply_of
 from windlass.decisions import Answer, Ask, Halt
-from windlass.errors import BadReply, ConfigError, HookError
+from windlass.errors import BadReply, ConfigError, HookError, OutputError
 from windlass.events import ModelCalling
 from windlass.messages import (
     Message,
@@ -28,9 +29,11 @@ from windlass.messages import (
     as_reply,
     digest,
     json_with_surrogates,
+    user,
 )
 from windlass.models.settings import COMMON
 from windlass.outcomes import error_value
+from windlass.outputs import Output
 from windlass.protocols import Model
 from windlass.records import HookDecided, HookFailed, Record, SideReplied
 from windlass.turns import Asker, Turn, name_in_chain
@@ -56,11 +59,37 @@ class SideCalls(Struct, eq=False):
 
     async def ask(
         self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
-    ) -> ModelReply:
-        """What a model replies to a hook or tool.
+    ) -> Any:
+        """What a model replies to a hook or tool: a value if it asks for one of some type, else the
+        whole reply."""
+        kind, repairs = options.get("output"), options.pop("repairs", 0)
+        if kind is None or isinstance(kind, Mapping):
+            return await self._reply(site, asker, model, messages, options)
+        if isinstance(repairs, bool) or not isinstance(repairs, int) or repairs < 0:
+            raise ConfigError(f"turn.ask(repairs={repairs!r}): give a whole number, 0 or more")
+        wanted = _output(kind)
+        given = list(_messages(messages))
+        while True:
+            reply = await self._reply(
+                site, asker, model, given, {**options, "output": wanted.schema}
+            )
+            try:
+                return wanted.parse(reply.text)
+            except OutputError as error:
+                if reply.finish == "length":
+                    text = (
+                        f"the reply to {asker.by!r} was cut off (finish=length): raise max_tokens"
+                    )
+                    raise OutputError(text) from error
+                if not repairs:
+                    raise
+                repairs -= 1
+                given += [reply.message, user(f"{error}. Reply with JSON only.")]
 
-        It is recorded and charged, and served from the log on resume.
-        """
+    async def _reply(
+        self, site: Site, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
+    ) -> ModelReply:
+        """What a model replies. It is recorded and charged, and served from the log on resume."""
         if len(asker.chain) > DEEPEST:
             names = " → ".join([name_in_chain(link) for link in asker.chain])
             raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
@@ -86,12 +115,12 @@ class SideCalls(Struct, eq=False):
     def _key(self, asker: Asker, fingerprint: str) -> str:
         """Who asks, about what, and its number among equal questions: the order of other questions
         changes nothing."""
-        place = f"{asker.event}:{self._within_session(asker.about)}:{asker.by}"
+        place = f"{asker.event}:{self.place_of(asker.about)}:{asker.by}"
         counted = f"{place}:{fingerprint}"
         self._counts[counted] = number = self._counts.get(counted, 0) + 1
         return f"{place}#{number}"
 
-    def _within_session(self, about: str) -> str:
+    def place_of(self, about: str) -> str:
         """What a question is about, without the session: a fork has another, but its calls keep the
         ids they had."""
         fold = self._journal.fold
@@ -116,9 +145,7 @@ def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any])
             f"turn.ask does not take {', '.join(map(repr, unknown))}; it takes {', '.join(_OPTIONS)}. Settings that "
             "only one vendor knows go into settings={…}"
         )
-    given: Sequence[Any] = (
-        [as_message(messages)] if isinstance(messages, str | Message) else messages
-    )
+    given = _messages(messages)
     system, output, settings = (
         options.pop("system", ""),
         options.pop("output", None),
@@ -129,6 +156,16 @@ def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any])
     merged = {**(settings or {}), **options}
     known = ModelRequest("", Messages(), (), model.name, merged, side=asker.by)
     return checked_request(known.replace(system=system, messages=given, output=output), known)
+
+
+def _messages(messages: Any) -> Sequence[Any]:
+    return [as_message(messages)] if isinstance(messages, str | Message) else messages
+
+
+@lru_cache(maxsize=128)
+def _output(kind: Any) -> Output[Any]:
+    """The schema and the parser of a type, made once."""
+    return Output(kind)
 
 
 _OPTIONS = ("system", "settings", "output", *COMMON, "extra")
@@ -341,9 +378,7 @@ class Unrecorded:
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    async def ask(
-        self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
-    ) -> ModelReply:
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A guard that looks at what is prepared may ask, too."""
         return await self._site.ask(asker._replace(recorded=False), model, messages, options)
 
@@ -352,6 +387,9 @@ class Unrecorded:
 
     def keep(self, *writes: Any) -> None:
         """Forget them."""
+
+    def note(self, asker: Asker, kind: str, data: Any) -> None:
+        """Forget it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._site, name)

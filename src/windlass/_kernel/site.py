@@ -10,17 +10,21 @@ from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose
-from windlass.messages import ModelReply, ToolCall
+from windlass.context.assembly import assemble
+from windlass.context.budget import Meter
+from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
 from windlass.states import State
-from windlass.turns import Asker, Turn, Writes
+from windlass.turns import Asker, ContextWindow, Left, Turn, Writes
 
 from .arguments import Arguments
 from .audience import SideTasks
 from .cancellation import Cancellation
 from .injections import InjectionLedger
 from .journal import Journal
+from .limits import Limits
+from .notes import Notes
 from .program import Program
 from .side_calls import SideCalls
 from .writes import WriteBuffer
@@ -35,8 +39,8 @@ class Site:
     """
 
     __slots__ = (
-        "_cancellation", "_onions", "_side_calls", "_turn", "arguments", "closed", "hooks", "injected", "journal",
-        "monotonic", "program", "scope", "tasks", "writes",
+        "_cancellation", "_limits", "_notes", "_onions", "_side_calls", "_turn", "arguments", "closed", "hooks",
+        "injected", "journal", "monotonic", "program", "scope", "tasks", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +49,8 @@ class Site:
         journal: Journal,
         cancellation: Cancellation,
         side_calls: SideCalls,
+        notes: Notes,
+        limits: Limits,
         scope: Any,
     ) -> None:
         self.program: Program = journal.program
@@ -63,6 +69,8 @@ class Site:
         self.closed = False
         self._cancellation = cancellation
         self._side_calls = side_calls
+        self._notes = notes
+        self._limits = limits
         self._onions: list[Onion] = []
         self._turn: Turn[Any] | None = None
 
@@ -154,8 +162,38 @@ class Site:
         """End the turn now."""
         return self._cancellation.cancel(reason)
 
-    async def ask(
-        self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]
-    ) -> ModelReply:
+    def now(self) -> float:
+        """The time by the agent's clock."""
+        return self.program.now()
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause by the agent's clock."""
+        await self.program.clock.sleep(seconds)
+
+    async def alarm(self, seconds: float) -> None:
+        """Wait beside running work by the agent's clock."""
+        await self.program.clock.alarm(seconds)
+
+    def left(self) -> Left:
+        """What the turn may still spend."""
+        return self._limits.left()
+
+    def window(self) -> ContextWindow:
+        """How full the context window is."""
+        program = self.program
+        request = assemble(self.state, program, self.injected.unlogged)
+        meter = Meter(program.budget)
+        used = meter.theirs(
+            meter.ours(request.system, request.tools, request.messages), request.model
+        )
+        size = program.budget.limit(request.model, request.settings)
+        free = None if size is None else max(size - used, 0)
+        return ContextWindow(used, size, free, meter.breakdown(request))
+
+    def note(self, asker: Asker, kind: str, data: Any) -> None:
+        """A fact of a hook or tool."""
+        self._notes.add(asker, self._side_calls.place_of(asker.about), kind, data)
+
+    async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""
         return await self._side_calls.ask(self, asker, model, messages, options)
