@@ -117,6 +117,7 @@ from .records import (
     ToolReturned,
     TurnEnded,
     TurnStarted,
+    Withdrawn,
 )
 from .results import Result, Stream
 from .slots import Slot
@@ -251,6 +252,7 @@ __all__ = [
     "Usage",
     "Veto",
     "Vote",
+    "Withdrawn",
     "Why",
     "WindlassError",
     "assistant",

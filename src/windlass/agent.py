@@ -246,6 +246,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         return Delegate(self.name, self._compile_below, self._parts, name, description, share, tools)
 
+    def _child_result(self, state: State, slots: Any, failure: Any, written: Any) -> Result[OutputT]:
+        """The result of a turn of this agent as a child of another one."""
+        return Result(state, self._output, slots, failure, written)
+
     def _parts(self) -> tuple[Mask | None, Mapping[str, Tool[..., Any]]]:
         """What an agent above must know before it is compiled: whose secrets are masked in its log."""
         return self._options.mask, self.tools

@@ -250,7 +250,11 @@ class ToolReturned(Record, frozen=True):
 
 
 class Delegated(Record, frozen=True):
-    """A child agent was given a task; `session` is its own session. `tokens` and `usd` are its share of the budget."""
+    """A child agent was given a task; `session` is its own session. `tokens` and `usd` are its share of the budget.
+
+    If a hook or tool gave it the task with `turn.delegate`, `by` names it, `key` says at which event and about what,
+    and `call` is empty.
+    """
 
     call: str
     session: str
@@ -259,6 +263,8 @@ class Delegated(Record, frozen=True):
     tools: tuple[str, ...] | None = None
     tokens: int | None = None
     usd: float | None = None
+    key: str = ""
+    by: str = ""
 
 
 class Charged(Record, frozen=True):
@@ -360,6 +366,13 @@ class Answered(Record, frozen=True):
     covers: tuple[str, ...] = ()
     expired: bool = False
     answered_at: float = 0.0
+
+
+class Withdrawn(Record, frozen=True):
+    """Questions that nobody needs an answer to any more: the agent that asked them was ended."""
+
+    ids: tuple[str, ...]
+    reason: str = ""
 
 
 class Suspended(Record, frozen=True):
@@ -466,8 +479,8 @@ AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
     ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
-    Asked, Answered, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied, CancelRequested, InboxTaken, Concluded,
-    TurnEnded,
+    Asked, Answered, Withdrawn, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied, CancelRequested,
+    InboxTaken, Concluded, TurnEnded,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

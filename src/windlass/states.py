@@ -61,6 +61,13 @@ class Child(Value, frozen=True):
     charged: Usage = _NOTHING
 
 
+def children_at_work(fold: Fold) -> list[r.Delegated]:
+    """The child agents that work for a turn, or may: those of open calls, and those that hooks and tools started."""
+    calls = fold.open.calls.values() if fold.open is not None else ()
+    of_calls = [call.children[-1].started for call in calls if call.result is None and call.children]
+    return [*of_calls, *[child.started for child in (fold.turn.delegated if fold.turn is not None else ())]]
+
+
 class CallFold(Struct, omit_defaults=True, gc=False):
     """One tool call as the records tell it so far: proposed, then decided, called, returned.
 
@@ -191,6 +198,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     decided: tuple[r.HookDecided, ...] = ()
     sides: tuple[r.SideReplied, ...] = ()
     notes: tuple[r.Noted, ...] = ()
+    delegated: tuple[Child, ...] = ()
     waiting: tuple[r.Asked, ...] = ()
     answered: tuple[r.Answered, ...] = ()
     evaluated: r.Evaluated | None = None
@@ -900,6 +908,10 @@ def _forget_questions(turn: TurnFold, call: CallFold) -> None:
 
 @_folds(r.Delegated)
 def _(fold: Fold, record: r.Delegated) -> None:
+    if record.key:
+        turn = _turn(fold)
+        turn.delegated = (*turn.delegated, Child(record))
+        return
     step = _open(fold)
     call = step.calls[record.call]
     call.children = (*call.children, Child(record))
@@ -909,18 +921,27 @@ def _(fold: Fold, record: r.Delegated) -> None:
 
 @_folds(r.Charged)
 def _(fold: Fold, record: r.Charged) -> None:
-    step = _open(fold)
-    call = step.calls[record.call]
-    call.children = tuple(
+    turn = _turn(fold)
+    if not record.call:
+        turn.delegated = _charged(turn.delegated, record)
+    else:
+        step = _open(fold)
+        call = step.calls[record.call]
+        call.children = _charged(call.children, record)
+        if step.versions is not None:
+            step.changed(call)
+    turn.restarts = 0
+    fold.spend(record.usage)
+
+
+def _charged(children: tuple[Child, ...], record: r.Charged) -> tuple[Child, ...]:
+    """The children, one of which was charged for."""
+    return tuple(
         [
             child.replace(charged=child.charged + record.usage) if child.started.session == record.session else child
-            for child in call.children
+            for child in children
         ]
     )
-    if step.versions is not None:
-        step.changed(call)
-    _turn(fold).restarts = 0
-    fold.spend(record.usage)
 
 
 @_folds(r.StepEnded)
@@ -1001,6 +1022,12 @@ def _(fold: Fold, record: r.Answered) -> None:
     turn = _turn(fold)
     turn.waiting = tuple([asked for asked in turn.waiting if asked.id != record.id])
     turn.answered = (*turn.answered, record)
+
+
+@_folds(r.Withdrawn)
+def _(fold: Fold, record: r.Withdrawn) -> None:
+    turn = _turn(fold)
+    turn.waiting = tuple([asked for asked in turn.waiting if asked.id not in record.ids])
 
 
 @_folds(r.Suspended)

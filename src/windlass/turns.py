@@ -15,6 +15,7 @@ from .states import State
 
 T = TypeVar("T")
 ScopeT = TypeVar("ScopeT")
+ResultT = TypeVar("ResultT", covariant=True)
 
 
 class Host(Protocol):
@@ -34,6 +35,7 @@ class Host(Protocol):
     def left(self) -> Left: ...
     def window(self) -> ContextWindow: ...
     def note(self, asker: Asker, kind: str, data: Any) -> None: ...
+    async def delegate(self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]) -> Any: ...
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any: ...
 
 
@@ -66,7 +68,7 @@ class Asker(NamedTuple):
     """Who asks a model with `turn.ask`: at which event or effect, about what, and under what name.
 
     `chain` lists the hooks and names on whose behalf it is asked, the asker last. `recorded` is false for something
-    that is prepared after the turn is over, which the log does not get.
+    that is prepared after the turn is over, which the log does not get. `tool` is the tool, if it is one.
     """
 
     event: str
@@ -74,11 +76,60 @@ class Asker(NamedTuple):
     by: str
     chain: tuple[Any, ...]
     recorded: bool = True
+    tool: Any = None
 
 
 def name_in_chain(link: Any) -> str:
     """The display name of a link in a chain of askers."""
     return str(getattr(link, "name", link))
+
+
+class ChildWaits(BaseException):
+    """A child agent waits for a person, and with it the hook or tool that gave it its task.
+
+    It ends the run of the hook or tool and the wraps around a call, none of which may catch it; resume enters them
+    anew.
+    """
+
+
+class Invocation:
+    """One run of a hook or tool, and the child agents that it has given tasks to.
+
+    A child that waits for a person neither returns nor raises. Once all children at work wait, the run is broken off.
+    """
+
+    __slots__ = ("_cancels", "_task", "counts", "waiting", "working")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancels: int | None = None
+        self.counts: dict[str, int] = {}
+        self.working = self.waiting = 0
+
+    def note_waiting(self) -> None:
+        """A child waits. If no other one works, break off the run."""
+        self.waiting += 1
+        self.break_off_if_idle()
+
+    def break_off_if_idle(self) -> None:
+        """Break off the run if it only waits for children that wait for people."""
+        if self.waiting and self.waiting == self.working and self._cancels is None and self._task is not None:
+            self._cancels = self._task.cancelling()
+            self._task.cancel("a child agent waits for a person")
+
+    def was_broken_off(self) -> bool:
+        """Whether it was, and the turn was not cancelled. Ask once, when the run has ended."""
+        if self._cancels is None or self._task is None:
+            return False
+        cancels, self._cancels = self._cancels, None
+        return self._task.uncancel() <= cancels
+
+
+class SubAgent(Protocol[ResultT]):
+    """An agent that a hook or tool can give a task to."""
+
+    def as_tool(self, *, share: float | None = None, tools: Sequence[str] | None = None) -> Any: ...
+    def _child_result(self, state: State, slots: Any, failure: Any, written: Any) -> ResultT: ...
 
 
 class Writes:
@@ -104,11 +155,17 @@ class Writes:
 class Turn(Generic[ScopeT]):
     """The turn as hooks and tools see it."""
 
-    __slots__ = ("_asker", "_host", "_state", "_writes")
+    __slots__ = ("_asker", "_host", "_run", "_state", "_writes")
 
     def __init__(
-        self, host: Host, writes: Writes | None = None, state: State | None = None, asker: Asker | None = None
+        self,
+        host: Host,
+        writes: Writes | None = None,
+        state: State | None = None,
+        asker: Asker | None = None,
+        run: Invocation | None = None,
     ) -> None:
+        self._run = run
         self._host = host
         self._writes = writes
         self._state = state
@@ -321,6 +378,37 @@ class Turn(Generic[ScopeT]):
         options = {"system": system, "settings": settings, "output": output, "repairs": repairs, **common}
         return await self._host.ask(asker, model, messages, options)
 
+    # ------------------------------------------------------------ child agents
+
+    async def delegate(
+        self, agent: SubAgent[ResultT], task: str, *, share: float | None = None, tools: Sequence[str] | None = None
+    ) -> ResultT:
+        """Give a task to another agent and wait for its result, as if the model had called it as a tool.
+
+        The child has its own session below this one. Guards of this agent apply to it, `Delegating` judges the task,
+        and what it spends is charged to this turn; `share` and `tools` limit it, as in `as_tool`. If the hook or tool
+        runs again after a crash or a suspension, a child that has finished is not run again.
+
+        A child may wait for a person if it was started in a pure or idempotent tool, in a wrap of a model or tool call,
+        or in a gate on an event that can `Ask`. Then the turn suspends, and on resume the hook or tool is run again
+        from its start. Elsewhere a question of the child is denied.
+        """
+        self._refuse_observer("delegate a task")
+        if self._asker is None or self._run is None:
+            raise HookError(
+                "cannot delegate a task here: a hook or tool delegates through its own parameter named `turn`", hook=""
+            )
+        if self._host.closed:
+            raise _turn_over("delegate a task in it")
+        given: object = task
+        if not isinstance(given, str) or not given:
+            raise ConfigError(f"turn.delegate(…, {task!r}): the task is a text")
+        if not hasattr(agent, "as_tool") or not hasattr(agent, "_child_result"):
+            raise ConfigError(f"turn.delegate({agent!r}, …): give an Agent")
+        options = {"share": share, "tools": tools}
+        result: ResultT = await self._host.delegate(self._asker, self._run, agent, task, options)
+        return result
+
     def _writable(self, what: str) -> Writes:
         if self._writes is None:
             raise HookError(
@@ -337,6 +425,17 @@ class Turn(Generic[ScopeT]):
                 hook=self._writes.by,
             )
         return self._writes
+
+
+def check_not_broken_off(supplied: Mapping[str, Any]) -> None:
+    """Raise `ChildWaits` if the run of a hook or tool was broken off; `supplied` are its parameters.
+
+    What it did with that does not count: ask when it has returned, and when it has raised.
+    """
+    for value in supplied.values():
+        run = value._run if isinstance(value, Turn) else None  # pyright: ignore[reportPrivateUsage]
+        if run is not None and run.was_broken_off():
+            raise ChildWaits
 
 
 def askers(turn: Turn[Any]) -> tuple[Any, ...]:

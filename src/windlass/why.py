@@ -472,6 +472,12 @@ def _(reader: _Reader, record: r.Suspended) -> Iterable[Entry]:
     )
 
 
+@_describes(r.Withdrawn)
+def _(reader: _Reader, record: r.Withdrawn) -> Iterable[Entry]:
+    ids = ", ".join([one_line(name) for name in record.ids])
+    yield "withdrawn", f"nobody needs an answer to {ids} any more: {one_line(record.reason)}", {"ids": record.ids}
+
+
 @_describes(r.Resumed)
 def _(reader: _Reader, record: r.Resumed) -> Iterable[Entry]:
     other = bool(reader.pipeline) and record.pipeline != reader.pipeline

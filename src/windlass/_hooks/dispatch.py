@@ -26,7 +26,15 @@ from windlass.events import ModelCalling
 from windlass.messages import FrozenDict, ToolCall
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
-from windlass.turns import Asker, Host, Turn, Writes, askers
+from windlass.turns import (
+    Asker,
+    Host,
+    Invocation,
+    Turn,
+    Writes,
+    askers,
+    check_not_broken_off,
+)
 
 from .compiled import Point
 from .hooks import Hook, legal_answers
@@ -75,7 +83,11 @@ async def call(
         supplied = supply(hook, site, writes, about, chain)
         if hook.guards_models and hook.view is None:
             given = replace(event, turn=Turn(site, asker=asker_of(hook, about, chain)))
-        answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
+        try:
+            answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
+        finally:
+            if supplied:
+                check_not_broken_off(supplied)
     except asyncio.CancelledError as error:
         if cancelled():
             raise
@@ -120,7 +132,7 @@ def supply(
     """The parameters a hook asked for by name (`turn`) or by type (slots); `chain` has the askers
     of a side call."""
     return {
-        name: Turn(site, writes, None, asker_of(hook, about, chain))
+        name: Turn(site, writes, None, asker_of(hook, about, chain), Invocation())
         if source == "turn"
         else site.slot(source).load(site.state.slots)
         for name, source in hook.wants

@@ -26,7 +26,7 @@ from windlass.errors import (
 )
 from windlass.messages import ModelRequest
 from windlass.states import Step
-from windlass.turns import Writes
+from windlass.turns import Writes, check_not_broken_off
 
 from .dispatch import Site, cancelled, supply
 from .hooks import Hook, source_of
@@ -311,8 +311,12 @@ def _writing_layer(
         if not is_match:
             return await inner(value)
         writes = Writes(hook.name, depth)
+        supplied = supply(hook, site, writes, *place(value))
         try:
-            result = await fn(value, call_next, **supply(hook, site, writes, *place(value)))
+            try:
+                result = await fn(value, call_next, **supplied)
+            finally:
+                check_not_broken_off(supplied)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotPassable) and error.value is value:
                 raise

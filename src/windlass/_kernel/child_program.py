@@ -23,6 +23,9 @@ from windlass.tools import ArgumentsError, Tool
 from .delegation import Delegate
 from .program import Program
 
+_KEPT = 256
+"""How many agents below an agent it keeps compiled."""
+
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -31,10 +34,12 @@ def program_of(
 ) -> Program:
     """What an agent is as a child of another one, compiled once."""
     only = delegate.only if tools is None else tools
-    key = (delegate.compiled, only)
-    if key not in parent.children:
-        parent.children[key] = delegate.compiled(parent, only)
-    return parent.children[key]
+    key, known = (delegate.compiled, only), parent.children
+    if (program := known.get(key)) is None:
+        if len(known) >= _KEPT:  # hooks and tools may make agents for one task each
+            del known[next(iter(known))]
+        program = known[key] = delegate.compiled(parent, only)
+    return program
 
 
 def tools_below(program: Program) -> Iterator[Tool[..., Any]]:

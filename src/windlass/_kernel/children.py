@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import cancelled
-from windlass.errors import SessionConflict, StoreError
+from windlass._hooks.dispatch import Passage, cancelled
+from windlass.decisions import Ask, Deny, Halt
+from windlass.errors import HookError, SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping
-from windlass.messages import Message, ToolCall, ToolResult, text_result, user
+from windlass.messages import (
+    Message,
+    ModelCall,
+    ToolCall,
+    ToolResult,
+    digest,
+    text_result,
+    user,
+)
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
 from windlass.records import (
     MASK,
@@ -26,12 +36,15 @@ from windlass.records import (
     Asked,
     Charged,
     Delegated,
+    HookDecided,
     HookFailed,
     Injected,
     Record,
     Suspended,
+    Withdrawn,
 )
 from windlass.states import CallFold, Child, Fold, State, fold_in_slices
+from windlass.turns import Asker, ChildWaits, Invocation, Turn
 
 from .arguments import changed_log, not_run
 from .cancellation import Cancellation
@@ -40,7 +53,7 @@ from .delegation import Delegate
 from .inbox import entries_below, matching_answer
 from .injections import Injections
 from .journal import Journal
-from .limits import Limits
+from .limits import Limits, delegated
 from .program import Program
 from .questions import Questions
 from .site import Site
@@ -55,13 +68,6 @@ Drives: TypeAlias = "Callable[[Segment], Any]"
 """Takes a child's turn to its end, inside its wraps."""
 
 
-class ChildWaits(BaseException):
-    """A child waits for a person.
-
-    It ends the wraps around the call, which no wrap may see; resume enters them anew.
-    """
-
-
 class SecretNotKept(Exception):
     """The task of a child that was not begun held a secret, which nobody has any more."""
 
@@ -71,7 +77,8 @@ class Parent(Struct, frozen=True):
 
     `started` says how the child was started. `delivered` are answers for it that are in the
     parent's log; None if it takes answers by itself. `injected` are the parts that hooks injected
-    for it. `stopping` are hooks that may hold up its stop.
+    for it. `stopping` are hooks that may hold up its stop. `may_wait` is false if it works for a hook
+    or tool that cannot wait for a person.
     """
 
     journal: Journal
@@ -81,6 +88,7 @@ class Parent(Struct, frozen=True):
     delivered: tuple[Answered, ...] | None = None
     injected: tuple[Injected, ...] = ()
     stopping: Point | None = None
+    may_wait: bool = True
 
 
 class Children(Struct, eq=False):
@@ -93,6 +101,7 @@ class Children(Struct, eq=False):
     _cancellation: Cancellation
     _make: MakesChild
     _drive: Drives
+    _met: set[str] = set()
 
     @property
     def _journal(self) -> Journal:
@@ -151,6 +160,150 @@ class Children(Struct, eq=False):
             raise ChildWaits
         return _result(tool, child.state)
 
+    # ------------------------------------------------------------ tasks of hooks and tools
+
+    async def delegate(
+        self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]
+    ) -> Any:
+        """The result of a child that a hook or tool gives a task to.
+
+        A child that finished before is not run again. One that waits for a person neither returns
+        nor raises: the run that started it is broken off.
+        """
+        journal, tool = self._journal, agent.as_tool(**options)
+        if journal.program.max_depth < 1:
+            raise _refused(
+                asker,
+                f"agent {tool.agent!r} was not started: agents are nested too deep (max_depth)",
+            )
+        _check_nesting(asker, tool.agent)
+        key = self._key(asker, run, tool.agent, task)
+        may_wait = self._questions.may_ask and journal.opening is None and _may_wait(asker)
+        run.working += 1
+        self._met.add(key)
+        try:
+            child = await self._delegated(tool, asker, key, task, may_wait)
+        except (StoreError, SessionConflict) as error:
+            journal.give_up(error)
+            raise
+        finally:
+            run.working -= 1
+            run.break_off_if_idle()
+        if child is not None:
+            if (broken := child.journal.broken) is not None:
+                journal.give_up(broken)
+            if not (isinstance(child.state.outcome, Suspended) and child.questions.waiting):
+                failure = child.failures.latest
+                slots, written = child.site.hooks.slots, child.fold.written
+                return agent._child_result(child.state, slots, failure, written)
+            self._ask_too(child.questions.waiting)
+        run.working += 1
+        run.note_waiting()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            run.working -= 1
+            run.waiting -= 1
+
+    def _key(self, asker: Asker, run: Invocation, agent: str, task: str) -> str:
+        """What identifies a child: who started it at which event, about what, with which task, and its
+        number among equal ones. The order in which children end changes nothing."""
+        place = self._site.place_of(asker.about)
+        if asker.tool is not None and (tried := self._tried(asker.about)):
+            place += f"/attempt.{tried + 1}"
+        counted = f"{asker.event}:{place}:{asker.by}:{agent}:{digest(task)}"
+        run.counts[counted] = number = run.counts.get(counted, 0) + 1
+        return f"{counted}#{number}"
+
+    def _tried(self, call: str) -> int:
+        """How many attempts at a call did not stand: the next is another run of its tool."""
+        step = self._journal.fold.open
+        return 0 if step is None or call not in step.calls else len(step.calls[call].attempts)
+
+    async def _delegated(
+        self, tool: Delegate, asker: Asker, key: str, task: str, may_wait: bool
+    ) -> Segment | None:
+        """The pass over a child's turn, at its end or its next suspension. None if it still waits."""
+        known = delegated(self._journal, key)
+        if known is None:
+            child: Segment | None = await self._start_delegated(tool, asker, key, task, may_wait)
+        else:
+            child = await self._find(tool, known, may_wait)
+        if child is None:
+            return None
+        if child.state.over and child.entry.message is None:
+            self._charge(child)
+        else:
+            await self._run(child)
+        return child
+
+    async def _start_delegated(
+        self, tool: Delegate, asker: Asker, key: str, task: str, may_wait: bool
+    ) -> Segment:
+        """A new child, if the hooks on `Delegating` let it begin. A hook does not meet its own."""
+        journal, site = self._journal, self._site
+        given = tool.delegation(task)
+        hooks = [
+            hook
+            for hook in site.hooks.all
+            if hook.event is Delegating and not any(hook is link for link in asker.chain)
+        ]
+        if hooks:
+            turn: Turn[Any] = Turn(site, asker=asker)
+            passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, key)
+            given = (await passage.rewrite()).task
+            verdict = await passage.judge()
+            if passage.answers:
+                journal.record(
+                    HookDecided("Delegating", key, verdict, passage.answers, took=passage.took)
+                )
+            if isinstance(verdict, Halt):
+                journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+            if isinstance(verdict, Halt | Deny):
+                raise _refused(asker, f"agent {tool.agent!r} was not started: {verdict.reason}")
+            if isinstance(verdict, Ask):
+                raise _refused(
+                    asker,
+                    f"agent {tool.agent!r} was not started: a person cannot be asked about a task that a hook or "
+                    f"tool delegates: {verdict.question}",
+                )
+            await self._injections.inject_for_child(passage, f"{key}/t1")
+        program = program_of(journal.program, tool, given.tools)
+        tokens, usd = self._limits.portion(given.share)
+        session = f"{journal.fold.session}//{blake2b(key.encode(), digest_size=6).hexdigest()}"
+        started = Delegated(
+            "", session, tool.agent, given.task, given.tools, tokens, usd, key, asker.by
+        )
+        journal.record(started)
+        await journal.commit()
+        return self._child(
+            program, Fold(session), started, message=user(given.task), may_wait=may_wait
+        )
+
+    async def end_unmet(self, reason: str, before: str = "") -> None:
+        """On resume: end the children whose hook or tool did not run again, and withdraw their
+        questions. Those of the effect `before` which this is asked may still be met."""
+        turn = self._journal.fold.turn
+        for child in turn.delegated if turn is not None else ():
+            later = before and child.started.key.startswith(f"{before}:")
+            if child.started.key not in self._met and not later:
+                self._met.add(child.started.key)
+                await self._end_delegated(child.started, reason)
+
+    async def _end_delegated(self, started: Delegated, reason: str) -> None:
+        """End a child whose agent is not known here: the hooks of this agent look at its end."""
+        journal = self._journal
+        program = journal.program
+        fold = await fold_in_slices(started.session, await program.store.read(started.session))
+        if fold.turn is None or fold.state.over:
+            return
+        asked = tuple([one.id for one in fold.turn.waiting if self._questions.is_waiting(one.id)])
+        await self._close(self._child(program, fold, started), reason)
+        if asked:
+            journal.record(Withdrawn(asked, reason))
+
+    # ------------------------------------------------------------ tasks of the model
+
     def _check_task(self, call: ToolCall, started: Delegated, task: str) -> None:
         """Raise if a child was started with another task than the call has: the log was changed."""
         mask = self._journal.mask
@@ -191,7 +344,9 @@ class Children(Struct, eq=False):
         await journal.commit()
         return self._child(program, Fold(session), started, message=user(task))
 
-    async def _find(self, tool: Delegate, known: Child) -> Segment | None:
+    async def _find(
+        self, tool: Delegate, known: Child, may_wait: bool | None = None
+    ) -> Segment | None:
         """A child that was started before, with the answers that came for it. None if it still
         waits for all of them.
 
@@ -211,7 +366,9 @@ class Children(Struct, eq=False):
         if fold.turn is None:
             if started.masked and MASK in started.task:
                 raise SecretNotKept
-            return self._child(program, fold, started, message=user(started.task))
+            return self._child(
+                program, fold, started, message=user(started.task), may_wait=may_wait
+            )
         delivered = await self._delivered(fold, log)
         entries = await program.store.take(started.session, fold.inbox)
         if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
@@ -226,7 +383,9 @@ class Children(Struct, eq=False):
                     delivered = (*delivered, answered)
             if not delivered and not any(kind == "cancel" for kind, _ in given):
                 return None
-        return self._child(program, fold, started, delivered=delivered, mail=bool(entries))
+        return self._child(
+            program, fold, started, delivered=delivered, mail=bool(entries), may_wait=may_wait
+        )
 
     def _child(
         self,
@@ -237,6 +396,7 @@ class Children(Struct, eq=False):
         message: Message | None = None,
         delivered: tuple[Answered, ...] | None = None,
         mail: bool = False,
+        may_wait: bool | None = None,
     ) -> Segment:
         """The pass over a child's turn."""
         parent = Parent(
@@ -247,12 +407,13 @@ class Children(Struct, eq=False):
             None if delivered is None else tuple([answered.replace() for answered in delivered]),
             self._injected_for(started, fold.session),
             self._site.hooks.at(SubagentStopping),
+            self._questions.may_ask if may_wait is None else may_wait,
         )
         return self._make(program, fold, parent, message, mail)
 
     def _injected_for(self, started: Delegated, session: str) -> tuple[Injected, ...]:
         """What was injected for a child when its task was judged, as parts of its turn."""
-        turn, place = self._journal.fold.turn, f"{started.call}/t1"
+        turn, place = self._journal.fold.turn, f"{started.key or started.call}/t1"
         items = (*(turn.injected if turn is not None else ()), *self._site.injected.unlogged)
         mine = [
             item
@@ -317,6 +478,8 @@ class Children(Struct, eq=False):
         If the log cannot say so they stay as they are: the next to resume goes on with them.
         """
         journal = self._journal
+        if journal.broken is None:
+            await self.end_unmet(reason)
         step = journal.fold.open if journal.broken is None else None
         for call in step.calls.values() if step is not None else ():
             tool = journal.program.delegates.get(call.call.name)
@@ -328,9 +491,12 @@ class Children(Struct, eq=False):
         fold = await fold_in_slices(started.session, await program.store.read(started.session))
         if fold.turn is None or fold.state.over:
             return
-        child = self._child(program, fold, started)
+        await self._close(self._child(program, fold, started), reason)
+
+    async def _close(self, child: Segment, reason: str) -> None:
+        """Cancel a child's turn that nobody goes on with, and charge what it has spent."""
         try:
-            await child.phases.lifecycle.failed(fold, asyncio.CancelledError(reason))
+            await child.phases.lifecycle.failed(child.fold, asyncio.CancelledError(reason))
         except asyncio.CancelledError:
             if cancelled():
                 raise
@@ -345,6 +511,26 @@ class Children(Struct, eq=False):
         assert started is not None
         if usage.requests or usage.total:
             self._journal.record(Charged(started.call, started.session, usage))
+
+
+def _may_wait(asker: Asker) -> bool:
+    """Whether a hook or tool can wait for a person: it is run again from its start afterwards."""
+    if asker.tool is not None:
+        return asker.tool.effect in ("pure", "idempotent")
+    hook: Any = asker.chain[-1]
+    if getattr(hook, "kind", "") == "gate":
+        return Ask in hook.event.ranks
+    return getattr(hook, "kind", "") == "wrap" and hook.event in (ModelCall, ToolCall)
+
+
+def _check_nesting(asker: Asker, agent: str) -> None:
+    hook = asker.chain[-1]
+    if getattr(hook, "shadow", False):
+        raise _refused(asker, f"shadow gate {asker.by!r} cannot delegate: it only looks on")
+
+
+def _refused(asker: Asker, text: str) -> HookError:
+    return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
 
 
 def _result(tool: Delegate, state: State) -> ToolResult:

@@ -51,7 +51,7 @@ class CallsInDoubt(Struct, eq=False):
 
         Whether the answer is still open.
         """
-        if self._rule(state) != "ask":
+        if self._rule(state) != "ask" or not self._questions.may_ask:
             return False
         answered, digest = self._questions.answer_to(_about(state)), self._arguments.digest(call)
         if answered is not None and answered.digest == digest:  # what runs is what was asked about

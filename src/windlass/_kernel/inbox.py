@@ -17,7 +17,7 @@ from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
 from windlass.protocols import Store
 from windlass.records import Answered, CancelRequested, HookFailed, InboxTaken, MessageHeld
-from windlass.states import Fold, fold_in_slices
+from windlass.states import Fold, children_at_work, fold_in_slices
 
 from .journal import Journal
 from .transcript import Transcript
@@ -102,14 +102,13 @@ async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
     Those of the lowest agent come first: the agent that asks a question is answered first.
     """
     found: list[tuple[str, Any]] = []
-    for call in fold.open.calls.values() if fold.open is not None else ():
-        if call.result is None and call.children:
-            session = call.children[-1].started.session
-            child = await fold_in_slices(session, await store.read(session))
-            if child.turn is not None and child.turn.waiting:
-                found += await entries_below(store, child)
-                entries = await store.take(session, child.inbox)
-                found += [(kind, data) for _, kind, data in entries if kind in ("answer", "cancel")]
+    for started in children_at_work(fold):
+        session = started.session
+        child = await fold_in_slices(session, await store.read(session))
+        if child.turn is not None and child.turn.waiting:
+            found += await entries_below(store, child)
+            entries = await store.take(session, child.inbox)
+            found += [(kind, data) for _, kind, data in entries if kind in ("answer", "cancel")]
     return found
 
 

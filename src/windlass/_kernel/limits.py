@@ -12,6 +12,7 @@ from windlass.criteria import CostLimit, Effect, Limit, StepLimit, TokenLimit, n
 from windlass.messages import Usage
 from windlass.outcomes import Stopped
 from windlass.records import Delegated
+from windlass.states import Child
 from windlass.turns import Left
 
 from .journal import Journal
@@ -111,8 +112,11 @@ class Limits(Struct, eq=False):
         """What a child has spent and this turn was not charged for yet."""
         started, step = child.started, self._journal.fold.open
         assert started is not None
-        call = step.calls.get(started.call) if step is not None else None
-        known = call.child(started.session) if call is not None else None
+        if started.key:
+            known = delegated(self._journal, started.key)
+        else:
+            call = step.calls.get(started.call) if step is not None else None
+            known = call.child(started.session) if call is not None else None
         return usage if known is None else usage - known.charged
 
     def add(self, child: Limits) -> None:
@@ -165,6 +169,16 @@ class Limits(Struct, eq=False):
                 elif isinstance(limit, CostLimit):
                     money.append(max(limit.usd - (usage.cost or 0.0), 0.0))
         return int(min(tokens) * share) if tokens else None, min(money) * share if money else None
+
+
+def delegated(journal: Journal, key: str) -> Child | None:
+    """The child that a hook or tool of this turn has started under a key."""
+    turn = (journal.fold if journal.opening is None else journal.opening.fold).turn
+    return (
+        next((c for c in turn.delegated if c.started.key == key), None)
+        if turn is not None
+        else None
+    )
 
 
 def _share_of(started: Delegated) -> tuple[Limit, ...]:

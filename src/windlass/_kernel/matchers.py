@@ -71,8 +71,14 @@ def _may_match_elsewhere(program: Program, hook: Hook) -> bool:
 
     The hook comes from a capability, sub-agents inherit it, or other hooks may offer tools.
     """
-    is_inherited = hook.inherit and bool(program.delegates)
+    is_inherited = hook.inherit and (bool(program.delegates) or _may_delegate(program))
     return hook.capability is not None or is_inherited or _hooks_may_offer_tools(program)
+
+
+def _may_delegate(program: Program) -> bool:
+    """Whether a tool or hook takes the turn, and so may give tasks to any agent."""
+    tools = any(source == "turn" for tool in program.tools.values() for _, source in tool.supplied)
+    return tools or any(source == "turn" for hook in program.hooks.all for _, source in hook.wants)
 
 
 def _hooks_may_offer_tools(program: Program) -> bool:

@@ -227,6 +227,10 @@ class ModelCalls:
         reply: ModelReply = given
         return reply
 
+    def write_paid(self) -> None:
+        """The wraps were broken off: record the latest attempt, which was paid for."""
+        self._write_reply()
+
     def settle(self) -> None:
         """The reply is about to be recorded with its cost."""
         self._limits.note_standing(None)

@@ -20,6 +20,7 @@ from windlass.decisions import Answer, Approve, Ask, Deny, Edit, Halt, Regenerat
 from windlass.messages import ToolCall
 from windlass.records import Answered, Asked, HookDecided, Suspended
 from windlass.states import Fold
+from windlass.turns import ChildWaits
 from windlass.types import AnyEvent
 
 from .journal import Journal
@@ -30,6 +31,12 @@ Settled: TypeAlias = tuple[tuple[str, Ask | None], ...]
 the gate."""
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
+
+
+NOBODY_TO_ASK = (
+    "Nobody can be asked here: this agent works for a hook or tool that cannot wait for a person. Delegate in a tool "
+    "that is pure or idempotent, in a wrap of a model or tool call, or in a gate on an event that can ask."
+)
 
 
 class Waiting:
@@ -55,12 +62,14 @@ class Judged(Struct, frozen=True):
 class Questions(Struct, eq=False):
     """The verdicts of one pass that a person may have to answer, and the questions that are open.
 
+    `may_ask` is false if the pass works for a hook or tool that cannot wait for a person.
     `prior` are the verdicts that the log had when the pass began; each is served once. `_known` are
     the hooks of the agent that wrote the log, if it was another one.
     """
 
     _journal: Journal
     resumed: bool
+    may_ask: bool = True
     _known: set[tuple[str, str, str]] | None = None
     _prior: tuple[HookDecided, ...] = ()
 
@@ -78,12 +87,17 @@ class Questions(Struct, eq=False):
         `reviewed` gives the digest of what a person would review; an answer to something else does
         not count. `settled` are gates whose question was answered with what is judged here.
         """
-        if self.resumed and (prior := self._take_prior(passage)) is not None:
-            return await self._decide_again(passage, reviewed, prior)
-        if settled:
-            verdict = (await self.judge_again(passage, None, settled)).verdict
-        else:
-            verdict = await passage.judge()
+        try:
+            if self.resumed and (prior := self._take_prior(passage)) is not None:
+                return await self._decide_again(passage, reviewed, prior)
+            if settled:
+                verdict = (await self.judge_again(passage, None, settled)).verdict
+            else:
+                verdict = await passage.judge()
+        except ChildWaits:
+            return WAITING
+        if type(verdict) is Ask and not self.may_ask:
+            verdict = self.refusal(passage.point.event, verdict)
         if passage.answers:
             name, about, answers = passage.point.name, passage.about, passage.answers
             self._journal.record(HookDecided(name, about, verdict, answers, took=passage.took))
@@ -110,6 +124,8 @@ class Questions(Struct, eq=False):
             self._journal.record(HookDecided(name, about, judged.verdict, answers, took=took))
         if not isinstance(judged.verdict, Ask):
             return judged.verdict
+        if not self.may_ask:
+            return self.refusal(event, judged.verdict)
         by = judged.asking or asks_of(prior.answers)
         self.put(self.question(passage, judged.verdict, reviewed(), by))
         return WAITING
@@ -232,6 +248,13 @@ class Questions(Struct, eq=False):
             ask.default,
             expires_at,
         )
+
+    def refusal(self, event: type[AnyEvent], ask: Ask) -> Any:
+        """What an `Ask` means where no person can be asked: what the matrix says of a rejection."""
+        reason = f"{NOBODY_TO_ASK} The question was: {ask.question}"
+        if event.rejected is Regenerate:
+            return Regenerate(reason)
+        return Halt(reason) if event.rejected is Halt else Deny(reason)
 
     def responded_by(self, text: str) -> Settled:
         """The gates whose question a person answered with these very words: they do not ask about

@@ -29,6 +29,7 @@ from windlass.messages import (
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyRejected
 from windlass.states import Fold, StepFold
+from windlass.turns import ChildWaits
 
 from .compaction import Compaction
 from .error_handling import FailedCall, Failures
@@ -95,6 +96,10 @@ class Replies:
         if request is not None and fold.going:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
+            except ChildWaits:  # of a wrap: an attempt that was paid for is recorded first
+                self._calls.write_paid()
+                self._questions.suspend()
+                return
             except Exception as error:
                 if not await self._relieves(error):
                     attempt = max(self._calls.number, tried + 1)

@@ -3,6 +3,8 @@ together."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct
 
 from windlass._hooks.wraps import surround
@@ -147,14 +149,17 @@ class Segment:
         self.site = Site(
             hooks, journal, self.cancellation, side_calls, notes, self.limits, entry.scope
         )
-        self.questions = Questions(journal, resumed=entry.resumed)
+        may_ask = parent is None or parent.may_wait
+        self.questions = Questions(journal, resumed=entry.resumed, may_ask=may_ask)
         transcript = Transcript(journal, self.site, self.questions)
         self.injections = Injections(journal, self.site, transcript)
         self.inbox = Inbox(journal, transcript)
         self.failures = Failures(journal, self.site)
         self.results = ToolResults(journal, self.site, self.injections)
         self.children = _children(self) if program.delegates else None
-        end_children = None if self.children is None else self.children.end_all
+        self.site.connect(partial(_below, self))
+        resumed_with = fold.turn is not None and bool(fold.turn.delegated)
+        end_children = _below(self).end_all if program.delegates or resumed_with else None
         self.step_end = StepEnd(
             self.site, self.questions, self.injections, self.results, end_children
         )
@@ -214,6 +219,13 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
     meter = Meter(program.budget)
     calibrate(meter, fold, program)
     return meter
+
+
+def _below(segment: Segment) -> Children:
+    """What gives tasks to the agents below, made when it is first needed."""
+    if segment.children is None:
+        segment.children = _children(segment)
+    return segment.children
 
 
 def _children(segment: Segment) -> Children:

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage
@@ -16,7 +16,7 @@ from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
 from windlass.states import State
-from windlass.turns import Asker, ContextWindow, Left, Turn, Writes
+from windlass.turns import Asker, ContextWindow, Invocation, Left, Turn, Writes
 
 from .arguments import Arguments
 from .audience import SideTasks
@@ -29,6 +29,9 @@ from .program import Program
 from .side_calls import SideCalls
 from .writes import WriteBuffer
 
+if TYPE_CHECKING:
+    from .children import Children
+
 
 class Site:
     """The place in a pass where hooks are asked. `turn` is the turn as hooks see it that write
@@ -39,8 +42,8 @@ class Site:
     """
 
     __slots__ = (
-        "_cancellation", "_limits", "_notes", "_onions", "_side_calls", "_turn", "arguments", "closed", "hooks",
-        "injected", "journal", "monotonic", "program", "scope", "tasks", "writes",
+        "_cancellation", "_children", "_limits", "_notes", "_onions", "_side_calls", "_turn", "arguments", "closed",
+        "hooks", "injected", "journal", "monotonic", "program", "scope", "tasks", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,11 @@ class Site:
         self._limits = limits
         self._onions: list[Onion] = []
         self._turn: Turn[Any] | None = None
+        self._children: Callable[[], Children] | None = None
+
+    def connect(self, children: Callable[[], Children]) -> None:
+        """What gives the agents below their tasks: it needs this part, so it comes later."""
+        self._children = children
 
     @property
     def turn(self) -> Turn[Any]:
@@ -87,7 +95,7 @@ class Site:
         Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
         """
         self.closed = True
-        self._turn = None
+        self._turn = self._children = None
         for onion in self._onions:
             onion.release()
 
@@ -192,7 +200,18 @@ class Site:
 
     def note(self, asker: Asker, kind: str, data: Any) -> None:
         """A fact of a hook or tool."""
-        self._notes.add(asker, self._side_calls.place_of(asker.about), kind, data)
+        self._notes.add(asker, self.place_of(asker.about), kind, data)
+
+    def place_of(self, about: str) -> str:
+        """What something is about, without the session."""
+        return self._side_calls.place_of(about)
+
+    async def delegate(
+        self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]
+    ) -> Any:
+        """A task for another agent."""
+        assert self._children is not None
+        return await self._children().delegate(asker, run, agent, task, options)
 
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""

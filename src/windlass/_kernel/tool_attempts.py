@@ -22,11 +22,11 @@ from windlass.outcomes import error_from_value
 from windlass.records import HookDecided, ToolAttempted, ToolCalled
 from windlass.states import CallFold
 from windlass.tools import ArgumentsError, Tool
-from windlass.turns import Asker, Turn, Writes
+from windlass.turns import Asker, ChildWaits, Invocation, Turn, Writes, check_not_broken_off
 
 from .arguments import Prepared
 from .cancellation import Cancellation
-from .children import Children, ChildWaits
+from .children import Children
 from .delegation import Delegate
 from .limits import Limits
 from .site import Site
@@ -112,6 +112,15 @@ class ToolAttempts:
         """Raise if the turn was cancelled and a hook swallowed that."""
         if (task := self._cancellation.task) is not None and task.cancelling():
             self._cancellation.check()
+
+    async def end_unmet_children(self, before: str = "") -> None:
+        """End the agents that a hook or tool had started which did not run again on resume.
+
+        Those of the effect `before` which this is asked may still be met.
+        """
+        if self._children is not None:
+            why = "the hook or tool that asked for it did not run again"
+            await self._children.end_unmet(why, before)
 
     async def end_children(self, reason: str) -> None:
         """End the agents that work on open calls."""
@@ -205,14 +214,26 @@ class ToolAttempts:
         if tool.supplied:
             writes = Writes(f"{tool.name} ({call.id})")
             supplied = self._supply(tool, call, writes)
-        if tool.timeout is None:
-            value = await self._call(tool, call, values, supplied)
-        else:
-            async with asyncio.timeout(tool.timeout):
+        try:
+            if tool.timeout is None:
                 value = await self._call(tool, call, values, supplied)
+            else:
+                async with asyncio.timeout(tool.timeout):
+                    value = await self._call(tool, call, values, supplied)
+        finally:
+            if supplied is not None:
+                self._check_not_broken_off(call, supplied)
         if writes is not None:
             self.written[call.id] = writes
         return value
+
+    def _check_not_broken_off(self, call: ToolCall, supplied: dict[str, Any]) -> None:
+        try:
+            check_not_broken_off(supplied)
+        except ChildWaits:
+            if self.wrapped:
+                self._held_up.add(call.id)
+            raise
 
     async def _call(
         self,
@@ -239,8 +260,8 @@ class ToolAttempts:
         supplied: dict[str, Any] = {}
         for name, source in tool.supplied:
             if source == "turn":
-                asker = Asker("ToolCall", call.id, tool.name, (f"tool {tool.name}",))
-                supplied[name] = Turn(site, writes, None, asker)
+                asker = Asker("ToolCall", call.id, tool.name, (f"tool {tool.name}",), tool=tool)
+                supplied[name] = Turn(site, writes, None, asker, Invocation())
             elif source == "key":
                 supplied[name] = call.id
             else:

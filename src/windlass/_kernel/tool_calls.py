@@ -16,10 +16,9 @@ from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason
 from windlass.records import ToolAttempted, ToolDecided
 from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import Tool
-from windlass.turns import Writes
+from windlass.turns import ChildWaits, Writes
 
 from .arguments import NOT_KEPT, not_run
-from .children import ChildWaits
 from .error_handling import Failures
 from .in_doubt import UNKNOWN, CallsInDoubt
 from .inbox import Inbox
@@ -80,7 +79,8 @@ class Executor:
         for call in step.calls.values():
             if call.result is None:
                 if decisions.judged:
-                    await decisions.decide(call)
+                    if not await self._decide(call):
+                        return
                 else:
                     decisions.allow(call, fold.at)
                 verdict = None if call.decided is None else call.decided.verdict
@@ -88,6 +88,9 @@ class Executor:
                     ready.append(call)
                 else:
                     held_back = True
+        stale = bool(turn.delegated) and self._questions.resumed
+        if stale:
+            await self._attempts.end_unmet_children(before="ToolCall")
         if decisions.judged:
             unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
             if unclear and not await self._may_begin(fold, step, ready, held_back):
@@ -97,8 +100,21 @@ class Executor:
             await self._run(ready[0])
         elif ready:
             await self._run_all(ready)
+        if stale:
+            await self._attempts.end_unmet_children()
         if step.decided or turn.waiting:
             await self._conclude(fold, step)
+
+    async def _decide(self, call: CallFold) -> bool:
+        """Decide a call. False if a gate waits for a child agent: then no call of the step runs, and
+        the turn waits."""
+        try:
+            await self._decisions.decide(call)
+        except ChildWaits:
+            await self._journal.commit()
+            self._questions.suspend()
+            return False
+        return True
 
     async def _may_begin(
         self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool

@@ -246,7 +246,8 @@ class ToolDecisions:
         if unmatched == "allow":
             return ALLOW
         if unmatched == "ask":
-            return Ask(f"Allow {call.name}?")
+            ask = Ask(f"Allow {call.name}?")
+            return ask if self._questions.may_ask else self._questions.refusal(ToolCalling, ask)
         return Deny(f"No rule allows {call.name}.")
 
     def _record(
@@ -258,6 +259,8 @@ class ToolDecisions:
         """
         journal, answers = self._journal, passage.answers
         verdict = self.unmatched(call) if verdict is None else verdict
+        if type(verdict) is Ask and not self._questions.may_ask:
+            verdict = self._questions.refusal(ToolCalling, verdict)
         spoken = rewritten or answers or verdict is not ALLOW
         digest, json = (
             (self._arguments.bind(call), self._arguments.difference(state, call))

@@ -105,6 +105,9 @@ class TurnEnd(Struct, eq=False):
             self._end_stream(text)
         if journal.program.handlers:
             await self._transcript.run_handlers("after_turn")
+        turn = journal.fold.turn
+        if turn is not None and turn.delegated:
+            await self._step_end.end_sub_agents("the turn ended")
         self._record_end(outcome, text, final)
 
     def _record_end(self, outcome: Any, text: str | None, final: bool) -> None:

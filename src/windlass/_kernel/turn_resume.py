@@ -23,7 +23,7 @@ from windlass.records import (
     Suspended,
     TurnStarted,
 )
-from windlass.states import Fold, fold_log
+from windlass.states import Fold, children_at_work, fold_log
 
 from .arguments import changed_log
 from .child_program import check_edit
@@ -212,11 +212,9 @@ class TurnResume(Struct, eq=False):
 async def _last_record(store: Store, fold: Fold) -> float:
     """The time of the last record of a session and of the sub-agents that work for it."""
     last = fold.at
-    for call in fold.open.calls.values() if fold.open is not None else ():
-        if call.result is None and call.children:
-            session = call.children[-1].started.session
-            child = fold_log(session, await store.read(session))
-            last = max(last, await _last_record(store, child))
+    for started in children_at_work(fold):
+        child = fold_log(started.session, await store.read(started.session))
+        last = max(last, await _last_record(store, child))
     return last
 
 

@@ -1,0 +1,498 @@
+"""Hooks and tools give tasks to other agents with `turn.delegate`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from windlass import (
+    Agent,
+    Allow,
+    Approve,
+    Ask,
+    Charged,
+    Completed,
+    Delegated,
+    Delegating,
+    Deny,
+    Failed,
+    Halt,
+    ModelCall,
+    ModelReplying,
+    Reject,
+    StepStarting,
+    Suspended,
+    TokenLimit,
+    ToolCall,
+    ToolCalling,
+    ToolReturned,
+    Turn,
+    TurnEnding,
+    TurnStarting,
+    Withdrawn,
+    tool,
+)
+from windlass.errors import HookError
+from windlass.messages import Usage
+from windlass.testing import (
+    FunctionModel,
+    RecordingObserver,
+    ScriptedModel,
+    assert_same_everywhere,
+    calls,
+    says,
+)
+
+SPENT = Usage(input=3, output=2)
+
+
+@tool
+def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
+def kid(*replies: Any, name: str = "kid") -> Agent[Any, Any]:
+    return Agent(ScriptedModel(*(replies or (says("fine", usage=SPENT),))), tools=[pay], name=name)
+
+
+def asking(answer: str = "yes", name: str = "kid") -> Agent[Any, Any]:
+    """An agent that wants to pay, and asks a person first."""
+    agent = kid(calls("pay", n=3), says(answer), name=name)
+    agent.gate(ToolCalling, name="ask")(lambda event: Ask(f"may {name} pay?"))
+    return agent
+
+
+def worker(agent: Agent[Any, Any], effect: Any = "pure", **options: Any) -> Any:
+    @tool(effect=effect)
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        return (await turn.delegate(agent, "do it", **options)).text
+
+    return work
+
+
+def with_tool(*tools: Any, **options: Any) -> Agent[Any, Any]:
+    return Agent(ScriptedModel(calls(tools[0].name), says("done")), tools=list(tools), **options)
+
+
+def results(result: Any) -> list[tuple[str, str]]:
+    parts = [part for message in result.messages for part in message.parts if hasattr(part, "status")]
+    return [("".join(inner.text for inner in part.content), part.status) for part in parts]
+
+
+async def records(agent: Agent[Any, Any], kind: type, session: str = "s") -> list[Any]:
+    return [record for record in await agent.store.read(session) if isinstance(record, kind)]
+
+
+# ---------------------------------------------------------------- the same as a call of the model
+
+
+async def test_a_tool_gets_the_result_of_the_agent_it_delegates_to():
+    agent = with_tool(worker(kid()))
+    result = await agent.run("go", session="s")
+    assert results(result) == [("fine", "ok")]
+    [started] = await records(agent, Delegated)
+    assert (started.agent, started.task, started.by, started.call) == ("kid", "do it", "work", "")
+    assert started.session.startswith("s//")
+    assert (await agent.state(started.session)).outcome == Completed()
+
+
+async def test_what_the_child_spends_is_charged():
+    agent = with_tool(worker(kid()))
+    result = await agent.run("go", session="s")
+    assert [charged.usage.total for charged in await records(agent, Charged)] == [5]
+    assert result.usage.total >= 5
+    assert result.usage.requests == 3
+
+
+async def test_guards_of_the_parent_hold_for_the_child_and_its_facts_reach_the_parents_observers():
+    agent, heard = with_tool(worker(kid(calls("pay", n=1), says("over")))), RecordingObserver()
+    agent.gate(ToolCalling, tool="pay", band="guard")(lambda event: Deny("no paying"))
+    agent.observe(ToolReturned, wait=True)(heard)
+    result = await agent.run("go", session="s")
+    assert results(result) == [("over", "ok")]
+    assert [(fact.name, fact.result.status, bool(fact.path)) for fact in heard.facts] == [
+        ("pay", "denied", True),
+        ("work", "ok", False),
+    ]
+
+
+async def test_the_share_limits_the_child():
+    greedy = kid(says("x", usage=Usage(input=900, output=50)), says("y"))
+    agent = with_tool(worker(greedy, share=0.1), criteria=[TokenLimit(1_000)])
+    await agent.run("go", session="s")
+    [started] = await records(agent, Delegated)
+    assert 0 < started.tokens <= 100
+
+
+async def test_a_typed_agent_gives_a_typed_output():
+    class Verdict(Struct):
+        ok: bool
+
+    critic = Agent(ScriptedModel(says('{"ok": true}')), output=Verdict, name="critic")
+    seen: list[Any] = []
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("hi")))
+
+    @agent.gate(ModelReplying)
+    async def review(event: ModelReplying, turn: Turn[Any]) -> None:
+        seen.append((await turn.delegate(critic, event.reply.text)).output)
+
+    assert (await agent.run("go")).text == "hi"
+    assert seen == [Verdict(True)]
+
+
+@pytest.mark.parametrize("event", [TurnStarting, StepStarting, ModelReplying, TurnEnding])
+async def test_gates_delegate_on_any_event(event: Any):
+    child = kid()
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("hi")))
+    said: list[str] = []
+
+    @agent.gate(event)
+    async def look(event: Any, turn: Turn[Any]) -> None:
+        said.append((await turn.delegate(child, "look")).text)
+
+    result = await agent.run("go", session="s")
+    assert (result.text, said) == ("hi", ["fine"])
+    assert len(await records(agent, Delegated)) == 1
+
+
+async def test_wraps_and_injections_delegate_too():
+    router = FunctionModel(lambda request: says("router"))
+    other = Agent(FunctionModel(lambda request: says("other")), name="other")
+    agent: Agent[Any, Any] = Agent(router)
+
+    @agent.inject(TurnStarting)
+    async def remember(event: TurnStarting, turn: Turn[Any]) -> str:
+        return (await turn.delegate(other, "what do you know?")).text
+
+    @agent.wrap(ModelCall)
+    async def route(request: Any, call_next: Any, turn: Turn[Any]) -> Any:
+        return (await turn.delegate(other, "answer")).text
+
+    result = await agent.run("go", session="s")
+    assert result.text == "other"
+    assert len(await records(agent, Delegated)) == 2
+
+
+async def test_delegates_are_the_same_in_every_way_of_running():
+    await assert_same_everywhere(lambda: with_tool(worker(kid())))
+
+
+async def test_a_failed_child_is_a_result_that_says_so():
+    def fail(request: Any) -> Any:
+        raise ValueError("no")
+
+    broken = Agent(FunctionModel(fail), name="broken")
+    seen: list[Any] = []
+
+    @tool
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        result = await turn.delegate(broken, "do it")
+        seen.append(result.outcome)
+        return "it failed"
+
+    assert (await with_tool(work).run("go")).outcome == Completed()
+    assert isinstance(seen[0], Failed)
+
+
+# ---------------------------------------------------------------- who judges the task
+
+
+@pytest.mark.parametrize("verdict", [Deny("not that one"), Ask("really?"), Halt("enough")])
+async def test_delegating_judges_tasks_from_code(verdict: Any):
+    agent = with_tool(worker(kid()))
+    agent.gate(Delegating)(lambda event: verdict)
+    result = await agent.run("go", session="s")
+    assert await records(agent, Delegated) == []
+    assert [status for _, status in results(result)] == ["error"]
+    assert (result.stop_reason == "halted") is isinstance(verdict, Halt)
+
+
+async def test_delegating_may_change_the_task_and_take_tools_away():
+    heard: list[Any] = []
+
+    def reply(request: Any) -> Any:
+        heard.append((request.messages[0].text, [spec.name for spec in request.tools]))
+        return says("ok")
+
+    child = Agent(FunctionModel(reply), tools=[pay], name="kid")
+    agent = with_tool(worker(child))
+    agent.rewrite(Delegating)(lambda event: event.task.replace(task="do it well", tools=()))
+    await agent.run("go")
+    assert heard == [("do it well", [])]
+
+
+async def test_a_hook_on_delegating_does_not_meet_its_own_task():
+    critic = kid(says("fine"), name="critic")
+    agent = with_tool(worker(kid()))
+    met: list[str] = []
+
+    @agent.gate(Delegating)
+    async def judge(event: Delegating, turn: Turn[Any]) -> None:
+        met.append(event.task.agent)
+        await turn.delegate(critic, f"is {event.task.task!r} fine?")
+
+    result = await agent.run("go")
+    assert results(result) == [("fine", "ok")]
+    assert met == ["kid"]
+
+
+# ---------------------------------------------------------------- a child waits for a person
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent"])
+async def test_a_child_of_a_repeatable_tool_may_wait_for_a_person(effect: Any):
+    agent = with_tool(worker(asking(), effect))
+    waiting = await agent.run("go", session="s")
+    assert [asked.question for asked in waiting.waiting_for] == ["may kid pay?"]
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert (results(result), result.text) == ([("yes", "ok")], "done")
+    assert len(await records(agent, Delegated)) == 1
+    assert result.usage.requests == 4
+
+
+async def test_a_child_of_an_unsafe_tool_cannot_wait_and_the_denial_names_the_remedy():
+    agent = with_tool(worker(asking("over"), "unsafe"))
+    result = await agent.run("go", session="s")
+    assert results(result) == [("over", "ok")]
+    [started] = await records(agent, Delegated)
+    [denied] = await records(agent, ToolReturned, started.session)
+    assert denied.result.status == "denied"
+    assert "Delegate in a tool that is pure or idempotent" in denied.result.text
+    assert "may kid pay?" in denied.result.text
+
+
+async def test_while_a_gate_waits_for_its_child_no_call_of_the_step_runs():
+    critic, ran = asking("yes", "critic"), list[int]()
+
+    @tool
+    def count(n: int) -> str:
+        """Count."""
+        ran.append(n)
+        return "ok"
+
+    agent: Agent[Any, Any] = Agent(
+        ScriptedModel(calls([("count", {"n": 1}), ("count", {"n": 2})]), says("done")), tools=[count]
+    )
+
+    @agent.gate(ToolCalling, tool="count")
+    async def judge(event: ToolCalling, turn: Turn[Any]) -> Any:
+        if event.call.arguments["n"] == 1:
+            return Allow()
+        return Allow() if (await turn.delegate(critic, "ok?")).text == "yes" else Deny("no")
+
+    waiting = await agent.run("go", session="s")
+    assert (ran, type(waiting.outcome)) == ([], Suspended)
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert (sorted(ran), result.text) == ([1, 2], "done")
+
+
+async def test_a_wrap_of_a_model_call_may_wait_and_what_it_paid_for_is_not_asked_again():
+    critic = asking("yes", "critic")
+    model = ScriptedModel(says("one"), says("two"))
+    agent: Agent[Any, Any] = Agent(model)
+
+    @agent.wrap(ModelCall)
+    async def review(request: Any, call_next: Any, turn: Turn[Any]) -> Any:
+        reply = await call_next(request)
+        fine = (await turn.delegate(critic, reply.text)).text == "yes"
+        return reply if fine else await call_next(request)
+
+    waiting = await agent.run("go", session="s")
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert (result.text, len(model.requests)) == ("one", 1)
+
+
+async def test_a_wrap_of_a_tool_call_may_wait():
+    critic = asking("yes", "critic")
+    agent: Agent[Any, Any] = Agent(ScriptedModel(calls("pay", n=1), says("done")), tools=[pay])
+
+    @agent.wrap(ToolCall)
+    async def review(call: ToolCall, call_next: Any, turn: Turn[Any]) -> Any:
+        return await call_next(call) if (await turn.delegate(critic, "ok?")).text == "yes" else "no"
+
+    waiting = await agent.run("go", session="s")
+    assert isinstance(waiting.outcome, Suspended)
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert results(result) == [("paid 1", "ok")]
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["gather", "TaskGroup"])
+async def test_of_two_delegates_side_by_side_the_finished_one_is_not_run_again(grouped: bool):
+    quick, slow = kid(says("quick"), name="quick"), asking("slow", "slow")
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        if grouped:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(turn.delegate(one, "do it")) for one in (slow, quick)]
+            found = [task.result() for task in tasks]
+        else:
+            found = await asyncio.gather(*[turn.delegate(one, "do it") for one in (slow, quick)])
+        return " ".join(one.text for one in found)
+
+    agent = with_tool(work)
+    waiting = await agent.run("go", session="s")
+    assert [asked.question for asked in waiting.waiting_for] == ["may slow pay?"]
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert results(result) == [("slow quick", "ok")]
+    assert result.usage.requests == 5
+    assert len(await records(agent, Delegated)) == 2
+
+
+async def test_what_a_tool_does_with_the_interruption_does_not_count():
+    child, cleaned = asking(), list[str]()
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        try:
+            return (await turn.delegate(child, "do it")).text
+        except BaseException:
+            cleaned.append("up")
+            return "swallowed"
+
+    agent = with_tool(work)
+    waiting = await agent.run("go", session="s")
+    assert (type(waiting.outcome), cleaned) == (Suspended, ["up"])
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Approve()})
+    assert results(result) == [("yes", "ok")]
+
+
+async def test_a_rejected_question_of_a_child_is_the_childs_business():
+    agent = with_tool(worker(asking("then not")))
+    waiting = await agent.run("go", session="s")
+    result = await agent.resume("s", answers={waiting.waiting_for[0].id: Reject("no")})
+    assert results(result) == [("then not", "ok")]
+
+
+async def test_a_child_whose_gate_was_removed_is_ended_and_its_question_withdrawn():
+    first: Agent[Any, Any] = Agent(ScriptedModel(calls("pay", n=1)), tools=[pay])
+    critic = asking("yes", "critic")
+
+    @first.gate(ToolCalling)
+    async def judge(event: ToolCalling, turn: Turn[Any]) -> Any:
+        return Allow() if (await turn.delegate(critic, "ok?")).text == "yes" else Deny("no")
+
+    waiting = await first.run("go", session="s")
+    assert isinstance(waiting.outcome, Suspended)
+    second: Agent[Any, Any] = Agent(ScriptedModel(says("done")), tools=[pay], store=first.store)
+    result = await second.resume("s")
+    assert (results(result), result.text) == ([("paid 1", "ok")], "done")
+    [started] = await records(second, Delegated)
+    assert (await second.state(started.session)).over
+    assert [record.ids for record in await records(second, Withdrawn)] == [(waiting.waiting_for[0].id,)]
+    assert await second.store.approvals() == []
+
+
+# ---------------------------------------------------------------- again, and never twice
+
+
+async def test_a_second_attempt_of_a_wrap_delegates_anew():
+    child = kid(says("first"), says("second"))
+    agent = with_tool(worker(child))
+
+    @agent.wrap(ToolCall)
+    async def twice(call: ToolCall, call_next: Any) -> Any:
+        await call_next(call)
+        return await call_next(call)
+
+    result = await agent.run("go", session="s")
+    assert results(result) == [("second", "ok")]
+    assert len({started.session for started in await records(agent, Delegated)}) == 2
+
+
+async def test_equal_tasks_of_one_run_are_told_apart_by_their_number():
+    child = kid(says("first"), says("second"))
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        return " ".join([(await turn.delegate(child, "do it")).text for _ in range(2)])
+
+    agent = with_tool(work)
+    assert results(await agent.run("go", session="s")) == [("first second", "ok")]
+    assert len({started.key for started in await records(agent, Delegated)}) == 2
+
+
+async def test_agents_made_per_call_do_not_fill_a_cache():
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        for _ in range(400):
+            await turn.delegate(Agent(FunctionModel(lambda request: says("x")), name="kid"), "go")
+        return "ok"
+
+    agent = with_tool(work)
+    assert results(await agent.run("go")) == [("ok", "ok")]
+    assert len(agent.compile().children) <= 256
+
+
+# ---------------------------------------------------------------- who may not
+
+
+async def test_observers_shadow_gates_and_read_only_turns_cannot_delegate():
+    child = kid()
+    agent: Agent[Any, Any] = Agent(ScriptedModel(calls("pay", n=1), says("done")), tools=[pay])
+    failed: list[str] = []
+
+    async def tries(turn: Turn[Any]) -> None:
+        try:
+            await turn.delegate(child, "go")
+        except HookError as error:
+            failed.append(str(error))
+
+    @agent.observe(ToolReturned, wait=True)
+    async def look(fact: ToolReturned, turn: Turn[Any]) -> None:
+        await tries(turn)
+
+    @agent.gate(TurnStarting, mode="shadow")
+    async def shadow(event: TurnStarting, turn: Turn[Any]) -> None:
+        await tries(turn)
+
+    @agent.gate(ToolCalling)
+    async def by_event(event: ToolCalling) -> None:
+        await tries(event.turn)
+
+    assert (await agent.run("go", session="s")).outcome == Completed()
+    assert len(failed) == 3
+    assert await records(agent, Delegated) == []
+
+
+@pytest.mark.parametrize("task", ["", None, 5])
+async def test_a_task_is_a_text(task: Any):
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("hi")))
+
+    @agent.inject(TurnStarting)
+    async def ask(event: TurnStarting, turn: Turn[Any]) -> None:
+        await turn.delegate(kid(), task)
+
+    with pytest.raises(HookError, match="the task is a text"):
+        (await agent.run("go")).raise_for_error()
+
+
+async def test_what_is_not_an_agent_is_refused():
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("hi")))
+
+    @agent.inject(TurnStarting)
+    async def ask(event: TurnStarting, turn: Turn[Any]) -> None:
+        await turn.delegate("kid", "go")  # type: ignore[arg-type]
+
+    with pytest.raises(HookError, match="give an Agent"):
+        (await agent.run("go")).raise_for_error()
+
+
+async def test_agents_are_nested_only_as_deep_as_they_may_be():
+    def nest(depth: int) -> Agent[Any, Any]:
+        inner = kid() if depth == 0 else nest(depth - 1)
+        return with_tool(worker(inner))
+
+    agent = nest(6)
+    result = await agent.run("go")
+    assert result.outcome == Completed()
