@@ -414,24 +414,25 @@ def _model_problems(exc: Any) -> str:
 
 # ── docstrings ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_GOOGLE = re.compile(r"^(?:Args|Arguments|Parameters|Params):[ \t]*$", re.MULTILINE)
-_GOOGLE_ENTRY = re.compile(r"(\w+)(?:\s*\(.*?\))?\s*:\s*(.*)")
-_NUMPY = re.compile(r"^Parameters[ \t]*\n-{3,}[ \t]*$", re.MULTILINE)
-_NUMPY_ENTRY = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?()$")
-_NUMPY_SECTION = re.compile(r"^\S.*\n-{3,}[ \t]*$", re.MULTILINE)
-_SPHINX = re.compile(r"^:(?:param|parameter|arg|argument|type|returns?|rtype|raises?)\b", re.MULTILINE)
-_SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
+# Patterns are texts: `re` compiles them when the first tool is defined, not when Windlass is imported.
+_GOOGLE = r"(?m)^(?:Args|Arguments|Parameters|Params):[ \t]*$"
+_GOOGLE_ENTRY = r"(\w+)(?:\s*\(.*?\))?\s*:\s*(.*)"
+_NUMPY = r"(?m)^Parameters[ \t]*\n-{3,}[ \t]*$"
+_NUMPY_ENTRY = r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?()$"
+_NUMPY_SECTION = r"(?m)^\S.*\n-{3,}[ \t]*$"
+_SPHINX = r"(?m)^:(?:param|parameter|arg|argument|type|returns?|rtype|raises?)\b"
+_SPHINX_ENTRY = r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)"
 
 
 def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
     """The text before the section of parameters, and the description of each parameter."""
     text = inspect.cleandoc(doc or "")
-    if found := _NUMPY.search(text):
-        section = _NUMPY_SECTION.split(text[found.end() :])[0]
+    if found := re.search(_NUMPY, text):
+        section = re.split(_NUMPY_SECTION, text[found.end() :])[0]
         return text[: found.start()].strip(), _entries(section, _NUMPY_ENTRY)
-    if found := _GOOGLE.search(text):
+    if found := re.search(_GOOGLE, text):
         return text[: found.start()].strip(), _entries(_indented(text[found.end() :]), _GOOGLE_ENTRY)
-    if found := _SPHINX.search(text):
+    if found := re.search(_SPHINX, text):
         return text[: found.start()].strip(), _entries(text[found.start() :], _SPHINX_ENTRY)
     return text, {}
 
@@ -446,7 +447,7 @@ def _indented(text: str) -> str:
     return inspect.cleandoc("\n" + "\n".join(lines))
 
 
-def _entries(section: str, entry: re.Pattern[str]) -> dict[str, str]:
+def _entries(section: str, entry: str) -> dict[str, str]:
     """Names at the margin, each with its text: the rest of the line and the indented lines below it."""
     found: dict[str, str] = {}
     names: list[str] = []
@@ -455,7 +456,7 @@ def _entries(section: str, entry: re.Pattern[str]) -> dict[str, str]:
             for name in names:
                 found[name] = f"{found[name]} {line.strip()}".strip()
         elif line:
-            match = entry.match(line)
+            match = re.match(entry, line)
             names = re.split(r"\s*,\s*", match[1]) if match else []
             found.update((name, match[2].strip()) for name in names if match)
     return found

@@ -55,9 +55,9 @@ def inert_json(text: str) -> str:
 
 def visible_id(text: str) -> str:
     """An id as one word. An id with white space, quotes or unusual characters is written as a JSON string."""
-    if text and _replaced(text, _json_escape) == text and not _QUOTED_IN_IDS.search(text):
+    if text and _replaced(text, _json_escape) == text and not re.search(_QUOTED_IN_IDS, text):
         return text
-    return f'"{_replaced(_ESCAPED_IN_JSON.sub(_short_escape, text), _json_escape)}"'
+    return f'"{_replaced(re.sub(_ESCAPED_IN_JSON, _short_escape, text), _json_escape)}"'
 
 
 def printable(text: str) -> str:
@@ -89,10 +89,11 @@ def uncut() -> Generator[None, None, None]:
 
 _uncut: ContextVar[bool] = ContextVar("uncut", default=False)
 
-_QUOTED_IN_IDS = re.compile(r"[\s\"'\\]")
-_ESCAPED_IN_JSON = re.compile(r"[\"\\]")
+# Patterns are texts: `re` compiles them when they are first used, not when Windlass is imported.
+_QUOTED_IN_IDS = r"[\s\"'\\]"
+_ESCAPED_IN_JSON = r"[\"\\]"
 
-_HIDDEN = re.compile(
+_HIDDEN = (
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]"
     "|(?<![\u203c\u2049\u2100-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
 )
@@ -102,9 +103,9 @@ coloured form (U+FE0E, U+FE0F) stays."""
 
 def _replaced(text: str, escape: Callable[[str], str]) -> str:
     """A text in which every unusual character is replaced by its escape."""
-    if text.isprintable() and _HIDDEN.search(text) is None:
+    if text.isprintable() and re.search(_HIDDEN, text) is None:
         return text
-    text = _HIDDEN.sub(lambda match: escape(match[0]), text)
+    text = re.sub(_HIDDEN, lambda match: escape(match[0]), text)
     return "".join([c if c.isprintable() else escape(c) for c in text])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias, Union
 
@@ -19,9 +18,10 @@ Matcher: TypeAlias = Union[str, "re.Pattern[str]", Matches, Sequence["Matcher"]]
 Parameters: TypeAlias = Mapping[str, Iterable[str]]
 """The names of tools, each with the names of its parameters."""
 
-_RULE = re.compile(r"(?P<name>[^()\s]+)\((?P<tests>.*)\)\Z", re.DOTALL)
-_PARAMETER_TEST = re.compile(r"\s*(?P<path>\w+(?:\.\w+)*)\s*=(?P<glob>.*)\Z", re.DOTALL)
-_BETWEEN_TESTS = re.compile(r",\s*(?=\w+(?:\.\w+)*\s*=)")
+# Patterns are texts: `re` compiles them when they are first used, not when Windlass is imported.
+_RULE = r"(?s)(?P<name>[^()\s]+)\((?P<tests>.*)\)\Z"
+_PARAMETER_TEST = r"(?s)\s*(?P<path>\w+(?:\.\w+)*)\s*=(?P<glob>.*)\Z"
+_BETWEEN_TESTS = r",\s*(?=\w+(?:\.\w+)*\s*=)"
 _MAX_NAMES = 8
 """The most names that a message lists."""
 
@@ -45,7 +45,7 @@ def compile_matcher(matcher: Matcher, hook: str) -> Matches:
 
 
 def _compile_text(text: str, hook: str) -> Matches:
-    if (rule := _RULE.match(text)) and rule["tests"]:
+    if (rule := re.match(_RULE, text)) and rule["tests"]:
         return Rule(text)
     if "(" in text or ")" in text or not text:
         problem = f"tool={text!r} is not a name, a glob or a rule such as 'bash(rm *)'"
@@ -74,12 +74,16 @@ class Rule:
     __slots__ = ("_matches_name", "_tests", "name", "parameters")
 
     def __init__(self, text: str) -> None:
-        rule = _RULE.match(text)
+        rule = re.match(_RULE, text)
         assert rule is not None
         self.name: str = rule["name"]
         self._matches_name = _compile_name(self.name)
-        pieces = _BETWEEN_TESTS.split(rule["tests"]) if _PARAMETER_TEST.match(rule["tests"]) else []
-        found = [test for piece in pieces if (test := _PARAMETER_TEST.match(piece))]
+        pieces = (
+            re.split(_BETWEEN_TESTS, rule["tests"])
+            if re.match(_PARAMETER_TEST, rule["tests"])
+            else []
+        )
+        found = [test for piece in pieces if (test := re.match(_PARAMETER_TEST, piece))]
         tests = [(tuple(test["path"].split(".")), test["glob"].strip()) for test in found]
         self.parameters: tuple[str, ...] = tuple([path[0] for path, _ in tests])
         tests = tests or [((), rule["tests"])]
@@ -241,7 +245,7 @@ def _mismatch(matcher: Matcher, tools: Parameters) -> Mismatch | None:
         return _name_mismatch(matcher.name, [*matcher.folders], tools, repr(matcher))
     if not isinstance(matcher, str):
         return None
-    if not _RULE.match(matcher):
+    if not re.match(_RULE, matcher):
         return _name_mismatch(matcher, (), tools, repr(matcher))
     rule = Rule(matcher)
     return _name_mismatch(rule.name, rule.parameters, tools, repr(matcher))
@@ -268,6 +272,8 @@ def _name_mismatch(
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # only to write an error message
+
     lowered = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.lower(), lowered, 1, 0.5)
     return f" (did you mean {lowered[close[0]]!r}?)" if close else ""

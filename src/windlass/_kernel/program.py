@@ -10,16 +10,7 @@ from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    Protocol,
-    TypeAlias,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
@@ -77,6 +68,14 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+_DOMAIN = "domain"
+
+
+def _within(domain: Domain) -> dict[str, Domain]:
+    """The metadata of an option that has legal values."""
+    return {_DOMAIN: domain}
+
+
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Options:
     """What an agent was given and its program has as it is: an option is declared here, and nowhere
@@ -86,16 +85,20 @@ class Options:
     `explain` shows it. `Agent` makes the others from its parameters.
     """
 
-    max_regenerations: Annotated[int, whole(0)]
-    max_vetoes: Annotated[int, whole(0)]
-    max_idle_steps: Annotated[int, whole(0)]
-    max_parallel: Annotated[int, whole(1)]
-    max_depth: Annotated[int, whole(0)]
-    ending_timeout: Annotated[float, number(above=0)]
-    observer_patience: Annotated[float, number(least=0)]
-    injection_reserve: Annotated[int, whole(0)]
-    unmatched: Annotated[Literal["allow", "ask", "deny"], choice("allow", "ask", "deny")]
-    busy: Annotated[Literal["refuse", "queue", "steer"], choice("refuse", "queue", "steer")]
+    max_regenerations: int = field(metadata=_within(whole(0)))
+    max_vetoes: int = field(metadata=_within(whole(0)))
+    max_idle_steps: int = field(metadata=_within(whole(0)))
+    max_parallel: int = field(metadata=_within(whole(1)))
+    max_depth: int = field(metadata=_within(whole(0)))
+    ending_timeout: float = field(metadata=_within(number(above=0)))
+    observer_patience: float = field(metadata=_within(number(least=0)))
+    injection_reserve: int = field(metadata=_within(whole(0)))
+    unmatched: Literal["allow", "ask", "deny"] = field(
+        metadata=_within(choice("allow", "ask", "deny"))
+    )
+    busy: Literal["refuse", "queue", "steer"] = field(
+        metadata=_within(choice("refuse", "queue", "steer"))
+    )
     models: Mapping[str, Model]
     settings: Mapping[str, Any]
     policy: ErrorPolicy
@@ -109,9 +112,9 @@ class Options:
 
 
 BOUNDS: dict[str, Domain] = {
-    name: hint.__metadata__[0]
-    for name, hint in get_type_hints(Options, include_extras=True).items()
-    if get_origin(hint) is Annotated
+    option.name: option.metadata[_DOMAIN]
+    for option in fields(Options)
+    if _DOMAIN in option.metadata
 }
 """The options with a domain."""
 

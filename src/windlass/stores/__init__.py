@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from windlass.errors import ConfigError
 
@@ -62,6 +61,8 @@ def _masked(address: str) -> str:
     if at:
         plain = re.fullmatch(r"[\w.,:/-]*", place) and not re.search(r"[?=]", user)
         return f"{scheme}…@{place}" if plain else f"{scheme}…"
+    from urllib.parse import unquote
+
     if scheme == "sqlite://" and not re.search(_SECRET, unquote(address), re.IGNORECASE):
         return address
     if "=" in address.partition("?")[0] or re.search(r"//[^/?]*:(?!\d*(?:[/?]|$))", address):

@@ -17,7 +17,6 @@ import struct
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from windlass.errors import SessionBusy, SessionConflict
@@ -30,6 +29,7 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from .postgres_server import Connection
 
