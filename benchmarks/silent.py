@@ -99,7 +99,7 @@ HOOKS: dict[str, Silent] = {
     ),
     "wrap ModelCall": Silent(lambda agent: agent.wrap(ModelCall)(pass_on), "step"),
     "wrap ToolCall": Silent(lambda agent: agent.wrap(ToolCall)(pass_on), "call"),
-    "transform": Silent(lambda agent: agent.transform(PassOn), "turn", judged=False),
+    "transform": Silent(lambda agent: agent.transform(PassOn), "turn"),
     "criterion StepLimit": Silent(lambda agent: agent.criterion(StepLimit(10**6)), "step", times=0, judged=False),
 }
 

@@ -84,6 +84,21 @@ async def test_transformers_see_the_channels_they_ask_for_and_a_chain_passes_on(
     assert result.messages[2].parts[0].status == "ok"
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_reply_without_a_part_on_its_channel_makes_no_transformer(streamed):
+    made: list[str] = []
+
+    class Counted(Upper):
+        def __init__(self) -> None:
+            made.append("one")
+
+    agent = Agent(ScriptedModel(calls("add", a=1, b=2), says("three", thinking="hm")), tools=[add])
+    agent.transform(Counted)
+    result = (await told(agent))[1] if streamed else await agent.run("go")
+    assert result.text == "THREE"
+    assert made == ["one"]
+
+
 @pytest.mark.parametrize("cut", range(1, len("ann@example.org")))
 async def test_no_prefix_of_a_split_address_reaches_the_wire(cut):
     """Behaviour 70: an e-mail address that is split over chunks is redacted, wherever the cut is."""

@@ -15,7 +15,7 @@ from windlass.turns import Turn
 from windlass.types import AnyEvent
 
 from .hooks import BANDS, Hook
-from .streams import Transform
+from .streams import Transform, Transforms
 
 
 class Point:
@@ -97,7 +97,7 @@ class CompiledHooks:
             s.type: s.name for s in self.slots.values() if s.supplied
         }
         self.all = _ordered(hooks)
-        self.transforms = tuple(sorted(transforms, key=_place))
+        self.transforms = Transforms(sorted(transforms, key=_place))
         _name_apart(self.all)
         for hook in self.all:
             hook.bind(self.slots_by_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, Literal
 
@@ -162,13 +162,45 @@ def _failure(name: str, error: Exception) -> HookError:
     return HookError(f"transform {name!r} failed: {text_of(error)}", hook=name)
 
 
-# ---------------------------------------------------------------- a reply as it streams
+# ---------------------------------------------------------------- the transformers of an agent
 
 _CHANNEL_OF: dict[type[Any], str] = {
     TextDelta: "text", TextPart: "text",
     ThinkingDelta: "thinking", ThinkingPart: "thinking",
     ArgumentsDelta: "arguments", ToolCallPart: "arguments",
 }  # fmt: skip
+
+
+class Transforms:
+    """The transformers of an agent in their order, grouped once by the deltas and parts they
+    change."""
+
+    __slots__ = ("_by_kind", "_transforms")
+
+    def __init__(self, transforms: Iterable[Transform]) -> None:
+        self._transforms = tuple(transforms)
+        self._by_kind: dict[type[Any], list[Transform]] = {}
+        for kind, channel in _CHANNEL_OF.items():
+            if links := [one for one in self._transforms if channel in one.channels]:
+                self._by_kind[kind] = links
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self._transforms)
+
+    def __len__(self) -> int:
+        return len(self._transforms)
+
+    def chain(self, kind: type[AnyDelta]) -> Chain | None:
+        """A new chain for deltas of this kind; None if no transformer changes them."""
+        links = self._by_kind.get(kind)
+        return None if links is None else Chain(links)
+
+    def change(self, reply: ModelReply) -> bool:
+        """Whether the reply has a part for a transformer. If not, none is made."""
+        return not self._by_kind.keys().isdisjoint(map(type, reply.message.parts))
+
+
+# ---------------------------------------------------------------- a reply as it streams
 
 
 class StreamedPart:
@@ -203,7 +235,7 @@ class StreamedReply:
 
     __slots__ = ("_chains", "_transforms", "parts")
 
-    def __init__(self, transforms: Sequence[Transform]) -> None:
+    def __init__(self, transforms: Transforms) -> None:
         self._transforms = transforms
         self._chains: dict[type[AnyDelta], Chain | None] = {}
         self.parts: dict[int, StreamedPart] = {}
@@ -221,9 +253,7 @@ class StreamedReply:
     def _chain(self, kind: type[AnyDelta]) -> Chain | None:
         if kind is not ArgumentsDelta and kind in self._chains:
             return self._chains[kind]
-        channel = _CHANNEL_OF[kind]
-        transforms = [transform for transform in self._transforms if channel in transform.channels]
-        self._chains[kind] = chain = Chain(transforms) if transforms else None
+        self._chains[kind] = chain = self._transforms.chain(kind)
         return chain
 
     def flush(self) -> list[tuple[StreamedPart, Sequence[str]]]:
@@ -294,9 +324,9 @@ def pieces_of(reply: ModelReply) -> Iterator[tuple[type[AnyDelta], str, int, str
 # ---------------------------------------------------------------- a reply as a whole
 
 
-def transform_reply(transforms: Sequence[Transform], reply: ModelReply) -> ModelReply:
+def transform_reply(transforms: Transforms, reply: ModelReply) -> ModelReply:
     """The reply after the transformers."""
-    if not transforms:
+    if not transforms.change(reply):
         return reply
     stream = StreamedReply(transforms)
     for kind, text, number, name in pieces_of(reply):

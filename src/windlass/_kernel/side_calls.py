@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage, Site
-from windlass._hooks.streams import transform_reply
+from windlass._hooks.streams import Transforms, transform_reply
 from windlass._hooks.wraps import Kind, compose, passed_request
 from windlass.checking import checked_reply, checked_request, is_reply, reply_of
 from windlass.decisions import Answer, Ask, Halt
@@ -207,7 +207,7 @@ class SideCall:
             h for h in hooks.all if h.event is ModelCalling and h.band == "guard" and self._meets(h)
         ]
         self.point = Point(ModelCalling, guards) if guards else None
-        self.transforms = tuple([t for t in hooks.transforms if t.band == "guard"])
+        self.transforms = Transforms([t for t in hooks.transforms if t.band == "guard"])
         self._model_wraps = hooks.model_wraps
         self.attempts = 0
         self.standing: ModelReply | None = None
