@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter
+from time import monotonic as real_time
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -75,7 +75,7 @@ async def call(
         if hook.plain:
             if hook.is_async:
                 return await hook.fn(_given(hook, event))
-            answer = call_inline(hook, event, site)
+            answer = call_inline(hook, event, site, site.monotonic())
             return await answer if answer is not None and inspect.isawaitable(answer) else answer
         given = _given(hook, event)
         writes = Writes(hook.name) if may_write else None
@@ -99,14 +99,13 @@ async def call(
     return answer
 
 
-def call_inline(hook: Hook, event: Any, site: Site) -> Any:
+def call_inline(hook: Hook, event: Any, site: Site, began: float) -> Any:
     """What a plain function answers that only takes the event: mostly nothing that has to be
     awaited."""
-    given = event if hook.view is None else _given(hook, event)
-    started = perf_counter()
-    answer = hook.fn(given)
-    if perf_counter() - started > BLOCKED_AFTER:
-        _blocked(hook, perf_counter() - started, site)
+    since = began if site.monotonic is real_time else real_time()
+    answer = hook.fn(event if hook.view is None else _given(hook, event))
+    if (held := real_time() - since) > BLOCKED_AFTER:
+        _blocked(hook, held, site)
     return answer
 
 
@@ -170,10 +169,10 @@ def _late(hook: Hook) -> HookTimeout:
 async def _run(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
     if hook.thread and not hook.is_async:
         return await site.in_thread(run)
-    started = perf_counter()
+    since = real_time()
     answer = run()
-    if not hook.is_async and perf_counter() - started > BLOCKED_AFTER:
-        _blocked(hook, perf_counter() - started, site)
+    if not hook.is_async and (held := real_time() - since) > BLOCKED_AFTER:
+        _blocked(hook, held, site)
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -240,7 +239,7 @@ class Passage(Struct, gc=False):
                 elif hook.matches is not None and not hook.matches(self.event.call):
                     continue
                 elif hook.inline:
-                    answer = call_inline(hook, self.event, site)
+                    answer = call_inline(hook, self.event, site, began)
                     if answer is not None and inspect.isawaitable(answer):
                         answer = await answer
                 else:
@@ -332,25 +331,31 @@ class Passage(Struct, gc=False):
         `only` picks gates. A gate that fails answers closed. Costly gates are only asked if no
         other gate refused.
         """
-        point, site = self.point, self.site
+        point, event, site = self.point, self.event, self.site
         monotonic = site.monotonic
+        is_real, now = monotonic is real_time, monotonic()
         for hook in point.asked if not point.says else self._with_says():
             if only is not None and not only(hook):
                 continue
             if hook.costly and self._refused(point.costly):
                 break
-            began = monotonic()
+            began = now  # when the hook before it had ended
             try:
-                if hook.matches is not None and not hook.matches(self.event.call):
-                    continue
-                if hook.inline:
-                    answer = call_inline(hook, self.event, site)
+                if hook.matches is not None and not hook.matches(event.call):
+                    answer = None
+                elif hook.inline:
+                    since = began if is_real else real_time()
+                    answer = hook.fn(event if hook.view is None else _given(hook, event))
+                    now = monotonic()
+                    held = (now if is_real else real_time()) - since
+                    if held > BLOCKED_AFTER:
+                        _blocked(hook, held, site)
                     if answer is None:
                         continue
                     if inspect.isawaitable(answer):
                         answer = await answer
                 else:
-                    answer = await call(hook, self.event, site, self.about)
+                    answer = await call(hook, event, site, self.about)
                 if answer is not None:
                     answer = self._decision(hook, answer)
             except asyncio.CancelledError:
@@ -359,8 +364,9 @@ class Passage(Struct, gc=False):
                 answer = self._failed(hook, unasked(hook), monotonic() - began)
             except Exception as error:
                 answer = self._failed(hook, error, monotonic() - began)
+            now = monotonic()
             if answer is not None:
-                self._count(monotonic() - began)
+                self._count(now - began)
                 self.answers = (*self.answers, (hook.name, answer))
         for hook in point.shadows:
             site.beside(self._shadow(hook))
@@ -505,7 +511,7 @@ class Passage(Struct, gc=False):
         began = site.monotonic()
         try:
             if hook.inline:
-                answer = call_inline(hook, self.event, site)
+                answer = call_inline(hook, self.event, site, began)
                 if answer is not None and inspect.isawaitable(answer):
                     answer = await answer
             else:

@@ -42,8 +42,8 @@ class Site:
     """
 
     __slots__ = (
-        "_cancellation", "_children", "_limits", "_notes", "_onions", "_side_calls", "_turn", "arguments", "closed",
-        "hooks", "injected", "journal", "monotonic", "program", "scope", "tasks", "writes",
+        "_cancellation", "_children", "_limits", "_notes", "_onions", "_side_calls", "arguments", "closed", "hooks",
+        "injected", "journal", "monotonic", "program", "scope", "tasks", "turn", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -75,19 +75,12 @@ class Site:
         self._notes = notes
         self._limits = limits
         self._onions: list[Onion] = []
-        self._turn: Turn[Any] | None = None
         self._children: Callable[[], Children] | None = None
+        self.turn: Turn[Any] = Turn(self)
 
     def connect(self, children: Callable[[], Children]) -> None:
         """What gives the agents below their tasks: it needs this part, so it comes later."""
         self._children = children
-
-    @property
-    def turn(self) -> Turn[Any]:
-        """The turn as hooks see it that write nothing."""
-        if self._turn is None:
-            self._turn = Turn(self)
-        return self._turn
 
     def close(self) -> None:
         """The turn is over.
@@ -95,7 +88,8 @@ class Site:
         Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
         """
         self.closed = True
-        self._turn = self._children = None
+        self._children = None
+        del self.turn
         for onion in self._onions:
             onion.release()
 
