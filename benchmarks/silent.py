@@ -91,9 +91,7 @@ HOOKS: dict[str, Silent] = {
     "rewrite ToolReturning": Silent(lambda agent: agent.rewrite(ToolReturning)(stay_silent), "call"),
     "inject StepStarting": Silent(lambda agent: agent.inject(StepStarting)(stay_silent), "step"),
     "observe ToolReturned": Silent(lambda agent: agent.observe(ToolReturned)(stay_silent), "call"),
-    "observe ToolReturned, async": Silent(
-        lambda agent: agent.observe(ToolReturned)(stay_silent_async), "call", judged=False
-    ),
+    "observe ToolReturned, async": Silent(lambda agent: agent.observe(ToolReturned)(stay_silent_async), "call"),
     "observe ToolReturned, with turn": Silent(
         lambda agent: agent.observe(ToolReturned)(see_turn), "call", judged=False
     ),

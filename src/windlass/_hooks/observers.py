@@ -240,7 +240,10 @@ class _ThreadLane:
 
 
 class _TaskLane:
-    """The queue of one async function in one pass. It has a task only while facts wait."""
+    """The queue of one async function in one pass. It has a task only while facts wait.
+
+    The backlog counts the task, not its facts.
+    """
 
     __slots__ = ("_busy", "_observers", "dropped", "queue")
 
@@ -258,10 +261,10 @@ class _TaskLane:
                 text = f"observer {hook.name!r} is too slow: facts are dropped"
                 note_failure(hook, fact, backlog, HookError(text, hook=hook.name), "overflow")
             return
-        backlog.add()
         self.queue.append((hook, fact, turn))
         if not self._busy:
             self._busy = True
+            backlog.add()
             self._observers.start(self._work(backlog))
 
     async def _work(self, backlog: Backlog) -> None:
@@ -269,17 +272,13 @@ class _TaskLane:
         try:
             while queue:
                 hook, fact, turn = queue.popleft()
-                try:
-                    error = await self._observers.outcome(hook, fact, turn, backlog)
-                    if error is not None:
-                        note_failure(hook, fact, backlog, error)
-                finally:
-                    backlog.done()
+                error = await self._observers.outcome(hook, fact, turn, backlog)
+                if error is not None:
+                    note_failure(hook, fact, backlog, error)
         finally:
             self._busy = False
-            while queue:  # the loop ends, and what was not told by now is not told
-                queue.popleft()
-                backlog.done()
+            queue.clear()  # the loop ends, and what was not told by now is not told
+            backlog.done()
 
 
 class Observers:
@@ -328,17 +327,21 @@ class Observers:
         if error is not None:
             note_failure(hook, fact, backlog, error)
 
-    async def outcome(
+    def outcome(
         self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog | None
-    ) -> BaseException | None:
+    ) -> Coroutine[Any, Any, BaseException | None]:
         """Tell one observer of one fact and wait for it: what it failed with, if it did.
 
         Only what was meant for the caller is raised: that somebody cancels its task, or interrupts
         the process.
         """
         telling = self._outcome(hook, partial(call_observer, hook, fact, turn), fact, backlog)
-        if hook.timeout is None:
-            return await telling
+        return telling if hook.timeout is None else self._in_time(hook, telling)
+
+    async def _in_time(
+        self, hook: Hook, telling: Coroutine[Any, Any, BaseException | None]
+    ) -> BaseException | None:
+        """The outcome of an observer that has a timeout."""
         task = self.start(telling)
         try:
             done, _ = await asyncio.wait([task], timeout=hook.timeout)
@@ -372,7 +375,9 @@ class Observers:
         self, hook: Hook, call: Callable[[], Any], fact: Fact | None, backlog: Backlog | None
     ) -> BaseException | None:
         try:
-            if hook.in_thread:
+            if hook.is_async:
+                answer = call()
+            elif hook.in_thread:
                 future = self.crew(hook).submit(call)
                 answer, error = await asyncio.wrap_future(future)
                 if error is not None:
@@ -380,20 +385,10 @@ class Observers:
             else:
                 started = perf_counter()
                 answer = call()
-                if (
-                    not hook.is_async
-                    and fact is not None
-                    and backlog is not None
-                    and perf_counter() - started > BLOCKED_AFTER
-                ):
-                    note_failure(
-                        hook,
-                        fact,
-                        backlog,
-                        _blocked(hook, perf_counter() - started),
-                        "blocked the loop",
-                    )
-            if answer is not None and inspect.isawaitable(answer):
+                held = perf_counter() - started
+                if fact is not None and backlog is not None and held > BLOCKED_AFTER:
+                    note_failure(hook, fact, backlog, _blocked(hook, held), "blocked the loop")
+            if answer is not None and (hook.is_async or inspect.isawaitable(answer)):
                 await answer
         except asyncio.CancelledError as error:
             if cancelled():
