@@ -23,8 +23,9 @@ class Point:
 
     `asked` are the gates whose verdict counts, the costly ones last. `alike` says that the hooks
     which may change the payload are plain async functions that see the same `view` of it. `injects`
-    says that somebody may add something; `judges` that there are gates, shadows included; `speaks`
-    that somebody's verdict counts; `waits` that a hook may take more than a moment.
+    says that somebody may add something; `judges` that there are gates, shadows included; `decides`
+    that there are gates or hooks that combine verbs; `speaks` that somebody's verdict counts;
+    `waits` that a hook may take more than a moment.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Point:
         "asked",
         "changing",
         "costly",
+        "decides",
         "event",
         "gates",
         "groups",
@@ -62,6 +64,7 @@ class Point:
         self.shadows = tuple([hook for hook in gates if hook.shadow])
         self.says = bool(says)
         self.judges = bool(gates)
+        self.decides = bool(gates or says)
         self.speaks = bool(says or self.gates or self.costly)
         self.waits = any(hook.is_async or hook.thread for hook in hooks)
         self.holders = tuple(

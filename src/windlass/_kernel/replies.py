@@ -43,13 +43,13 @@ class Replies:
     """Gets the replies of a pass, one step after the other.
 
     `_passage` is the way of the latest reply through its hooks, from its rewrites until its gates
-    have judged it.
+    have judged it. `awaits_verdict` says whether gates may still have to judge it.
     """
 
     __slots__ = (
         "_calling", "_calls", "_compaction", "_failures", "_injected", "_journal", "_passage",
         "_program", "_questions",
-        "_replying", "_site", "_voice",
+        "_replying", "_site", "_voice", "awaits_verdict",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Replies:
         self._replying = site.hooks.at(ModelReplying)
         self._injected = site.injected
         self._passage: Passage | None = None
+        self.awaits_verdict = self._replying is not None
 
     # ------------------------------------------------------------ the model call
 
@@ -91,8 +92,14 @@ class Replies:
             if self._compaction is not None:
                 await self._compaction.run()
             request = assemble(fold, self._program, self._injected.unlogged)
-            if self._calling is not None:
-                request, reply = await self._judge_request(self._calling, request)
+            if (point := self._calling) is not None:
+                calling = ModelCalling(request, self._site.turn)
+                passage = Passage(point, calling, self._site, self._about("request"))
+                if point.changing:
+                    changed: ModelRequest = (await passage.rewrite()).request
+                    request = changed
+                if point.judges or passage.said or self._questions.resumed:
+                    request, reply = await self._judge_request(passage, request)
         if request is not None and fold.going:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
@@ -116,6 +123,7 @@ class Replies:
             if self._replying.changing:
                 rewritten: ModelReply = (await passage.rewrite()).reply
                 reply = rewritten
+            self.awaits_verdict = self._replying.judges or bool(passage.said)
         self._record_reply(reply, number, round_, request is not None)
 
     async def _relieves(self, error: Exception) -> bool:
@@ -125,25 +133,19 @@ class Replies:
         return await self._compaction.relieve(error)
 
     async def _judge_request(
-        self, point: Point, request: ModelRequest
+        self, passage: Passage, request: ModelRequest
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request that may leave, or the answer that replaces it, or neither: the turn waits or
         is over."""
-        journal, site = self._journal, self._site
-        passage = Passage(point, ModelCalling(request, site.turn), site, self._about("request"))
-        if point.changing:
-            request = (await passage.rewrite()).request
-        if not point.judges and not passage.said and not self._questions.resumed:
-            return request, None
         verdict = await self._questions.decide(passage, lambda: request_digest(request))
         if verdict is None:
             return request, None
         if verdict is WAITING:
             self._questions.suspend()
         elif isinstance(verdict, Halt):
-            journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+            self._journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Answer):
-            return None, transform_reply(site.hooks.transforms, as_reply(verdict.value))
+            return None, transform_reply(self._site.hooks.transforms, as_reply(verdict.value))
         else:
             return request, None
         return None, None
@@ -207,8 +209,6 @@ class Replies:
         if point is None:
             return True
         passage, self._passage = self._passage, None
-        if passage is not None and not point.judges and not passage.said:
-            return True
         if passage is None and any(call.decided for call in step.calls.values()):
             return True
         if (

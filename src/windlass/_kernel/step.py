@@ -83,7 +83,7 @@ class Runner:
                 await self._replies.get(fold, number)
                 if self._attends and journal.audience.has_work:
                     await journal.audience.flush()
-            elif not self._reviewed or await self._replies.judge(step):
+            elif not self._replies.awaits_verdict or await self._replies.judge(step):
                 if self._may_execute(fold, step):
                     await self._executor.execute(fold)
                 break
@@ -101,7 +101,7 @@ class Runner:
         passage = Passage(point, StepStarting(number, site.turn), site, about + "/start")
         if point.changing:
             await passage.rewrite()
-        if point.judges or point.says or self._questions.resumed:
+        if point.decides or self._questions.resumed:
             verdict = await self._questions.decide(passage)
             if isinstance(verdict, Halt):
                 journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
