@@ -331,25 +331,24 @@ class Passage(Struct, gc=False):
         `only` picks gates. A gate that fails answers closed. Costly gates are only asked if no
         other gate refused.
         """
-        point, event, site = self.point, self.event, self.site
+        point, event, site, costly = self.point, self.event, self.site, self.point.costly
         monotonic = site.monotonic
-        is_real, now = monotonic is real_time, monotonic()
+        is_real, since = monotonic is real_time, real_time()
         for hook in point.asked if not point.says else self._with_says():
             if only is not None and not only(hook):
                 continue
-            if hook.costly and self._refused(point.costly):
+            if costly and hook.costly and self._refused(costly):
                 break
-            began = now  # when the hook before it had ended
+            began = since if is_real else monotonic()  # `since` is when the hook before it ended
             try:
                 if hook.matches is not None and not hook.matches(event.call):
                     answer = None
                 elif hook.inline:
-                    since = began if is_real else real_time()
                     answer = hook.fn(event if hook.view is None else _given(hook, event))
-                    now = monotonic()
-                    held = (now if is_real else real_time()) - since
-                    if held > BLOCKED_AFTER:
-                        _blocked(hook, held, site)
+                    now = real_time()
+                    if now - since > BLOCKED_AFTER:
+                        _blocked(hook, now - since, site)
+                    since = now
                     if answer is None:
                         continue
                     if inspect.isawaitable(answer):
@@ -364,10 +363,10 @@ class Passage(Struct, gc=False):
                 answer = self._failed(hook, unasked(hook), monotonic() - began)
             except Exception as error:
                 answer = self._failed(hook, error, monotonic() - began)
-            now = monotonic()
             if answer is not None:
-                self._count(now - began)
+                self._count(monotonic() - began)
                 self.answers = (*self.answers, (hook.name, answer))
+            since = real_time()
         for hook in point.shadows:
             site.beside(self._shadow(hook))
         return strictest(point.event, self.answers) if self.answers else None

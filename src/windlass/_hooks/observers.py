@@ -155,11 +155,12 @@ class _ThreadLane:
 
         The thread is started when the event loop is next free, or at once if many facts wait.
         """
-        waiting = len(self.queue)
+        queue = self.queue
+        waiting = len(queue)
         if waiting >= QUEUE_LIMIT:
             self._drop(hook, fact, backlog)
             return
-        self.queue.append((hook, fact, turn, backlog))
+        queue.append((hook, fact, turn, backlog))
         backlog.used.add(self)
         if not self.awake:
             self._schedule(backlog.loop)

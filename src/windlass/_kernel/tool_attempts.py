@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
@@ -150,7 +150,8 @@ class ToolAttempts:
         if self._children is not None and isinstance(tool, Delegate):
             return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
         journal = self._journal
-        at = journal.fold.at if self._prompt and number == 1 else journal.tick()
+        fold = journal.fold
+        at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
         json = call.json if fingerprint else None
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
         if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
@@ -281,7 +282,8 @@ class ToolAttempts:
         attempts = self._attempts[call.id] = Attempts(state, call, prepared, tried, tried, tried)
         try:
             result = await first(call, inner)
-            if (result is None or result is not attempts.result) and not is_result(result):
+            known = attempts.result
+            if (known is None or result is not known) and not is_result(result):
                 result = onion.checked(result)
         except (Exception, asyncio.CancelledError) as error:
             onion.raised(error)
@@ -291,7 +293,8 @@ class ToolAttempts:
             raise ChildWaits
         if result is not attempts.result:
             self._write_attempt(call.id, attempts)
-        return cast(ToolResult, result)
+        final: ToolResult = result
+        return final
 
     def _guarded(self, call: ToolCall, given: ToolResult) -> ToolResult:
         """What leaves the guard band counts as the tool's own result, if the tool was called."""
@@ -303,7 +306,8 @@ class ToolAttempts:
     async def _innermost(self, call: ToolCall) -> ToolResult:
         """One attempt of a wrap: no unsafe call is made twice, what the gates have not judged goes
         to them first."""
-        self.check_cancelled()
+        if (task := self._cancellation.task) is not None and task.cancelling():
+            self._cancellation.check()
         if type(call) is not ToolCall:
             passable(ToolCall, call)
         attempts = self._attempts.get(call.id)

@@ -143,7 +143,7 @@ class ToolDecisions:
             if state.called == 0 and not is_invalid(state.decided):
                 await self._decide_again(state, state.decided)
             return
-        if self.is_lost(state):
+        if state.masked and self.is_lost(state):
             self._refuse_lost(state)
             return
         try:
@@ -154,7 +154,7 @@ class ToolDecisions:
             self._refuse(state, error)
             return
         call = changed = prepared.call
-        point, delegates, journal = self._point, self._delegates, self._journal
+        point, delegates, site = self._point, self._delegates, self._site
         if point is None and call.name not in delegates:
             self._decide_unmatched(state, call)
             return
@@ -162,22 +162,21 @@ class ToolDecisions:
             passage = self.passage(call)
             point = passage.point
         else:
-            passage = Passage(point, ToolCalling(call, self._site.turn), self._site, call.id)
+            passage = Passage(point, ToolCalling(call, site.turn), site, call.id)
         if delegates or point.changing:
             try:
                 changed = (await passage.rewrite()).call
             except HookError as error:
                 self._deny_for_error(state, call, passage, error)
                 return
-        judged = delegates or point.judges or point.says
-        verdict = await passage.judge() if judged else None
+        verdict = await passage.judge() if point.decides or delegates else None
         if verdict is None and changed is call and self._allows and not delegates:
+            journal = self._journal
             at = journal.fold.tick(journal.now) if point.waits else journal.fold.at
             journal.add(ToolDecided(call.id, ALLOW, name=call.name, at=at))
-            runs = True
-        else:
-            runs = self._record(passage, verdict, changed, state, rewritten=changed is not call)
-        if runs and (point.injects or delegates):
+        elif not self._record(passage, verdict, changed, state, rewritten=changed is not call):
+            return
+        if point.injects or delegates:
             await self._injections.inject_beside(passage, changed.id)
 
     def _deny_for_error(

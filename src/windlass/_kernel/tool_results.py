@@ -76,7 +76,7 @@ class ToolResults(Struct, eq=False):
                     result = (await passage.rewrite()).result
                 except HookError as error:
                     return self._withhold(error, took=passage.took)
-            verdict: Any = await passage.judge() if point.judges or point.says else None
+            verdict: Any = await passage.judge() if point.decides else None
             try:
                 if point.injects and not isinstance(verdict, Deny):
                     items = await passage.inject()
