@@ -30,7 +30,7 @@ from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
 from .lifecycle import install_lifecycle
 from .masking import Mask
-from .messages import Message, ToolCall, as_message, user
+from .messages import AnyMessage, Message, ToolCall, as_message, user
 from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -265,7 +265,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     async def run(
         self: Agent[None, OutputT],
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: None = None,
@@ -275,7 +275,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     async def run(
         self,
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: ScopeT,
@@ -284,7 +284,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]: ...
     async def run(
         self,
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: ScopeT | None = None,
@@ -341,7 +341,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def iterate(
         self: Agent[None, OutputT],
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -352,7 +352,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def iterate(
         self,
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -362,7 +362,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> AsyncGenerator[State, None]: ...
     def iterate(
         self,
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -386,7 +386,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def stream(
         self: Agent[None, OutputT],
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -397,7 +397,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def stream(
         self,
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -407,7 +407,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Stream[OutputT]: ...
     def stream(
         self,
-        message: str | Message | None = None,
+        message: AnyMessage | None = None,
         *,
         session: str | None = None,
         answers: Mapping[str, AnyResolution] | None = None,
@@ -434,7 +434,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def run_sync(
         self: Agent[None, OutputT],
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: None = None,
@@ -444,7 +444,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @overload
     def run_sync(
         self,
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: ScopeT,
@@ -453,7 +453,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> Result[OutputT]: ...
     def run_sync(
         self,
-        message: str | Message,
+        message: AnyMessage,
         *,
         session: str | None = None,
         scope: ScopeT | None = None,
@@ -530,7 +530,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         tokenizer = self._options.tokenizer
         return await _beside_the_loop(records, lambda: prefixes(requests(session, records, known), tokenizer))
 
-    async def steer(self, session: str, message: str | Message) -> None:
+    async def steer(self, session: str, message: AnyMessage) -> None:
         """Add a message to the running turn of a session; the model reads it at its next step.
 
         If no turn is running, the session's next turn reads it.
@@ -647,10 +647,10 @@ class Session(Generic[ScopeT, OutputT]):
         self.id = id
 
     @overload
-    async def run(self: Session[None, OutputT], message: str | Message, *, scope: None = None) -> Result[OutputT]: ...
+    async def run(self: Session[None, OutputT], message: AnyMessage, *, scope: None = None) -> Result[OutputT]: ...
     @overload
-    async def run(self, message: str | Message, *, scope: ScopeT) -> Result[OutputT]: ...
-    async def run(self, message: str | Message, *, scope: Any = None) -> Result[OutputT]:
+    async def run(self, message: AnyMessage, *, scope: ScopeT) -> Result[OutputT]: ...
+    async def run(self, message: AnyMessage, *, scope: Any = None) -> Result[OutputT]:
         """Run a turn in this session."""
         return await self.agent.run(message, session=self.id, scope=scope)
 
@@ -679,9 +679,9 @@ async def _beside_the_loop(records: Sequence[Record], work: Callable[[], T]) -> 
     return work() if len(records) <= SLICE else await run_alone(work, "windlass-log")
 
 
-def _user_message(message: str | Message) -> Message:
+def _user_message(message: AnyMessage) -> Message:
     if type(message) is not Message:
-        return as_message(message)
+        message = as_message(message)
     try:
         given = message_without_calls(message)
     except TypeError as error:
@@ -691,7 +691,7 @@ def _user_message(message: str | Message) -> Message:
     return given
 
 
-def _message_or_session(verb: str, message: str | Message | None, session: str | None) -> Message | None:
+def _message_or_session(verb: str, message: AnyMessage | None, session: str | None) -> Message | None:
     """The message that opens a turn, or None if a session is resumed."""
     if message is None and session is None:
         raise ConfigError(f"{verb} needs a message, or a session to resume")

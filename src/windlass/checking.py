@@ -21,13 +21,16 @@ from msgspec import Struct
 from .decisions import Allow, Answer, AnyResolution, Decision, Deny, Edit, Finish, Regenerate, Veto, Vote
 from .errors import BadReply, ConfigError
 from .messages import (
+    CONTENT_PARTS,
+    MEDIA_PARTS,
     ContentPart,
-    ImagePart,
+    FilePart,
     Message,
     Messages,
     ModelReply,
     ModelRequest,
     OpaquePart,
+    RateLimits,
     Status,
     TextPart,
     ThinkingPart,
@@ -142,13 +145,20 @@ def _is_content(parts: Any) -> bool:
         if kind is TextPart:
             if type(part.text) is not str or not _is_name(part.origin):
                 return False
-        elif kind is ImagePart:
-            has_data = part.data is None or type(part.data) is bytes
-            if not (has_data and type(part.media_type) is str and _is_name(part.url) and _is_name(part.origin)):
+        elif kind in MEDIA_PARTS:
+            if not _is_media(part):
                 return False
         elif kind is not OpaquePart or type(part.vendor) is not str or type(part.mediated) is not bool:
             return False  # the data of an opaque part is checked when it is made
     return True
+
+
+def _is_media(part: Any) -> bool:
+    if type(part.media_type) is not str or not _is_name(part.origin) or not _is_name(getattr(part, "name", None)):
+        return False
+    if type(part) is FilePart:
+        return type(part.id) is type(part.vendor) is str
+    return (part.data is None or type(part.data) is bytes) and _is_name(part.url)
 
 
 def _is_status(status: Any) -> bool:
@@ -216,6 +226,8 @@ def is_reply(reply: Any) -> TypeGuard[ModelReply]:
     if message.id is not _NO_ID and type(message.id) is not str:
         return False
     if reply.usage is not _NO_USAGE and not _is_usage(reply.usage):
+        return False
+    if reply.limits is not None and type(reply.limits) is not RateLimits:
         return False
     if type(reply.finish) is not str or (reply.client_calls is not _NO_NAMES and not _are_names(reply.client_calls)):
         return False
@@ -289,7 +301,9 @@ def checked_request(request: ModelRequest, known: ModelRequest) -> ModelRequest:
 
 def _are_specs(tools: Any) -> bool:
     return type(tools) is tuple and all(
-        type(spec) is ToolSpec and type(spec.name) is type(spec.description) is str and isinstance(spec.schema, Mapping)
+        type(spec) is ToolSpec
+        and type(spec.name) is type(spec.description) is str
+        and all(isinstance(field, Mapping) for field in (spec.schema, spec.native))
         for spec in tools
     )
 
@@ -400,7 +414,7 @@ def _checked_value(value: Any) -> Any:
         return checked_reply(value)
     if type(value) is Message:
         return checked_message(value)
-    if isinstance(value, TextPart | ImagePart | OpaquePart) or _are_parts(value):
+    if isinstance(value, CONTENT_PARTS) or _are_parts(value):
         return checked_parts(value)
     return plain(value)
 
@@ -416,8 +430,4 @@ def _final_value(value: Any) -> Any:
 
 
 def _are_parts(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(isinstance(part, TextPart | ImagePart | OpaquePart) for part in value)
-    )
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(part, CONTENT_PARTS) for part in value)

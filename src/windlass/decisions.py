@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr
 
-from .messages import ContentPart, ImagePart, Message, ModelReply, OpaquePart, TextPart, ToolResult, Value
+from .messages import CONTENT_PARTS, ContentPart, Message, ModelReply, ToolResult, Value
 
 AnswerKind = Literal["approve", "edit", "reject", "respond"]
 ANSWER_KINDS: tuple[str, ...] = get_args(AnswerKind)
@@ -61,8 +61,8 @@ def _holds(value: Any) -> Literal["result", "reply", "message", "parts"] | None:
             return "reply"
         case Message():
             return "message"
-        case (TextPart() | ImagePart() | OpaquePart(), *rest) if isinstance(value, tuple):
-            return "parts" if all(isinstance(part, TextPart | ImagePart | OpaquePart) for part in rest) else None
+        case (_, *_) if isinstance(value, tuple):
+            return "parts" if all(isinstance(part, CONTENT_PARTS) for part in value) else None
         case _:
             return None
 

@@ -12,7 +12,7 @@
      │   └─ SlotConflict                two writers set one slot that has no merge rule
      ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
      │   ├─ RateLimited (QuotaExceeded) · Overloaded · ServerError · ConnectionFailed · ModelTimeout
-     │   └─ AuthFailed · ModelNotFound · BadRequest · ContentFiltered · ContextOverflow · BadReply
+     │   └─ AuthFailed · ModelNotFound · BadRequest (UnsupportedPart) · ContentFiltered · ContextOverflow · BadReply
      ├─ CompactionError                 a compaction failed, and changed nothing
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
@@ -238,6 +238,18 @@ class BadRequest(ModelError):
 
     Its message says what is wrong; trying again does not help.
     """
+
+
+class UnsupportedPart(BadRequest):
+    """The newest message has a part that the model's vendor does not accept, and nothing was sent.
+
+    `model` is the name of the model and `part` the part. Use a model of another vendor, or another form of the part.
+    """
+
+    def __init__(self, message: str, *, model: str = "", part: Any = None, **given: Any) -> None:
+        super().__init__(message, **given)
+        self.model = model
+        self.part = part
 
 
 class ContentFiltered(ModelError):

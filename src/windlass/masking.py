@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from traceback import format_exception
 from typing import Any, ClassVar, TypeVar, cast
@@ -23,8 +24,11 @@ FactT = TypeVar("FactT", bound=Fact)
 
 MIN_LENGTH = 4
 
-_FOREIGN = frozenset({"data", "value", "fields", "schema", "arguments", "settings"})
+_FOREIGN = frozenset({"data", "value", "fields", "schema", "arguments", "settings", "native"})
 """The fields of records with values from applications and models: their keys and numbers are masked, too."""
+
+_MEDIA = frozenset({"image", "document", "audio", "video"})
+"""The types of parts whose `data` is the base64 of a file."""
 
 _IDS = {"id", "call", "ref", "about", "session", "digest", "fingerprint", "pipeline"}
 _WORDS = {"kind", "type", "role", "decision", "answer", "outcome", "status", "finish", "event", "vote"}
@@ -116,10 +120,22 @@ class Mask:
         if isinstance(value, list | tuple):
             return [self.plain(item, foreign=foreign) for item in value]
         if isinstance(value, dict):
+            if not foreign and value.get("type") in _MEDIA and isinstance(value.get("data"), str):
+                return self._media(value)
             return dict([self._field(key, item, foreign) for key, item in value.items()])
         if foreign and type(value) in (int, float) and str(value) in self._secrets:
             return MASK
         return value
+
+    def _media(self, part: dict[str, Any]) -> dict[str, Any]:
+        """A media part without secrets in its name and address, and in its content if that is text. Other content stays
+        as it is: a secret in base64 is none, and a file with a hole in it is no file."""
+        masked = dict([self._field(key, item, False) for key, item in part.items() if key != "data"])
+        if str(part.get("media_type", "")).startswith("text/"):
+            content = b64decode(part["data"]).decode("utf-8", "surrogateescape")
+            clean = self.text(content).encode("utf-8", "surrogateescape")
+            return {**masked, "data": b64encode(clean).decode()}
+        return {**masked, "data": part["data"]}
 
     def _field(self, key: str, value: Any, foreign: bool) -> tuple[str, Any]:
         if foreign:
@@ -144,8 +160,10 @@ class Mask:
         return 0
 
     def _may_contain_secret(self, data: bytes) -> bool:
-        """Whether the data has the bytes of a secret, or escapes, which may spell one."""
-        return b"\\" in data or any(form.encode("utf-8", "surrogatepass") in data for form in self._forms)
+        """Whether the data has the bytes of a secret, or escapes or the base64 of a text, which may hold one."""
+        if b"\\" in data or b'"media_type":"text/' in data:
+            return True
+        return any(form.encode("utf-8", "surrogatepass") in data for form in self._forms)
 
     def text(self, text: str) -> str:
         """A text without secrets."""

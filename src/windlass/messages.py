@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as stdlib_json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,9 @@ from msgspec.structs import force_setattr
 from msgspec.structs import replace as _replace
 
 from .errors import BadReply
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 Role = Literal["user", "assistant", "tool"]
 Status = Literal["ok", "error", "denied", "answered", "responded", "cancelled", "interrupted"]
@@ -46,12 +49,84 @@ class ThinkingPart(Value, frozen=True, tag="thinking", tag_field="type"):
     vendor: str | None = None
 
 
-class ImagePart(Value, frozen=True, tag="image", tag_field="type"):
+class _Media(Value, frozen=True):
+    """The constructors of parts with content other than text."""
+
+    kinds: ClassVar[tuple[str, ...]]
+    """The beginnings of the media types that the part may have."""
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], *, media_type: str | None = None) -> Self:
+        """Read a file. Its media type is guessed from its content and its name if you do not state it."""
+        from pathlib import Path
+
+        file = Path(path)
+        return cls.from_bytes(file.read_bytes(), media_type=media_type, name=file.name)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, media_type: str | None = None, name: str | None = None) -> Self:
+        """A part with this content. Its media type is guessed from content and name if you do not state it."""
+        found = _media_type(cls, data, name) if media_type is None else media_type
+        named = {"name": name} if "name" in cls.__struct_fields__ else {}
+        return cls(data=data, media_type=found, **named)
+
+
+class ImagePart(_Media, frozen=True, tag="image", tag_field="type"):
     """An image, as bytes or as a URL."""
+
+    kinds = ("image/",)
 
     data: bytes | None = None
     url: str | None = None
     media_type: str = "image/png"
+    origin: str | None = None
+
+
+class DocumentPart(_Media, frozen=True, tag="document", tag_field="type"):
+    """A document such as a PDF, as bytes or as a URL."""
+
+    kinds = ("application/", "text/")
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str = "application/pdf"
+    name: str | None = None
+    origin: str | None = None
+
+
+class AudioPart(_Media, frozen=True, tag="audio", tag_field="type"):
+    """Speech, music or other sound, as bytes or as a URL."""
+
+    kinds = ("audio/",)
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str = "audio/wav"
+    origin: str | None = None
+
+
+class VideoPart(_Media, frozen=True, tag="video", tag_field="type"):
+    """A video, as bytes or as a URL."""
+
+    kinds = ("video/",)
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str = "video/mp4"
+    origin: str | None = None
+
+
+class FilePart(Value, frozen=True, tag="file", tag_field="type"):
+    """A file that you have uploaded to a vendor, which no other vendor can read.
+
+    `id` is the vendor's name of the file: an id, or for Google its URI. `vendor` is the vendor's name in model names,
+    such as "openai" or "anthropic". `media_type` tells whether it is an image, a document, sound or a video.
+    """
+
+    id: str
+    vendor: str
+    media_type: str = "application/pdf"
+    name: str | None = None
     origin: str | None = None
 
 
@@ -87,7 +162,26 @@ class OpaquePart(Value, frozen=True, gc=True, tag="opaque", tag_field="type"):
         force_setattr(self, "data", plain(self.data))
 
 
-ContentPart: TypeAlias = TextPart | ImagePart | OpaquePart
+ContentPart: TypeAlias = TextPart | ImagePart | DocumentPart | AudioPart | VideoPart | FilePart | OpaquePart
+MediaPart: TypeAlias = ImagePart | DocumentPart | AudioPart | VideoPart | FilePart
+MEDIA_PARTS = (ImagePart, DocumentPart, AudioPart, VideoPart, FilePart)
+CONTENT_PARTS = (TextPart, *MEDIA_PARTS, OpaquePart)
+
+
+def _media_type(part: type[_Media], data: bytes, name: str | None) -> str:
+    """The media type of some content; raises if it cannot be told, or if another kind of part must be used."""
+    from ._media import guess_media_types
+
+    guessed = guess_media_types(data, name)
+    what = repr(name) if name else f"a file of {len(data)} bytes"
+    if not guessed:
+        raise ValueError(f"the media type of {what} cannot be guessed: pass media_type=…")
+    for media_type in guessed:
+        if media_type.startswith(part.kinds):
+            return media_type
+    fit = [kind.__name__ for kind in MEDIA_PARTS[:-1] if guessed[0].startswith(kind.kinds)]
+    hint = f"use {fit[0]}" if fit else "pass media_type=…"
+    raise ValueError(f"{what} is {guessed[0]}, which is not the content of {part.__name__}: {hint}")
 
 
 class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
@@ -104,8 +198,8 @@ class ToolResultPart(Value, frozen=True, tag="tool_result", tag_field="type"):
         return "".join([p.text for p in self.content if type(p) is TextPart])
 
 
-Part: TypeAlias = TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart | OpaquePart
-PARTS = (TextPart, ThinkingPart, ImagePart, ToolCallPart, ToolResultPart, OpaquePart)
+Part: TypeAlias = TextPart | ThinkingPart | MediaPart | ToolCallPart | ToolResultPart | OpaquePart
+PARTS = (*CONTENT_PARTS, ThinkingPart, ToolCallPart, ToolResultPart)
 PART_TAGS = frozenset(str(part.__struct_config__.tag) for part in PARTS)
 
 
@@ -134,6 +228,10 @@ class Message(Value, frozen=True):
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The calls that this message proposes."""
         return tuple([p for p in self.parts if type(p) is ToolCallPart])
+
+
+AnyMessage: TypeAlias = str | Message | Sequence[str | ContentPart]
+"""What opens a turn: a text, a message, or a list of texts and content parts."""
 
 
 def user(text: str, *, origin: str | None = None) -> Message:
@@ -412,11 +510,13 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class ToolSpec(Value, frozen=True):
-    """A tool as a model sees it."""
+    """A tool as a model sees it. `native` has, by vendor, the vendor's own definition of it, which is sent instead of
+    description and schema."""
 
     name: str
     description: str = ""
     schema: Mapping[str, Any] = {}
+    native: Mapping[str, Any] = {}
 
 
 class ModelRequest(Value, frozen=True):
@@ -445,10 +545,23 @@ class ModelRequest(Value, frozen=True):
         return _replace(self, **changes)
 
 
+class RateLimits(Value, frozen=True):
+    """The vendor's rate limits as of one reply: the limits, how much of each is left, and the seconds until it is full
+    again. What the vendor does not report is None."""
+
+    requests: int | None = None
+    requests_left: int | None = None
+    requests_reset: float | None = None
+    tokens: int | None = None
+    tokens_left: int | None = None
+    tokens_reset: float | None = None
+
+
 class ModelReply(Value, frozen=True):
     """A model's reply. `finish` is one of `Finish`, or a word from a newer version of Windlass; `raw_finish` is the
     vendor's own word. `client_calls` names calls that your program would have to run but has no tool for: such a reply
-    ends the turn."""
+    ends the turn. `limits` are the vendor's rate limits, if it reports them; wraps of `ModelCall` read them, and the
+    log does not contain them."""
 
     message: Message
     usage: Usage = Usage()
@@ -457,6 +570,7 @@ class ModelReply(Value, frozen=True):
     raw_finish: str | None = None
     response_id: str | None = None
     client_calls: tuple[str, ...] = ()
+    limits: RateLimits | None = None
 
     @property
     def text(self) -> str:
@@ -542,13 +656,9 @@ def render(value: object) -> tuple[ContentPart, ...]:
         return (TextPart(value),)  # type: ignore[arg-type]
     if kind is int:
         return (TextPart(str(value)),)
-    if isinstance(value, TextPart | ImagePart | OpaquePart):
+    if isinstance(value, CONTENT_PARTS):
         return (value,)
-    if (
-        isinstance(value, list | tuple)
-        and value
-        and all(isinstance(p, TextPart | ImagePart | OpaquePart) for p in value)
-    ):
+    if isinstance(value, list | tuple) and value and all(isinstance(part, CONTENT_PARTS) for part in value):
         return tuple(value)
     return (TextPart(_encode_text(value)),)
 
@@ -570,12 +680,18 @@ def as_reply(value: object) -> ModelReply:
 
 
 def as_message(value: object) -> Message:
-    """A text or a message as a message."""
+    """A message, a text, or a list of texts and content parts as a message."""
     if type(value) is Message:
         return value
     if type(value) is str:
         return user(value)
-    raise TypeError(f"expected a str or a Message, got {type(value).__name__}")
+    if not isinstance(value, list | tuple):
+        hint = ": put it into a list" if isinstance(value, CONTENT_PARTS) else ""
+        expected = "expected a str, a Message or a list of texts and content parts"
+        raise TypeError(f"{expected}, got {type(value).__name__}{hint}")
+    if not value:
+        raise TypeError("a message needs at least one text or content part, but the list is empty")
+    return Message("user", as_parts(value))
 
 
 def as_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
@@ -584,7 +700,7 @@ def as_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...
     parts: list[ContentPart] = []
     for item in items:
         part = TextPart(item) if isinstance(item, str) else item
-        if not isinstance(part, TextPart | ImagePart | OpaquePart):
+        if not isinstance(part, CONTENT_PARTS):
             raise TypeError(f"expected text or content parts, got {type(item).__name__}")
         if origin and not isinstance(part, OpaquePart) and part.origin is None:
             part = part.replace(origin=origin)
@@ -641,9 +757,14 @@ def _decode_with_surrogates(json: str) -> dict[str, Any]:
 
 
 __all__ = [
+    "AnyMessage",
+    "AudioPart",
     "ContentPart",
+    "DocumentPart",
+    "FilePart",
     "Finish",
     "ImagePart",
+    "MediaPart",
     "Message",
     "Messages",
     "ModelCall",
@@ -651,6 +772,7 @@ __all__ = [
     "ModelRequest",
     "OpaquePart",
     "Part",
+    "RateLimits",
     "Role",
     "Status",
     "TextPart",
@@ -662,6 +784,7 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "Value",
+    "VideoPart",
     "assistant",
     "user",
 ]

@@ -542,7 +542,7 @@ def _decode_foreign(plain: dict[str, Any]) -> Record:
         raise StoreError(f"{text}. It is damaged, or another version of Windlass wrote it") from None
 
 
-_FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings")
+_FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings", "native")
 
 
 def _opaque(value: Any) -> Any:

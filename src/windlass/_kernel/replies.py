@@ -287,16 +287,18 @@ def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
 
 
 def _with_ids(reply: ModelReply, step: str) -> ModelReply:
-    """The reply with our ids: the step's on the message, `step/position` on its calls."""
+    """The reply with our ids: the step's on the message, `step/position` on its calls.
+
+    The vendor's rate limits are for wraps of the model call and are not recorded.
+    """
     message = reply.message
     parts = message.parts
     if len(parts) == 1 and type(call := parts[0]) is ToolCallPart:
         parts = (ToolCallPart(call.name, call.json, f"{step}/1", call.vendor_id),)
     elif len(parts) != 1 or type(parts[0]) is not TextPart:
         parts = _numbered(parts, step)
-    return replace(
-        reply, message=Message("assistant", parts, message.origin, step, message.partial)
-    )
+    ours = Message("assistant", parts, message.origin, step, message.partial)
+    return replace(reply, message=ours, limits=None)
 
 
 def _numbered(parts: tuple[Part, ...], step: str) -> tuple[Part, ...]:

@@ -21,6 +21,7 @@ from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import BadReply, ConfigError, HookError, OutputError
 from windlass.events import ModelCalling
 from windlass.messages import (
+    CONTENT_PARTS,
     Message,
     Messages,
     ModelReply,
@@ -159,13 +160,21 @@ def _request(model: Model, asker: Asker, messages: Any, options: dict[str, Any])
 
 
 def _messages(messages: Any) -> Sequence[Any]:
-    return [as_message(messages)] if isinstance(messages, str | Message) else messages
+    return [as_message(messages)] if _is_one_message(messages) else messages
 
 
 @lru_cache(maxsize=128)
 def _output(kind: Any) -> Output[Any]:
     """The schema and the parser of a type, made once."""
     return Output(kind)
+
+
+def _is_one_message(messages: Any) -> bool:
+    """Whether this is one message: a text, a message, or a list that begins with a text or a part."""
+    first = messages[0] if isinstance(messages, list | tuple) and messages else messages
+    return isinstance(first, (str, Message, *CONTENT_PARTS)) and (
+        first is messages or type(first) is not Message
+    )
 
 
 _OPTIONS = ("system", "settings", "output", *COMMON, "extra")

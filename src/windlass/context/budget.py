@@ -10,6 +10,9 @@ import msgspec
 
 from windlass.errors import ConfigError, ContextOverflow
 from windlass.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
     Message,
     Messages,
     ModelRequest,
@@ -21,11 +24,18 @@ from windlass.messages import (
     ToolResultPart,
     ToolSpec,
     Usage,
+    VideoPart,
 )
 from windlass.protocols import Model
 
 IMAGE = 800
 """The estimated tokens of an image of any size."""
+
+DOCUMENT, AUDIO, VIDEO = 3_000, 1_000, 10_000
+"""The estimated tokens of a document, a sound or a video whose size is unknown: it is at an address, or uploaded."""
+
+BYTES_PER_TOKEN = {"document": 20, "audio": 500, "video": 400}
+"""About how many bytes of a file make one token. Vendors bill pages and seconds; most files are compressed."""
 
 MESSAGE = 4
 """The tokens of a message in addition to its content."""
@@ -125,6 +135,29 @@ def _result(counter: Counter, part: ToolResultPart) -> int:
     return size
 
 
+def _document(counter: Counter, part: DocumentPart) -> int:
+    if part.data is not None and part.media_type.startswith("text/"):
+        return counter.text(part.data.decode(errors="replace"))
+    return _size(part.data, "document", DOCUMENT)
+
+
+def _audio(counter: Counter, part: AudioPart) -> int:
+    return _size(part.data, "audio", AUDIO)
+
+
+def _video(counter: Counter, part: VideoPart) -> int:
+    return _size(part.data, "video", VIDEO)
+
+
+def _size(data: bytes | None, kind: str, unknown: int) -> int:
+    return unknown if data is None else len(data) // BYTES_PER_TOKEN[kind] + 1
+
+
+def _file(counter: Counter, part: FilePart) -> int:
+    sizes = {"image": IMAGE, "audio": AUDIO, "video": VIDEO}
+    return sizes.get(part.media_type.partition("/")[0], DOCUMENT)
+
+
 def _opaque(counter: Counter, part: OpaquePart) -> int:
     return counter.text(msgspec.json.encode(part.data, enc_hook=str).decode())
 
@@ -134,6 +167,10 @@ _PARTS: dict[type, Callable[[Counter, Any], int]] = {
     ThinkingPart: _thinking,
     ToolCallPart: _call,
     ToolResultPart: _result,
+    DocumentPart: _document,
+    AudioPart: _audio,
+    VideoPart: _video,
+    FilePart: _file,
     OpaquePart: _opaque,
 }
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from windlass.messages import (
-    ImagePart,
+    MediaPart,
     Message,
     ModelRequest,
     Part,
@@ -261,11 +261,11 @@ def _origins(message: Message, other: Message | None) -> list[str]:
     return [part.origin for part in _leaves(message) if part.origin is not None and part not in known]
 
 
-def _leaves(message: Message) -> list[TextPart | ImagePart]:
+def _leaves(message: Message) -> list[TextPart | MediaPart]:
     parts = [
         inner for part in message.parts for inner in (part.content if isinstance(part, ToolResultPart) else (part,))
     ]
-    return [part for part in parts if isinstance(part, TextPart | ImagePart)]
+    return [part for part in parts if isinstance(part, TextPart | MediaPart)]
 
 
 __all__ = ["KINDS", "Break", "Filling", "Prefix", "filling", "prefixes"]

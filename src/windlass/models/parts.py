@@ -1,16 +1,12 @@
-"""Helpers for the wires of several vendors: texts, names and arguments of calls, and images."""
+"""Helpers for the wires of several vendors: texts, and names and arguments of calls."""
 
 from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
-from urllib.parse import unquote_to_bytes
-
-from windlass.messages import ImagePart
 
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -64,17 +60,4 @@ def readable(value: Any) -> Any:
     return [readable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def inline_data(part: ImagePart) -> tuple[str, str] | None:
-    """The media type of an image and its bytes in base64; None if it is at an address elsewhere."""
-    if part.data is not None:
-        return part.media_type, b64encode(part.data).decode()
-    url = part.url or ""
-    if not url.startswith("data:"):
-        return None
-    kind, _, data = url.removeprefix("data:").partition(",")
-    if not kind.endswith(";base64"):
-        data = b64encode(unquote_to_bytes(data)).decode()
-    return kind.partition(";")[0] or part.media_type, data
-
-
-__all__ = ["arguments", "inline_data", "object_text", "readable", "refuse_text", "text_in", "valid_name"]
+__all__ = ["arguments", "object_text", "readable", "refuse_text", "text_in", "valid_name"]

@@ -197,7 +197,6 @@ PARTS = [
         ImagePart(url="s3://bucket/x.png"),
         [{"image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/x.png"}}}}],
     ),
-    (ImagePart(url="https://x.org/y.png"), [{"text": "(A picture that is not shown here: https://x.org/y.png)"}]),
     (OpaquePart("bedrock", DOCUMENT), [DOCUMENT]),
     (OpaquePart("bedrock", {"document": {**DOCUMENT["document"], "source": {"bytes": b"pdf"}}}), [DOCUMENT]),
     (OpaquePart("bedrock", VIDEO), [VIDEO]),

@@ -11,12 +11,13 @@ from windlass.errors import BadReply
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
+from windlass.models.media import refuse_unsupported
 from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
 from .connection import connection
 from .decode import decode_reply
-from .encode import VENDOR
+from .encode import MEDIA, VENDOR, accepts
 from .requests import Requests
 from .settings import merged
 from .streaming import Assembly
@@ -71,8 +72,7 @@ class AnthropicMessages:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send a request, and wait for the whole reply."""
-        asked, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body = self._requests.body(asked, settings)
+        body, settings = self._request(request)
         if body["max_tokens"] > LONGEST_UNSTREAMED:
             return await self._streamed_reply(request)
         answer = await self._connection.post(PATH, body, **_options(settings, body))
@@ -81,8 +81,7 @@ class AnthropicMessages:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
-        request, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body = self._requests.body(request, settings, streaming=True)
+        body, settings = self._request(request, streaming=True)
         stream = self._connection.stream(PATH, body, Assembly(), self._model, **_options(settings, body))
         async with aclosing(stream) as pieces:
             async for piece in pieces:
@@ -91,6 +90,12 @@ class AnthropicMessages:
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
+
+    def _request(self, request: ModelRequest, *, streaming: bool = False) -> tuple[Wire, dict[str, Any]]:
+        """The body of a request, and its settings."""
+        refuse_unsupported(request.messages, accepts, self.name, MEDIA)
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
+        return self._requests.body(request, settings, streaming=streaming), settings
 
     async def _streamed_reply(self, request: ModelRequest) -> ModelReply:
         async with aclosing(self.stream(request)) as stream:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
 from windlass.messages import (
+    MEDIA_PARTS,
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
+    MediaPart,
     Message,
     OpaquePart,
     Part,
@@ -16,11 +22,13 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    VideoPart,
     thawed,
 )
 from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, inline_data, valid_name
+from windlass.models.media import IMAGES, form_of, inline_data, kind_of, media_type_of, note
+from windlass.models.parts import arguments, valid_name
 
 VENDOR = "anthropic"
 FIELDS = "fields"
@@ -38,12 +46,12 @@ def history(encode: Encode) -> History:
 
 
 def encode_message(message: Message, id_of: IdOf) -> list[Wire]:
-    """A message on the wire; empty if nothing of it can be sent. Images of an assistant follow in a user message."""
+    """A message on the wire; empty if nothing of it can be sent. Files of an assistant follow in a user message."""
     if message.role != "assistant":
         return _wire("user", _encode_parts(message.parts, id_of))
-    images = [part for part in message.parts if type(part) is ImagePart]
-    blocks = _encode_parts([part for part in message.parts if type(part) is not ImagePart], id_of)
-    pictures = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(images, id_of)] if images else []
+    media = [part for part in message.parts if type(part) in MEDIA_PARTS]
+    blocks = _encode_parts([part for part in message.parts if type(part) not in MEDIA_PARTS], id_of)
+    pictures = [{"type": "text", "text": "The assistant showed:"}, *_encode_parts(media, id_of)] if media else []
     return [*_wire("assistant", calls_last(blocks, _is_call, _is_thought)), *_wire("user", pictures)]
 
 
@@ -115,12 +123,34 @@ def _thinking(part: ThinkingPart, id_of: IdOf) -> Wire | None:
     return {"type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
-def _image(part: ImagePart, id_of: IdOf) -> Wire | None:
+MEDIA = (*IMAGES, "image_file", "document", "document_url", "document_file")
+
+
+def accepts(part: MediaPart) -> bool:
+    """Whether the vendor accepts a part: images, and documents that are PDFs or texts."""
+    form = form_of(part, VENDOR)
+    if form == "document":
+        return media_type_of(part).startswith(("application/pdf", "text/"))
+    return form in MEDIA and (form != "document_url" or part.media_type == "application/pdf")
+
+
+def _media(part: MediaPart, id_of: IdOf) -> Wire | None:
+    if not accepts(part):
+        return {"type": "text", "text": note(part)}
+    block: Wire = {"type": kind_of(part), "source": _source(part)}
+    return {**block, "title": part.name} if type(part) is DocumentPart and part.name else block
+
+
+def _source(part: MediaPart) -> Wire:
+    if isinstance(part, FilePart):
+        return {"type": "file", "file_id": part.id}
     found = inline_data(part)
     if found is None:
-        return {"type": "image", "source": {"type": "url", "url": part.url or ""}}
+        return {"type": "url", "url": part.url or ""}
     media_type, data = found
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    if media_type.startswith("text/"):
+        return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode(errors="replace")}
+    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def _call(part: ToolCallPart, id_of: IdOf) -> Wire | None:
@@ -148,10 +178,25 @@ def _opaque(part: OpaquePart, id_of: IdOf) -> Wire | None:
 CODECS: dict[type, Callable[[Any, IdOf], Wire | None]] = {
     TextPart: _text,
     ThinkingPart: _thinking,
-    ImagePart: _image,
+    ImagePart: _media,
+    DocumentPart: _media,
+    AudioPart: _media,
+    VideoPart: _media,
+    FilePart: _media,
     ToolCallPart: _call,
     ToolResultPart: _result,
     OpaquePart: _opaque,
 }
 
-__all__ = ["CODECS", "CONTAINER", "FIELDS", "VENDOR", "attachment", "encode_message", "history", "wire_id"]
+__all__ = [
+    "CODECS",
+    "CONTAINER",
+    "FIELDS",
+    "MEDIA",
+    "VENDOR",
+    "accepts",
+    "attachment",
+    "encode_message",
+    "history",
+    "wire_id",
+]

@@ -12,12 +12,14 @@ import httpx2
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import reading_reply
+from windlass.models.history import Wire
+from windlass.models.media import refuse_unsupported
 from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
 from .connection import connection
 from .decode import decode_reply
-from .encode import VENDOR
+from .encode import MEDIA, VENDOR, accepts
 from .requests import Requests
 from .settings import merged
 from .streaming import Assembly
@@ -67,20 +69,25 @@ class BedrockConverse:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send a request, and wait for the whole reply."""
-        request, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body = self._requests.body(request, settings)
+        body, settings = self._request(request)
         answer = await self._connection.post(f"{self._path}/converse", body, **_options(settings))
         with reading_reply():
             return self._connection.with_cost(decode_reply(answer, self._model), self._model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
-        request, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body, options = self._requests.body(request, settings), _options(settings)
+        body, settings = self._request(request)
+        options = _options(settings)
         path, reader = f"{self._path}/converse-stream", Assembly(self._model)
         async with aclosing(self._connection.stream(path, body, reader, self._model, **options)) as pieces:
             async for piece in pieces:
                 yield piece
+
+    def _request(self, request: ModelRequest) -> tuple[Wire, dict[str, Any]]:
+        """The body of a request, and its settings."""
+        refuse_unsupported(request.messages, accepts, self.name, MEDIA)
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
+        return self._requests.body(request, settings), settings
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""

@@ -10,7 +10,12 @@ from hashlib import blake2b
 from typing import Any
 
 from windlass.messages import (
+    MEDIA_PARTS,
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
+    MediaPart,
     Message,
     OpaquePart,
     Part,
@@ -18,11 +23,13 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    VideoPart,
     thawed,
 )
 from windlass.models.claude import calls_last
 from windlass.models.history import Encode, History, IdOf, Wire
-from windlass.models.parts import arguments, inline_data, valid_name
+from windlass.models.media import file_name, form_of, inline_data, kind_of, media_type_of, note
+from windlass.models.parts import arguments, valid_name
 
 from .families import Family
 
@@ -44,17 +51,17 @@ def history(family: Family, encode: Encode) -> History:
 
 
 def encode_message(family: Family, message: Message, id_of: IdOf) -> list[Wire]:
-    """A message on the wire; empty if nothing of it can be sent. Images of an assistant follow in a user message.
+    """A message on the wire; empty if nothing of it can be sent. Files of an assistant follow in a user message.
 
     Content that the model does not accept inside a result comes after all results.
     """
     if message.role != "assistant":
         blocks = _with_introduction(_encode_parts(family, message.parts, id_of))
-        moved = [] if family.inside is None else _extract(family.inside, blocks)
+        moved = _extract(family.inside, blocks)
         return [*_wire("user", blocks), *_wire("user", [{"text": "The tools showed:"}, *moved] if moved else [])]
-    images = [part for part in message.parts if type(part) is ImagePart]
-    blocks = _encode_parts(family, [part for part in message.parts if type(part) is not ImagePart], id_of)
-    pictures = [{"text": "The assistant showed:"}, *_encode_parts(family, images, id_of)] if images else []
+    media = [part for part in message.parts if type(part) in MEDIA_PARTS]
+    blocks = _encode_parts(family, [part for part in message.parts if type(part) not in MEDIA_PARTS], id_of)
+    pictures = [{"text": "The assistant showed:"}, *_encode_parts(family, media, id_of)] if media else []
     return [*_wire("assistant", calls_last(blocks, _is_call, _is_thought)), *_wire("user", pictures)]
 
 
@@ -70,12 +77,14 @@ def _wire(role: str, blocks: list[Wire]) -> list[Wire]:
     return [{"role": role, "content": blocks}] if blocks else []
 
 
-def _extract(inside: tuple[str, ...], blocks: list[Wire]) -> list[Wire]:
-    """Remove from results the content that they must not contain, and return it."""
+def _extract(inside: tuple[str, ...] | None, blocks: list[Wire]) -> list[Wire]:
+    """Remove from results the content that they must not contain, and return it; audio may be in none."""
     removed: list[Wire] = []
     for block in blocks:
         if (result := block.get("toolResult")) is not None:
-            out = [item for item in result["content"] if not item.keys() & {"text", "json", *inside}]
+            content = result["content"]
+            allowed = [item.keys() & {"text", "json", *(inside or ())} or inside is None for item in content]
+            out = [item for item, fits in zip(content, allowed, strict=True) if not fits or "audio" in item]
             rest = [item for item in result["content"] if item not in out]
             result["content"] = [*rest, {"text": "(It is shown below.)"}] if out else rest
             removed += out
@@ -159,20 +168,49 @@ def _thinking(family: Family, part: ThinkingPart, id_of: IdOf) -> Wire | None:
     return {"reasoningContent": {"reasoningText": {"text": part.text, "signature": part.signature}}}
 
 
-def _image(family: Family, part: ImagePart, id_of: IdOf) -> Wire | None:
-    """The vendor fetches images only from its own storage; for any other address, the model gets the address."""
-    if (found := inline_data(part)) is not None:
-        media_type, data = found
-        return {"image": {"format": _format(media_type), "source": {"bytes": data}}}
-    url = part.url or ""
-    if not url.startswith("s3://"):
-        return {"text": f"(A picture that is not shown here: {url})"}
-    return {"image": {"format": _format(part.media_type), "source": {"s3Location": {"uri": url}}}}
+MEDIA = ("image", "document", "audio", "video")
+FORMATS = {
+    "image": {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"},
+    "document": {
+        "pdf": "pdf", "csv": "csv", "msword": "doc", "html": "html", "plain": "txt", "markdown": "md",
+        "vnd.openxmlformats-officedocument.wordprocessingml.document": "docx", "vnd.ms-excel": "xls",
+        "vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    },
+    "audio": {
+        "mpeg": "mp3", "mp3": "mp3", "opus": "opus", "wav": "wav", "x-wav": "wav", "aac": "aac", "flac": "flac",
+        "mp4": "mp4", "ogg": "ogg", "webm": "webm",
+    },
+    "video": {
+        "mp4": "mp4", "quicktime": "mov", "x-matroska": "mkv", "webm": "webm", "x-flv": "flv", "mpeg": "mpeg",
+        "x-ms-wmv": "wmv", "3gpp": "three_gp",
+    },
+}  # fmt: skip
+"""The vendor's names of formats, by kind and by the second half of the media type."""
+_INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9\s()\[\]-]+")
 
 
-def _format(media_type: str) -> str:
-    name = media_type.rpartition("/")[2]
-    return "jpeg" if name == "jpg" else name
+def accepts(part: MediaPart) -> bool:
+    """Whether the vendor accepts a part: a known format, as bytes or in the vendor's own storage (`s3://…`)."""
+    if isinstance(part, FilePart) or _format(part) is None:
+        return False
+    return form_of(part, VENDOR) in MEDIA or (part.url or "").startswith("s3://")
+
+
+def _media(family: Family, part: MediaPart, id_of: IdOf) -> Wire | None:
+    """The vendor fetches files only from its own storage; otherwise the model gets a note."""
+    if isinstance(part, FilePart) or not accepts(part):
+        return {"text": note(part)}
+    found = inline_data(part)
+    source: Wire = {"s3Location": {"uri": part.url}} if found is None else {"bytes": found[1]}
+    block: Wire = {"format": _format(part), "source": source}
+    if type(part) is DocumentPart:
+        name = " ".join(_INVALID_IN_NAMES.sub(" ", file_name(part).rpartition(".")[0] or file_name(part)).split())
+        block["name"] = name or "document"
+    return {kind_of(part): block}
+
+
+def _format(part: MediaPart) -> str | None:
+    return FORMATS[kind_of(part)].get(media_type_of(part).rpartition("/")[2])
 
 
 def _call(family: Family, part: ToolCallPart, id_of: IdOf) -> Wire | None:
@@ -210,10 +248,25 @@ def _opaque(family: Family, part: OpaquePart, id_of: IdOf) -> Wire | None:
 CODECS: dict[type, Callable[[Family, Any, IdOf], Wire | None]] = {
     TextPart: _text,
     ThinkingPart: _thinking,
-    ImagePart: _image,
+    ImagePart: _media,
+    DocumentPart: _media,
+    AudioPart: _media,
+    VideoPart: _media,
+    FilePart: _media,
     ToolCallPart: _call,
     ToolResultPart: _result,
     OpaquePart: _opaque,
 }
 
-__all__ = ["CITATIONS", "CODECS", "PLACEHOLDER", "REMARKS", "VENDOR", "encode_message", "history", "wire_id"]
+__all__ = [
+    "CITATIONS",
+    "CODECS",
+    "MEDIA",
+    "PLACEHOLDER",
+    "REMARKS",
+    "VENDOR",
+    "accepts",
+    "encode_message",
+    "history",
+    "wire_id",
+]

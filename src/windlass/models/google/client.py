@@ -16,9 +16,10 @@ from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
 from windlass.models.errors import reading_reply
+from windlass.models.media import refuse_unsupported
 from windlass.prices import context_window, costed
 
-from .encode import VENDOR
+from .encode import MEDIA, VENDOR, accepts
 from .settings import Encoder, merged
 from .streaming import Assembly
 from .wire import Exchange, inside
@@ -88,6 +89,7 @@ class GoogleGemini:
             return costed(assembly.reply(), address or "google", self._model.rpartition("/")[2])
 
     def _exchange(self, request: ModelRequest) -> Exchange:
+        refuse_unsupported(request.messages, accepts, self.name, MEDIA)
         settings = merged(self._settings, request.settings)
         body = self._encoder.body(request, settings)
         client, version = self._connection.client(), self._connection.version

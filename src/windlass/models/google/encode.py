@@ -9,7 +9,12 @@ from mimetypes import guess_type
 from typing import Any, TypeAlias
 
 from windlass.messages import (
+    MEDIA_PARTS,
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
+    MediaPart,
     Message,
     OpaquePart,
     Part,
@@ -17,10 +22,12 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    VideoPart,
     thawed,
 )
 from windlass.models.history import History, IdOf
-from windlass.models.parts import arguments, inline_data, readable
+from windlass.models.media import IMAGES, form_of, inline_data, note
+from windlass.models.parts import arguments, readable
 
 VENDOR = "google"
 FINE = ("ok", "answered", "responded")
@@ -144,7 +151,18 @@ def _thinking(content: _Content, part: ThinkingPart) -> None:
             content.add({"text": ""})
 
 
-def _image(content: _Content, part: ImagePart) -> None:
+MEDIA = (
+    *IMAGES, "image_file", "document", "document_url", "document_file", "audio", "audio_url", "audio_file", "video",
+    "video_url", "video_file",
+)  # fmt: skip
+
+
+def accepts(part: MediaPart) -> bool:
+    """Whether Gemini accepts a part: any file, except one that was uploaded to another vendor."""
+    return form_of(part, VENDOR) in MEDIA
+
+
+def _media(content: _Content, part: MediaPart) -> None:
     content.add(_blob(part))
 
 
@@ -154,9 +172,11 @@ def _call(content: _Content, part: ToolCallPart) -> None:
 
 
 def _result(content: _Content, part: ToolResultPart) -> None:
-    result = {"output" if part.status in FINE else "error": part.text}
+    media = [item for item in part.content if isinstance(item, MEDIA_PARTS)]
+    text = part.text + "".join(note(item) for item in media if not accepts(item))
+    result = {"output" if part.status in FINE else "error": text}
     response: Json = {"name": part.name, "response": result, "id": content.id_of(part)}
-    blobs = [_blob(item) for item in part.content if type(item) is ImagePart]
+    blobs = [_blob(item) for item in media if accepts(item)]
     blobs += [thawed(item.data) for item in part.content if type(item) is OpaquePart and item.vendor == VENDOR]
     if blobs and content.newer:
         response["parts"] = blobs
@@ -174,21 +194,32 @@ def _opaque(content: _Content, part: OpaquePart) -> None:
 CODECS: dict[type[Part], Callable[[_Content, Any], None]] = {
     TextPart: _text,
     ThinkingPart: _thinking,
-    ImagePart: _image,
+    ImagePart: _media,
+    DocumentPart: _media,
+    AudioPart: _media,
+    VideoPart: _media,
+    FilePart: _media,
     ToolCallPart: _call,
     ToolResultPart: _result,
     OpaquePart: _opaque,
 }
 
 
-def _blob(part: ImagePart) -> Json:
+def _blob(part: MediaPart) -> Json:
+    if not accepts(part):
+        return {"text": note(part)}
     if (found := inline_data(part)) is not None:
         return {"inlineData": {"mimeType": found[0], "data": found[1]}}
+    if isinstance(part, FilePart):
+        return {"fileData": {"mimeType": part.media_type, "fileUri": part.id}}
     url = part.url or ""
     return {"fileData": {"mimeType": _media_type(url, part.media_type), "fileUri": url}}
 
 
 def _media_type(url: str, stated: str) -> str:
-    """The media type of an image. If it is only our default, the extension of the address is more reliable."""
+    """The media type of a file. If it is only our default, the extension of the address is more reliable."""
     guessed = guess_type(url.partition("?")[0])[0] or ""
-    return guessed if stated == "image/png" and guessed.startswith("image/") else stated
+    return guessed if stated in _DEFAULTS and guessed.partition("/")[0] == stated.partition("/")[0] else stated
+
+
+_DEFAULTS = [kind().media_type for kind in (ImagePart, DocumentPart, AudioPart, VideoPart)]

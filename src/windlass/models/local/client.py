@@ -10,13 +10,14 @@ from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
 from windlass.messages import ModelReply, ModelRequest, ToolSpec
 from windlass.models.errors import reading_reply
+from windlass.models.media import refuse_unsupported
 from windlass.models.openai.chat.streaming import ChatStream
 from windlass.models.openai.errors import error_from
 from windlass.models.openai.settings import merged
 from windlass.models.settings import narrow_tools
 
 from .calls import CallReader
-from .encode import LocalEncoder
+from .encode import DIALECT, LocalEncoder
 from .engine import Chunk, How, engine
 from .weights import KNOWN, locate
 
@@ -67,6 +68,7 @@ class LocalModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator stops the model."""
+        refuse_unsupported(request.messages, DIALECT.accepts, self.name, DIALECT.media)
         request, settings = narrow_tools(request, merged(self._settings, request.settings))
         await self._engine.start()
         body, tools = self._encoder.body(request, settings, self._engine.knows_tools)

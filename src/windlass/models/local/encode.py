@@ -14,7 +14,7 @@ from windlass.models.openai.dialects import Dialect
 from .calls import bounded, call_as_text, call_schema, describe_tools
 from .engine import llama_cpp
 
-DIALECT = Dialect("local")
+DIALECT = Dialect("local", media=())
 GUIDANCE = "%llguidance"
 SAID = r"/[^{\s](.|\n)*/"
 SAID_IN_GBNF = r"[^{ \t\n] [^\x00]*"

@@ -13,6 +13,7 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import StreamReader
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
+from windlass.models.media import refuse_unsupported
 from windlass.models.settings import narrow_tools
 from windlass.prices import context_window
 
@@ -56,6 +57,7 @@ class _Model:
         self.name = name or f"{dialect.name}:{model}"
         self._settings = settings
         self.check_settings({})
+        self._dialect = dialect
         self._vendor = dialect.vendor
         self._model = model
         self._encoder = encoder
@@ -72,16 +74,14 @@ class _Model:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send a request, and wait for the whole reply."""
-        request, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body = self._encoder.body(request, settings)
+        body, settings = self._request(request)
         answer = await self._post(body, _options(settings))
         with reading_reply():
             return self._connection.with_cost(self._decode(answer), body["model"])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
-        request, settings = narrow_tools(request, merged(self._settings, request.settings))
-        body = self._encoder.body(request, settings, streaming=True)
+        body, settings = self._request(request, streaming=True)
         stream = self._connection.stream(self._path, body, self._reader(), body["model"], **_options(settings))
         async with aclosing(stream) as pieces:
             async for piece in pieces:
@@ -90,6 +90,12 @@ class _Model:
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""
         await self._connection.close()
+
+    def _request(self, request: ModelRequest, *, streaming: bool = False) -> tuple[Wire, dict[str, Any]]:
+        """The body of a request, and its settings."""
+        refuse_unsupported(request.messages, self._dialect.accepts, self.name, self._dialect.media)
+        request, settings = narrow_tools(request, merged(self._settings, request.settings))
+        return self._encoder.body(request, settings, streaming=streaming), settings
 
     async def _post(self, body: Wire, options: dict[str, Any]) -> Any:
         return await self._connection.post(self._path, body, **options)

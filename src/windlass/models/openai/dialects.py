@@ -6,7 +6,8 @@ import os
 import re
 from urllib.parse import SplitResult, urlsplit
 
-from windlass.messages import Value, digest
+from windlass.messages import MediaPart, Value, digest
+from windlass.models.media import IMAGES, form_of, media_type_of
 from windlass.models.parts import object_text
 
 ELSEWHERE = "-compatible"
@@ -21,7 +22,8 @@ class Dialect(Value, frozen=True):
     `call_ids` a pattern of valid call ids. `strict_tools`: it can guarantee that arguments match their schema;
     `schemas`: it accepts a schema for its answer; `texts`: it accepts several texts in one message; `wants_thinking`:
     it rejects calls without their reasoning; `any_arguments`: it accepts arguments that are not JSON; `states_cost`: it
-    states the cost of a reply.
+    states the cost of a reply. `media` are the forms of content other than text that it accepts, `sounds` the media
+    types of audio (empty: any), and `files` is the vendor to which uploaded files belong.
     """
 
     vendor: str
@@ -39,6 +41,14 @@ class Dialect(Value, frozen=True):
     any_arguments: bool = False
     states_cost: bool = False
     call_ids: str = r".{1,256}"
+    media: tuple[str, ...] = IMAGES
+    sounds: tuple[str, ...] = ()
+    files: str = ""
+
+    def accepts(self, part: MediaPart) -> bool:
+        """Whether the vendor accepts a part in this form."""
+        form = form_of(part, self.files)
+        return form in self.media and (form != "audio" or not self.sounds or media_type_of(part) in self.sounds)
 
     @property
     def name(self) -> str:
@@ -72,6 +82,9 @@ OPENAI = Dialect(
     strict_tools=True,
     any_arguments=True,
     call_ids=r"[\w.:-]{1,40}",
+    media=(*IMAGES, "document", "document_file", "audio"),
+    sounds=("audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3"),
+    files="openai",
 )
 RESPONSES = Dialect(
     "openai-responses",
@@ -81,8 +94,11 @@ RESPONSES = Dialect(
     strict_tools=True,
     any_arguments=True,
     call_ids=r"[\w.:-]{1,64}",
+    media=(*IMAGES, "image_file", "document", "document_url", "document_file"),
+    files="openai",
 )
-COMPATIBLE = Dialect(f"openai{ELSEWHERE}")
+COMPATIBLE = Dialect(f"openai{ELSEWHERE}", media=(*IMAGES, "document", "audio", "audio_url", "video", "video_url"))
+"""An unknown server; it reports itself what it does not accept."""
 
 DIALECTS = {
     dialect.vendor: dialect
@@ -94,6 +110,7 @@ DIALECTS = {
             thinking="reasoning",
             effort="reasoning",
             states_cost=True,
+            media=(*IMAGES, "document", "document_url", "audio", "video", "video_url"),
         ),
         Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
         Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False, texts=False),
@@ -105,6 +122,8 @@ DIALECTS = {
             seed="random_seed",
             asks_for_usage=False,
             call_ids=r"[a-zA-Z0-9]{9}",
+            media=(*IMAGES, "document", "document_url", "document_file", "audio", "audio_url"),
+            files="mistral",
         ),
         Dialect("ollama", "http://localhost:11434/v1", thinking="reasoning"),
     )

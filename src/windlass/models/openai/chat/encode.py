@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from windlass.errors import ConfigError
 from windlass.messages import (
-    ImagePart,
+    MEDIA_PARTS,
+    MediaPart,
     Message,
     ModelRequest,
     OpaquePart,
@@ -21,6 +21,7 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf, Wire
+from windlass.models.media import data_url, file_name, form_of, inline_data, note
 from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, strict, with_extra
 from windlass.models.settings import system_with_schema
@@ -85,17 +86,30 @@ class ChatEncoder:
             return self._assistant(message, id_of)
         results = [part for part in message.parts if type(part) is ToolResultPart]
         wire: list[Wire] = [{"role": "tool", "tool_call_id": id_of(part), "content": _result(part)} for part in results]
-        pictures = [picture for part in results for picture in _pictures(part)]
-        content = pictures + [item for part in message.parts if (item := self._content(part)) is not None]
+        shown = [item for part in results for item in self._shown(part)]
+        content = shown + [item for part in message.parts if (item := self._content(part)) is not None]
         if content:
             self._join(wire, [{"role": "user", "content": self._plain(content)}])
         return wire
 
     def _content(self, part: Part) -> Wire | None:
-        codec = _CONTENT.get(type(part))
+        if type(part) is TextPart:
+            return _text(part.text)
         if type(part) is OpaquePart:
             return thawed(part.data) if part.vendor == self._dialect.vendor and "type" in part.data else None
-        return codec(part) if codec else None
+        return self._media(part) if isinstance(part, MEDIA_PARTS) else None
+
+    def _media(self, part: MediaPart) -> Wire:
+        if not self._dialect.accepts(part):
+            return _text(note(part))
+        form = form_of(part, self._dialect.files)
+        codec = _MISTRALS.get(form) if self._dialect.vendor == "mistral" else None
+        return (codec or _MEDIA[form])(part)
+
+    def _shown(self, part: ToolResultPart) -> list[Wire]:
+        """The content of a result that a tool message cannot have; it follows in a user message."""
+        media = [self._media(item) for item in part.content if isinstance(item, MEDIA_PARTS)]
+        return [_text(f"From {part.name}:"), *media] if media else []
 
     def _assistant(self, message: Message, id_of: IdOf) -> list[Wire]:
         wire: Wire = {"role": "assistant"}
@@ -107,7 +121,7 @@ class ChatEncoder:
                 self._think(part, wire, content)
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
                 self._return(part.data, wire, message.tool_calls)
-            elif type(part) is not ImagePart and (item := self._content(part)) is not None:
+            elif type(part) not in MEDIA_PARTS and (item := self._content(part)) is not None:
                 content.append(item)
         if content or "tool_calls" not in wire:
             wire["content"] = self._plain(content)
@@ -161,33 +175,72 @@ def schema_format(schema: Mapping[str, Any]) -> Wire:
     return {"name": "output", "schema": thawed(schema), "strict": strict(schema)}
 
 
-def image_url(part: ImagePart) -> str:
-    """The address of an image, or a data URL with the image itself."""
-    if part.data is None:
-        return part.url or ""
-    return f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+def _text(text: str) -> Wire:
+    return {"type": "text", "text": text}
 
 
-def _text(part: TextPart) -> Wire:
-    return {"type": "text", "text": part.text}
+def _image(part: MediaPart) -> Wire:
+    return {"type": "image_url", "image_url": {"url": data_url(part)}}
 
 
-def _image(part: ImagePart) -> Wire:
-    return {"type": "image_url", "image_url": {"url": image_url(part)}}
+def _document(part: MediaPart) -> Wire:
+    return {"type": "file", "file": {"filename": file_name(part), "file_data": data_url(part)}}
 
 
-_CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _image}
+def _file(part: MediaPart) -> Wire:
+    return {"type": "file", "file": {"file_id": data_url(part)}}
+
+
+def _audio(part: MediaPart) -> Wire:
+    media_type, data = inline_data(part) or ("", "")
+    kind = media_type.rpartition("/")[2].removeprefix("x-")
+    return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
+
+
+def _audio_url(part: MediaPart) -> Wire:
+    return {"type": "audio_url", "audio_url": {"url": data_url(part)}}
+
+
+def _video(part: MediaPart) -> Wire:
+    return {"type": "video_url", "video_url": {"url": data_url(part)}}
+
+
+_MEDIA: dict[str, Callable[[MediaPart], Wire]] = {
+    "image": _image,
+    "image_url": _image,
+    "document": _document,
+    "document_url": _document,
+    "document_file": _file,
+    "audio": _audio,
+    "audio_url": _audio_url,
+    "video": _video,
+    "video_url": _video,
+}
+
+
+def _mistrals_document(part: MediaPart) -> Wire:
+    return {"type": "document_url", "document_url": data_url(part)}
+
+
+def _mistrals_audio(part: MediaPart) -> Wire:
+    found = inline_data(part)
+    return {"type": "input_audio", "input_audio": found[1] if found else data_url(part)}
+
+
+_MISTRALS: dict[str, Callable[[MediaPart], Wire]] = {
+    "document": _mistrals_document,
+    "document_url": _mistrals_document,
+    "document_file": lambda part: {"type": "file", "file_id": data_url(part)},
+    "audio": _mistrals_audio,
+    "audio_url": _mistrals_audio,
+}
+"""The forms that Mistral sends differently."""
 
 
 def _result(part: ToolResultPart) -> str:
-    """The text of a result. Images follow in a user message: a tool message cannot have any."""
-    pictures = sum(type(item) is ImagePart for item in part.content)
-    return part.text or ("The image follows." if pictures else "")
-
-
-def _pictures(part: ToolResultPart) -> list[Wire]:
-    images = [_image(item) for item in part.content if type(item) is ImagePart]
-    return [{"type": "text", "text": f"From {part.name}:"}, *images] if images else []
+    """The text of a result. Files follow in a user message: a tool message cannot have any."""
+    kinds = {type(item).__name__.removesuffix("Part").lower() for item in part.content if type(item) in MEDIA_PARTS}
+    return part.text or (f"The {kinds.pop() if len(kinds) == 1 else 'content'} follows." if kinds else "")
 
 
 def _choice(choice: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 from windlass.errors import ConfigError
 from windlass.messages import (
-    ImagePart,
+    MEDIA_PARTS,
+    MediaPart,
     Message,
     ModelRequest,
     OpaquePart,
@@ -20,7 +21,8 @@ from windlass.messages import (
     thawed,
 )
 from windlass.models.history import History, IdOf, Wire
-from windlass.models.openai.chat.encode import image_url, schema_format
+from windlass.models.media import data_url, file_name, form_of, note
+from windlass.models.openai.chat.encode import schema_format
 from windlass.models.openai.dialects import ELSEWHERE, Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
 
@@ -100,8 +102,10 @@ class ResponsesEncoder:
         if type(part) is OpaquePart:
             ours = part.vendor.removesuffix(ELSEWHERE) == self._dialect.name
             return thawed(part.data) if ours and "type" in part.data else None
-        codec = _CONTENT.get(type(part))
-        return codec(part) if codec else None
+        if isinstance(part, MEDIA_PARTS):
+            accepted = self._dialect.accepts(part)
+            return _MEDIA[form_of(part, self._dialect.files)](part) if accepted else _text(note(part))
+        return _text(part.text) if type(part) is TextPart else None
 
     def _assistant(self, message: Message, id_of: IdOf) -> list[Wire]:
         items: list[Wire] = []
@@ -143,15 +147,18 @@ def _reasoning(thoughts: list[str], signature: str) -> Wire:
     return {"type": "reasoning", "summary": summary, "encrypted_content": signature}
 
 
-def _text(part: TextPart) -> Wire:
-    return {"type": "input_text", "text": part.text}
+def _text(text: str) -> Wire:
+    return {"type": "input_text", "text": text}
 
 
-def _image(part: ImagePart) -> Wire:
-    return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
-
-
-_CONTENT: dict[type, Callable[[Any], Wire]] = {TextPart: _text, ImagePart: _image}
+_MEDIA: dict[str, Callable[[MediaPart], Wire]] = {
+    "image": lambda part: {"type": "input_image", "image_url": data_url(part), "detail": "auto"},
+    "image_url": lambda part: {"type": "input_image", "image_url": data_url(part), "detail": "auto"},
+    "image_file": lambda part: {"type": "input_image", "file_id": data_url(part), "detail": "auto"},
+    "document": lambda part: {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)},
+    "document_url": lambda part: {"type": "input_file", "file_url": data_url(part)},
+    "document_file": lambda part: {"type": "input_file", "file_id": data_url(part)},
+}
 
 
 def _plain(content: list[Wire]) -> str | list[Wire]:
