@@ -11,6 +11,7 @@ from windlass import Agent
 from windlass.errors import ConfigError
 from windlass.messages import Messages, ModelRequest, ToolSpec, user
 from windlass.models import PricedModel, open_model
+from windlass.models.bedrock.families import family, model_fields
 from windlass.testing import ScriptedModel
 
 from .serving import asked, asking
@@ -136,6 +137,95 @@ async def test_a_choice_of_several_tools_is_one_of_them(vendor, opened, model, n
     assert choice.strip('"') in ("required", "ANY") or choice in ('{"type": "any"}', '{"any": {}}')
     with pytest.raises(ConfigError, match="names no tool of this request; its tools are a, b, c"):
         await asked(asking_model, request.replace(settings={"tool_choice": ["x"]}), streaming=streamed)
+
+
+@pytest.mark.parametrize(("vendor", "opened", "model"), WIRES)
+async def test_a_choice_of_one_tool_is_that_tool_and_an_unknown_one_is_refused(vendor, opened, model) -> None:
+    request = ModelRequest("", Messages([user("Hi")]), TOOLS, settings={"tool_choice": "b"})
+    with tape(vendor, model, {}, False) as cassette:
+        asking_model = opened(cassette.client(), model)
+        await asked(asking_model, request, streaming=False)
+        [sent] = cassette.requests
+    tools, choice = told_of(sent.body.json)
+    assert tools == {"b"} or '"b"' in choice
+    for wrong in ("bb", "Required"):
+        told = (
+            f"tool_choice='{wrong}' is neither 'auto', 'required' or 'none' nor a tool of this request; its tools are a"
+        )
+        with pytest.raises(ConfigError, match=told):
+            await asked(asking_model, request.replace(settings={"tool_choice": wrong}), streaming=False)
+
+
+WORDS = {
+    "auto": ("auto", "AUTO", {"type": "auto"}, {"auto": {}}),
+    "required": ("required", "ANY", {"type": "any"}, {"any": {}}),
+    "none": ("none", "NONE", {"type": "none"}, None),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(("vendor", "opened", "model"), WIRES)
+async def test_the_words_of_a_choice_mean_the_same_for_all_vendors(vendor, opened, model, word) -> None:
+    request = ModelRequest("", Messages([user("Hi")]), TOOLS, settings={"tool_choice": word})
+    with tape(vendor, model, {}, False) as cassette:
+        await asked(opened(cassette.client(), model), request, streaming=False)
+        body = cassette.requests[0].body.json
+    config = body.get("toolConfig") or {}
+    mode = (config.get("functionCallingConfig") or {}).get("mode")
+    assert (body.get("tool_choice") or mode or config.get("toolChoice")) in WORDS[word]
+
+
+# The settings with one name for all vendors, and where each vendor has them; None: it has no such setting.
+ALIKE: dict[str, tuple[Any, dict[str, str | None]]] = {
+    "top_k": (5, {"chat": None, "responses": None, "anthropic": "top_k", "google": "generationConfig.topK",
+                  "bedrock": "additionalModelRequestFields.top_k"}),
+    "presence_penalty": (0.5, {"chat": "presence_penalty", "responses": None, "anthropic": None,
+                               "google": "generationConfig.presencePenalty", "bedrock": None}),
+    "frequency_penalty": (0.5, {"chat": "frequency_penalty", "responses": None, "anthropic": None,
+                                "google": "generationConfig.frequencyPenalty", "bedrock": None}),
+    "seed": (7, {"chat": "seed", "responses": None, "anthropic": None, "google": "generationConfig.seed",
+                 "bedrock": None}),
+    "service_tier": ("flex", {"chat": "service_tier", "responses": "service_tier", "anthropic": "service_tier",
+                              "google": "serviceTier", "bedrock": "serviceTier.type"}),
+    "parallel_tool_calls": (False, {"chat": "parallel_tool_calls", "responses": "parallel_tool_calls",
+                                    "anthropic": "tool_choice.disable_parallel_tool_use", "google": None,
+                                    "bedrock": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", ALIKE)
+@pytest.mark.parametrize(("vendor", "opened", "model"), WIRES)
+async def test_a_setting_has_one_name_and_one_that_a_vendor_lacks_is_refused(vendor, opened, model, setting) -> None:
+    value, places = ALIKE[setting]
+    place = places[vendor.name]
+    request = ModelRequest("", Messages([user("Hi")]), TOOLS, settings={setting: value})
+    with tape(vendor, model, {}, False) as cassette:
+        made = opened(cassette.client(), model)
+        await asked(made, request, streaming=False)
+        body = cassette.requests[0].body.json
+    if place is None:
+        assert "flex" not in str(body)
+        assert setting not in str(body)
+        with pytest.raises(ConfigError, match=f"model='{made.name}' does not support the setting '{setting}'"):
+            Agent(made, settings={setting: value})
+        Agent(made, settings={setting: None})
+        return
+    Agent(made, settings={setting: value})
+    found: Any = body
+    for name in place.split("."):
+        found = found[name]
+    assert found == (not value if setting == "parallel_tool_calls" and "disable" in place else value)
+
+
+def test_top_k_is_in_the_fields_of_the_model_that_has_it() -> None:
+    def fields(model: str) -> Any:
+        settings = {"top_k": 5, "reasoning": {"mine": 1}, "extra": {}}
+        return model_fields(family(model), model, settings)["additionalModelRequestFields"]
+
+    assert fields("us.amazon.nova-pro-v1:0") == {"mine": 1, "inferenceConfig": {"topK": 5}}
+    assert fields("meta.llama3-70b") == {"mine": 1}
+    with pytest.raises(ConfigError, match="does not support the setting 'top_k'"):
+        open_model("bedrock:meta.llama3-70b", api_key="k", settings={"top_k": 5})
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

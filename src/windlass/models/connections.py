@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import httpx2
@@ -14,6 +14,7 @@ from windlass.messages import ModelReply
 from windlass.prices import costed
 
 from .errors import reading_reply, request_id, translating
+from .limits import limits_in
 from .parts import readable
 
 Client = TypeVar("Client")
@@ -53,6 +54,13 @@ class Clients(Generic[Client]):
                 asyncio.run_coroutine_threadsafe(self._close(client), loop)
 
 
+class Posted(NamedTuple):
+    """The decoded JSON of an answer, and its headers."""
+
+    body: Any
+    headers: Mapping[str, str]
+
+
 class StreamReader(Protocol):
     """Turns the events of a stream into deltas and a whole reply."""
 
@@ -90,21 +98,21 @@ class Connection:
         """The client for the running event loop."""
         return self._own.current() if self._client is None else self._client
 
-    async def post(self, path: str, body: dict[str, Any], **options: Any) -> Any:
-        """Post a body, and return the decoded JSON of the answer."""
+    async def post(self, path: str, body: dict[str, Any], **options: Any) -> Posted:
+        """Post a body, and return the answer."""
         return await self._request("post", path, options, body=body)
 
-    async def get(self, path: str, **options: Any) -> Any:
-        """Get the decoded JSON of an answer."""
+    async def get(self, path: str, **options: Any) -> Posted:
+        """Get an answer."""
         return await self._request("get", path, options)
 
-    async def _request(self, method: str, path: str, options: dict[str, Any], **body: Any) -> Any:
+    async def _request(self, method: str, path: str, options: dict[str, Any], **body: Any) -> Posted:
         client = self.client()
         options = _without_none(options)
         with translating(self._sdk.translate):
             async with asyncio.timeout(_timeout(client, options)):
                 response = await _send(getattr(client, method), path, cast_to=httpx2.Response, options=options, **body)
-        return self._read(response)
+        return Posted(self._read(response), response.headers)
 
     async def stream(
         self, path: str, body: dict[str, Any], reader: StreamReader, model: str, **options: Any
@@ -128,15 +136,18 @@ class Connection:
                 if getattr(events, "done", False):
                     reader.end()
                 with reading_reply():
-                    reply = self.with_cost(reader.reply(), model)
+                    reply = self.finished(reader.reply(), model, events.response.headers)
             except ModelError as error:
                 error.request_id = error.request_id or request_id(events.response.headers)
                 raise
         yield reply
 
-    def with_cost(self, reply: ModelReply, model: str) -> ModelReply:
-        """A reply with its cost, if the price of the model at this address is known."""
-        return costed(reply, str(self.client().base_url), model)
+    def finished(self, reply: ModelReply, model: str, headers: Mapping[str, str]) -> ModelReply:
+        """A reply with its cost, if the price of the model at this address is known, and with the rate limits that the
+        headers report."""
+        reply = costed(reply, str(self.client().base_url), model)
+        limits = limits_in(headers)
+        return reply if limits is None else reply.replace(limits=limits)
 
     async def close(self) -> None:
         """Close our own client of the running event loop."""
@@ -195,4 +206,4 @@ def _timeout(client: Any, options: dict[str, Any]) -> float | None:
     return seconds
 
 
-__all__ = ["Clients", "Connection", "Sdk", "StreamReader"]
+__all__ = ["Clients", "Connection", "Posted", "Sdk", "StreamReader"]

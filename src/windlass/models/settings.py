@@ -10,8 +10,8 @@ from windlass.errors import ConfigError
 from windlass.messages import ModelRequest, ToolSpec, thawed
 
 COMMON = (
-    "temperature", "top_p", "max_tokens", "stop", "tool_choice", "parallel_tool_calls", "seed", "reasoning", "timeout",
-    "headers",
+    "temperature", "top_p", "top_k", "max_tokens", "stop", "presence_penalty", "frequency_penalty", "seed",
+    "tool_choice", "parallel_tool_calls", "reasoning", "service_tier", "timeout", "headers",
 )  # fmt: skip
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -35,6 +35,15 @@ def make_merge(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
         return {name: value for name, value in settings.items() if value is not None}
 
     return merged
+
+
+def refuse_lacking(model: str, lacking: Collection[str], settings: Settings) -> None:
+    """Raise for settings that a vendor does not have. This is for the creation of models and agents: a request may have
+    such settings, because another model may answer it instead, and then they are left out."""
+    for name in lacking:
+        if settings.get(name) is not None and settings[name] is not True:
+            text = f"model={model!r} does not support the setting {name!r}, because its vendor does not have it"
+            raise ConfigError(f"{text}: leave it out")
 
 
 def _merge_extra(*all_settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -72,8 +81,19 @@ def narrow_tools(request: ModelRequest, settings: dict[str, Any]) -> tuple[Model
     the list, and the model must call one."""
     choice = settings.get("tool_choice")
     if choice is None or isinstance(choice, str | Mapping):
+        check_choice(request.tools, settings)
         return request, settings
     return request.replace(tools=choose_tools(request.tools, choice)), {**settings, "tool_choice": "required"}
+
+
+def check_choice(tools: tuple[ToolSpec, ...], settings: Settings) -> None:
+    """Raise if `tool_choice` is the name of a tool that the request does not have; `extra` may have tools, too."""
+    choice = settings.get("tool_choice")
+    named = isinstance(choice, str) and choice not in ("auto", "required", "none")
+    if named and tools and not settings["extra"].get("tools") and all(tool.name != choice for tool in tools):
+        known = [tool.name for tool in tools]
+        text = f"tool_choice={choice!r} is neither 'auto', 'required' or 'none' nor a tool of this request"
+        raise ConfigError(f"{text}; its tools are {', '.join(known)}{did_you_mean(choice, known)}")
 
 
 def choose_tools(tools: tuple[ToolSpec, ...], names: Collection[str]) -> tuple[ToolSpec, ...]:
@@ -114,10 +134,12 @@ def merge_extra(ours: Wire, extra: Settings) -> Wire:
 __all__ = [
     "COMMON",
     "Settings",
+    "check_choice",
     "choose_tools",
     "did_you_mean",
     "make_merge",
     "merge_extra",
     "narrow_tools",
+    "refuse_lacking",
     "system_with_schema",
 ]

@@ -215,7 +215,7 @@ async def test_fields_that_we_do_not_know_go_back_with_their_block_and_vanish_wi
 
 
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"temperature": 0.5, "top_p": 0.9, "seed": 3}, {"temperature": 0.5, "top_p": 0.9}),
+    ({"temperature": 0.5, "top_p": 0.9, "top_k": 3}, {"temperature": 0.5, "top_p": 0.9, "top_k": 3}),
     ({"max_tokens": 7}, {"max_tokens": 7}),
     ({"stop": "x"}, {"stop_sequences": ["x"]}),
     ({"stop": ("x", "y")}, {"stop_sequences": ["x", "y"]}),

@@ -425,5 +425,5 @@ async def test_a_lone_surrogate_does_not_keep_a_message_from_being_sent() -> Non
 
 
 async def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match="top_k"):
-        Server().model(top_k=3)
+    with pytest.raises(ConfigError, match="loudness"):
+        Server().model(loudness=3)

@@ -193,7 +193,7 @@ async def test_what_it_does_not_take_is_refused(model):
     ):
         with pytest.raises(BadRequest):
             await model.reply(request)
-    with pytest.raises(BadRequest, match="'shout' is not a tool; the tools are add"):
+    with pytest.raises(ConfigError, match=r"tool_choice='shout' is neither .* its tools are add"):
         await model.reply(asking(tools=(ADD,), settings={"tool_choice": "shout"}))
     with pytest.raises(ConfigError, match="unknown settings loudness"):
         await model.reply(asking(settings={"loudness": 11}))

@@ -12,17 +12,23 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import narrow_tools
+from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.tokens import Countable, as_request, count_in
 from windlass.prices import context_window
 
 from .connection import connection
 from .decode import decode_reply
 from .encode import MEDIA, VENDOR, accepts
 from .requests import Requests
-from .settings import merged
+from .settings import LACKS, merged
 from .streaming import Assembly
 
 PATH = "/v1/messages"
+_NOT_COUNTED = (
+    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "service_tier", "metadata", "container", "stream",
+    "inference_geo",
+)  # fmt: skip
+"""The fields that a request which only counts must not have."""
 LONGEST_UNSTREAMED = 21_333
 """With more `max_tokens` a reply may take longer than a connection lasts, so it is always streamed."""
 
@@ -41,7 +47,7 @@ class AnthropicMessages:
     `client` may be any asynchronous client of the SDK (Bedrock, Vertex …); its retries are switched off, and the caller
     must close it. Further settings: `cache` (True, False or a time to live such as "1h"), and in `extra` any fields of
     the vendor. `tools` in `extra` are the vendor's own tools (one with the name of our tool replaces its description),
-    and `betas` become a header. `seed` is not supported.
+    and `betas` become a header.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class AnthropicMessages:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        merged(self._settings, settings)
+        refuse_lacking(self.name, LACKS, merged(self._settings, settings))
 
     @property
     def context_window(self) -> int | None:
@@ -77,7 +83,7 @@ class AnthropicMessages:
             return await self._streamed_reply(request)
         answer = await self._connection.post(PATH, body, **_options(settings, body))
         with reading_reply():
-            return self._connection.with_cost(decode_reply(answer), self._model)
+            return self._connection.finished(decode_reply(answer.body), self._model, answer.headers)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
@@ -86,6 +92,15 @@ class AnthropicMessages:
         async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def count_tokens(self, request: Countable) -> int:
+        """The number of tokens in a request, or in one message, as the vendor counts them."""
+        body, settings = self._request(as_request(request))
+        options = _options(settings, body)
+        counted = {name: value for name, value in body.items() if name not in _NOT_COUNTED}
+        answer = await self._connection.post(f"{PATH}/count_tokens", counted, **options)
+        with reading_reply():
+            return count_in(answer.body, "input_tokens")
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""

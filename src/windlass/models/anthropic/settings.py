@@ -10,6 +10,9 @@ from windlass.models.claude import BUDGETS, thinking
 from windlass.models.settings import make_merge
 
 merged = make_merge("cache")
+LACKS = ("presence_penalty", "frequency_penalty", "seed")
+"""The common settings that the vendor does not have."""
+_PLAIN = ("temperature", "top_p", "top_k", "service_tier")
 MAX_TOKENS = 16_384
 """The default of `max_tokens`, which the vendor requires; older models accept only less."""
 _OLDER = (
@@ -21,7 +24,7 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 def encode_settings(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the body for these settings."""
-    body: dict[str, Any] = {name: settings[name] for name in ("temperature", "top_p") if name in settings}
+    body: dict[str, Any] = {name: settings[name] for name in _PLAIN if name in settings}
     if stop := settings.get("stop"):
         body["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
     body |= _reasoning(model, settings.get("reasoning"), settings.get("max_tokens"))
@@ -54,4 +57,4 @@ def _reasoning(model: str, reasoning: Any, room: int | None) -> dict[str, Any]:
     return body if effort is None else {**body, "output_config": {"effort": effort}}
 
 
-__all__ = ["BUDGETS", "MAX_TOKENS", "encode_settings", "merged", "tool_choice"]
+__all__ = ["BUDGETS", "LACKS", "MAX_TOKENS", "encode_settings", "merged", "tool_choice"]

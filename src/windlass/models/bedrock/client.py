@@ -14,16 +14,20 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import narrow_tools
+from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.tokens import Countable, as_request, count_in
 from windlass.prices import context_window
 
 from .connection import connection
 from .decode import decode_reply
 from .encode import MEDIA, VENDOR, accepts
+from .families import family
 from .requests import Requests
-from .settings import merged
+from .settings import LACKS, merged
 from .streaming import Assembly
 
+_COUNTED = ("messages", "system", "toolConfig", "additionalModelRequestFields")
+"""The fields of a request that count."""
 PRICED = "aws"
 """The name of the vendor in the price lists."""
 
@@ -34,8 +38,7 @@ class BedrockConverse:
     Credentials are found as by AWS's own tools: `api_key` or `AWS_BEARER_TOKEN_BEDROCK`, else the credentials of
     `session` (from botocore or boto3) or of the environment; likewise the `region`. `client` is the HTTP client, which
     the caller must close. Further settings: `cache` (True, False or a time to live such as "1h"), and in `extra` any
-    fields of Converse, which are merged with ours: `additionalModelRequestFields`, `guardrailConfig`, `serviceTier` …
-    `seed` and `parallel_tool_calls` are not supported.
+    fields of Converse, which are merged with ours: `additionalModelRequestFields`, `guardrailConfig` …
     """
 
     def __init__(
@@ -51,16 +54,17 @@ class BedrockConverse:
         name: str | None = None,
     ) -> None:
         self.name = name or f"{VENDOR}:{model}"
+        self._model = model
         self._settings = settings
         self.check_settings({})
-        self._model = model
         self._path = f"/model/{quote(model, safe='')}"
         self._requests = Requests(model)
         self._connection = connection(self.name, client, base_url, api_key, session, region)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        merged(self._settings, settings)
+        lacks = LACKS if family(self._model).top_k else (*LACKS, "top_k")
+        refuse_lacking(self.name, lacks, merged(self._settings, settings))
 
     @property
     def context_window(self) -> int | None:
@@ -72,7 +76,7 @@ class BedrockConverse:
         body, settings = self._request(request)
         answer = await self._connection.post(f"{self._path}/converse", body, **_options(settings))
         with reading_reply():
-            return self._connection.with_cost(decode_reply(answer, self._model), self._model)
+            return self._connection.finished(decode_reply(answer.body, self._model), self._model, answer.headers)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
@@ -82,6 +86,16 @@ class BedrockConverse:
         async with aclosing(self._connection.stream(path, body, reader, self._model, **options)) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def count_tokens(self, request: Countable) -> int:
+        """The number of tokens in a request, or in one message, as the vendor counts them. Not every model can."""
+        body, settings = self._request(as_request(request))
+        counted = {name: body[name] for name in _COUNTED if name in body}
+        answer = await self._connection.post(
+            f"{self._path}/count-tokens", {"input": {"converse": counted}}, **_options(settings)
+        )
+        with reading_reply():
+            return count_in(answer.body, "inputTokens")
 
     def _request(self, request: ModelRequest) -> tuple[Wire, dict[str, Any]]:
         """The body of a request, and its settings."""

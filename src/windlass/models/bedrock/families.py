@@ -55,7 +55,8 @@ class Family(NamedTuple):
     status of a result. `objects`: a result must be an object, not a text. `signed`: it signs its thinking, and accepts
     it back. `reasoning`: the fields that set its reasoning. `beside`: which other blocks a message with results may
     have; None for any. `inside`: which content a result may have; None for any. `opening`: a conversation may start
-    with an answer. `ids`: the ids of calls that it accepts.
+    with an answer. `ids`: the ids of calls that it accepts. `top_k`: the path of that setting in the model's own
+    fields; empty if it has none.
     """
 
     cached: tuple[str, ...] = ()
@@ -68,12 +69,13 @@ class Family(NamedTuple):
     inside: tuple[str, ...] | None = None
     opening: bool = False
     ids: str = r"[a-zA-Z0-9_.:-]{1,64}"
+    top_k: tuple[str, ...] = ()
 
 
 EVERYWHERE = ("tools", "system", "messages")
 CLAUDE = Family(
     EVERYWHERE, output=True, signed=True, reasoning=_claude, beside=("text", "image"), opening=True,
-    ids=r"[a-zA-Z0-9_-]{1,64}",
+    ids=r"[a-zA-Z0-9_-]{1,64}", top_k=("top_k",),
 )  # fmt: skip
 
 # The first pattern that matches the model's id counts. Newer models are expected to support what the newest known do.
@@ -81,11 +83,14 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"claude-(3-(opus|sonnet|haiku)|3-5-sonnet|v2|instant)", CLAUDE._replace(cached=(), output=False)),
     (r"claude-(3-|(opus|sonnet)-4-([01]\b|2025))", CLAUDE._replace(output=False)),
     (r"claude", CLAUDE),
-    (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"))),
-    (r"\bnova", Family(("system", "messages"), reasoning=_nova)),
+    (r"\bnova-(micro|lite|pro|premier)", Family(("system", "messages"), top_k=("inferenceConfig", "topK"))),
+    (r"\bnova", Family(("system", "messages"), reasoning=_nova, top_k=("inferenceConfig", "topK"))),
     (r"gpt-oss", Family(output=True, reasoning=_openai)),
     (r"openai\.", Family(output=True, signed=True, reasoning=_gpt)),
-    (r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)", Family(objects=True, beside=(), inside=("document",))),
+    (
+        r"mistral\.(mi[sx]tral|pixtral)-(?!large-3)",
+        Family(objects=True, beside=(), inside=("document",), top_k=("top_k",)),
+    ),
     (r"mistral\.", Family(output=True, beside=(), inside=("document",), ids=r"[a-zA-Z0-9]{9}")),
     (r"\bmeta\.", Family(beside=())),
     (r"qwen", Family(output=True, reasoning=_qwen, inside=(), opening=True)),
@@ -99,8 +104,18 @@ def family(model: str) -> Family:
     return next((found for named, found in FAMILIES if re.search(named, model)), Family(signed=True))
 
 
-def reasoning_fields(family: Family, model: str, settings: Mapping[str, Any]) -> Fields:
-    """The model's own fields for the setting `reasoning`."""
+def model_fields(family: Family, model: str, settings: Mapping[str, Any]) -> Fields:
+    """The model's own fields for the settings `reasoning` and `top_k`."""
+    fields = _reasoning_fields(family, model, settings)
+    if not family.top_k or "top_k" not in settings:
+        return fields
+    chosen: Any = settings["top_k"]
+    for name in reversed(family.top_k):
+        chosen = {name: chosen}
+    return {**fields, "additionalModelRequestFields": {**fields.get("additionalModelRequestFields", {}), **chosen}}
+
+
+def _reasoning_fields(family: Family, model: str, settings: Mapping[str, Any]) -> Fields:
     reasoning = settings.get("reasoning")
     if reasoning is None:
         return {}
@@ -109,4 +124,4 @@ def reasoning_fields(family: Family, model: str, settings: Mapping[str, Any]) ->
     return family.reasoning(model, reasoning, settings.get("max_tokens"))
 
 
-__all__ = ["EVERYWHERE", "FAMILIES", "Family", "family", "reasoning_fields"]
+__all__ = ["EVERYWHERE", "FAMILIES", "Family", "family", "model_fields"]

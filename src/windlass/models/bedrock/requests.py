@@ -11,7 +11,7 @@ from windlass.models.history import IdOf, Wire
 from windlass.models.settings import merge_extra, system_with_schema
 
 from .encode import PLACEHOLDER, encode_message, history
-from .families import EVERYWHERE, family, reasoning_fields
+from .families import EVERYWHERE, family, model_fields
 from .schemas import supported
 from .settings import inference, tool_choice
 
@@ -33,7 +33,7 @@ class Requests:
     def body(self, request: ModelRequest, settings: Mapping[str, Any]) -> Wire:
         """The body of a request. `settings` are the merged settings of the model and of the request."""
         row = self._with_opening(self._history.encoded(request.messages))
-        body: Wire = {"messages": row, **inference(settings), **reasoning_fields(self._family, self._model, settings)}
+        body: Wire = {"messages": row, **inference(settings), **model_fields(self._family, self._model, settings)}
         system = request.system
         if request.output is not None and self._family.output:
             body["outputConfig"] = {**body.get("outputConfig", {}), "textFormat": self._format(request.output)}

@@ -8,15 +8,20 @@ from typing import Any
 from windlass.models.settings import make_merge
 
 merged = make_merge("cache")
+LACKS = ("presence_penalty", "frequency_penalty", "seed", "parallel_tool_calls")
+"""The common settings that the vendor does not have."""
 INFERENCE = {"temperature": "temperature", "top_p": "topP", "max_tokens": "maxTokens"}
 
 
 def inference(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The field of the body with the sampling settings."""
+    """The fields of the body with the sampling settings and the service tier."""
     config: dict[str, Any] = {theirs: settings[ours] for ours, theirs in INFERENCE.items() if ours in settings}
     if stop := settings.get("stop"):
         config["stopSequences"] = [stop] if isinstance(stop, str) else list(stop)
-    return {"inferenceConfig": config} if config else {}
+    wire: dict[str, Any] = {"inferenceConfig": config} if config else {}
+    if "service_tier" in settings:
+        wire["serviceTier"] = {"type": settings["service_tier"]}
+    return wire
 
 
 def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,4 +35,4 @@ def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"toolChoice": known.get(choice, {"tool": {"name": choice}})}
 
 
-__all__ = ["inference", "merged", "tool_choice"]
+__all__ = ["LACKS", "inference", "merged", "tool_choice"]

@@ -17,10 +17,12 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
 from windlass.models.errors import reading_reply
 from windlass.models.media import refuse_unsupported
+from windlass.models.settings import refuse_lacking
+from windlass.models.tokens import Countable, as_request, count_in
 from windlass.prices import context_window, costed
 
 from .encode import MEDIA, VENDOR, accepts
-from .settings import Encoder, merged
+from .settings import LACKS, Encoder, merged
 from .streaming import Assembly
 from .wire import Exchange, inside
 
@@ -52,12 +54,13 @@ class GoogleGemini:
         self.name = name or f"{VENDOR}:{model}"
         self._model = model
         self._settings = merged(settings, {})
+        self.check_settings({})
         self._connection = _Connection(self.name, client, base_url, api_key)
         self._encoder = Encoder(model)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        merged(self._settings, settings)
+        refuse_lacking(self.name, LACKS, merged(self._settings, settings))
 
     @property
     def context_window(self) -> int | None:
@@ -78,6 +81,12 @@ class GoogleGemini:
                 for delta in assembly.feed(chunk):
                     yield delta
         yield self._with_cost(assembly)
+
+    async def count_tokens(self, request: Countable) -> int:
+        """The number of tokens in a request, or in one message, as the vendor counts them."""
+        answer = await self._exchange(as_request(request)).count()
+        with reading_reply():
+            return count_in(answer, "totalTokens")
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""

@@ -8,14 +8,19 @@ from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
 from windlass.models.parts import readable
-from windlass.models.settings import choose_tools, make_merge, merge_extra, system_with_schema
+from windlass.models.settings import check_choice, choose_tools, make_merge, merge_extra, system_with_schema
 
 from .encode import Json, history, with_opening
 
 merged = make_merge()
+LACKS = ("parallel_tool_calls",)
+"""The common settings that the vendor does not have."""
 GENERATION = {
     "temperature": "temperature",
     "top_p": "topP",
+    "top_k": "topK",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
     "max_tokens": "maxOutputTokens",
     "stop": "stopSequences",
     "seed": "seed",
@@ -48,6 +53,7 @@ class Encoder:
         body: Json = {"contents": with_opening(self._history.encoded(request.messages))}
         output = request.output
         system = request.system
+        check_choice(request.tools, settings)
         choice = settings.get("tool_choice") if request.tools else None
         forced = choice is not None and choice not in ("auto", "none")
         # Older models accept no schema together with tools; newer ones accept none while they must call a tool.
@@ -60,6 +66,8 @@ class Encoder:
             if choice:
                 body["toolConfig"] = {"functionCallingConfig": _choice(choice, request.tools)}
         body["generationConfig"] = self._generation(settings, output)
+        if "service_tier" in settings:
+            body["serviceTier"] = settings["service_tier"]
         extra = thawed(settings["extra"])
         return merge_extra(body, extra) if extra else body
 

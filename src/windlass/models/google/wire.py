@@ -28,6 +28,8 @@ PATIENCE = 600.0
 NO_RETRY = HttpRetryOptions(attempts=1)
 BESIDES = (":", "event:", "id:", "retry:")
 """The beginnings of lines that belong to the stream protocol and have no data."""
+COUNTED = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")
+"""The fields of a request that count."""
 USED = ("_build_request", "_async_request", "vertexai")
 
 
@@ -68,6 +70,16 @@ class Exchange:
                 response = await self._send("generateContent", stream=False)
             return response.json
 
+    async def count(self) -> Any:
+        """The answer to the question how many tokens the request has."""
+        counted = {name: self._body[name] for name in COUNTED if name in self._body}
+        if not self._api.vertexai:
+            counted = {"generateContentRequest": {"model": self._path, **counted}}
+        with translating(translate_error):
+            async with asyncio.timeout(self._patience):
+                response = await self._send("countTokens", stream=False, body=counted)
+            return response.json
+
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The pieces of the answer, as they come. Closing this closes the connection."""
         with translating(translate_stream_error):
@@ -90,8 +102,8 @@ class Exchange:
             await _close(response.response_stream)
             await pieces.aclose()
 
-    async def _send(self, verb: str, *, stream: bool) -> Any:
-        request = self._api._build_request("post", f"{self._path}:{verb}", self._body, self._options)
+    async def _send(self, verb: str, *, stream: bool, body: dict[str, Any] | None = None) -> Any:
+        request = self._api._build_request("post", f"{self._path}:{verb}", body or self._body, self._options)
         return await self._api._async_request(request, self._options, stream)
 
 

@@ -14,7 +14,8 @@ from windlass.models.media import refuse_unsupported
 from windlass.models.openai.chat.streaming import ChatStream
 from windlass.models.openai.errors import error_from
 from windlass.models.openai.settings import merged
-from windlass.models.settings import narrow_tools
+from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.tokens import Countable
 
 from .calls import CallReader
 from .encode import DIALECT, LocalEncoder
@@ -55,7 +56,9 @@ class LocalModel:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        if merged(self._settings, settings).get("headers"):
+        all_settings = merged(self._settings, settings)
+        refuse_lacking(self.name, DIALECT.lacks, all_settings)
+        if all_settings.get("headers"):
             raise ConfigError("headers: a local model runs in this process, so it cannot use HTTP headers")
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -80,6 +83,10 @@ class LocalModel:
                 for delta in deltas:
                     yield delta
         yield reader.reply()
+
+    async def count_tokens(self, request: Countable) -> int:
+        """Not supported."""
+        raise ConfigError(f"model={self.name!r} cannot count tokens: llama.cpp counts them in a reply's usage only")
 
 
 class _ReplyReader:

@@ -14,7 +14,7 @@ from windlass.models.openai.dialects import Dialect
 from .calls import bounded, call_as_text, call_schema, describe_tools
 from .engine import llama_cpp
 
-DIALECT = Dialect("local", media=())
+DIALECT = Dialect("local", media=(), lacks=("service_tier",))
 GUIDANCE = "%llguidance"
 SAID = r"/[^{\s](.|\n)*/"
 SAID_IN_GBNF = r"[^{ \t\n] [^\x00]*"

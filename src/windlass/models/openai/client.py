@@ -10,23 +10,27 @@ from openai import AsyncOpenAI
 
 from windlass.deltas import AnyDelta
 from windlass.messages import ModelReply, ModelRequest
-from windlass.models.connections import StreamReader
+from windlass.models.connections import Posted, StreamReader
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import narrow_tools
+from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.tokens import Countable, as_request, cannot_count, count_in
 from windlass.prices import context_window
 
 from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .connection import connection
-from .dialects import ELSEWHERE, Dialect, chat_dialect, responses_dialect
+from .dialects import ELSEWHERE, OPENAI, Dialect, chat_dialect, responses_dialect
 from .responses.background import wait_until_done
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
 from .responses.streaming import ResponseStream
 from .settings import merged
+
+_COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
+"""The fields of a request that count."""
 
 
 class _Encoder(Protocol):
@@ -55,9 +59,9 @@ class _Model:
         encoder: _Encoder,
     ) -> None:
         self.name = name or f"{dialect.name}:{model}"
+        self._dialect = dialect
         self._settings = settings
         self.check_settings({})
-        self._dialect = dialect
         self._vendor = dialect.vendor
         self._model = model
         self._encoder = encoder
@@ -65,7 +69,7 @@ class _Model:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        merged(self._settings, settings)
+        refuse_lacking(self.name, self._dialect.lacks, merged(self._settings, settings))
 
     @property
     def context_window(self) -> int | None:
@@ -77,7 +81,7 @@ class _Model:
         body, settings = self._request(request)
         answer = await self._post(body, _options(settings))
         with reading_reply():
-            return self._connection.with_cost(self._decode(answer), body["model"])
+            return self._connection.finished(self._decode(answer.body), body["model"], answer.headers)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
@@ -86,6 +90,11 @@ class _Model:
         async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def count_tokens(self, request: Countable) -> int:
+        """The number of tokens in a request, or in one message, as the vendor counts them."""
+        hint = ", but openai-responses:… can" if self._vendor == OPENAI.vendor else ""
+        raise cannot_count(self.name, hint)
 
     async def aclose(self) -> None:
         """Close the connections that this model has opened on the running event loop."""
@@ -97,7 +106,7 @@ class _Model:
         request, settings = narrow_tools(request, merged(self._settings, request.settings))
         return self._encoder.body(request, settings, streaming=streaming), settings
 
-    async def _post(self, body: Wire, options: dict[str, Any]) -> Any:
+    async def _post(self, body: Wire, options: dict[str, Any]) -> Posted:
         return await self._connection.post(self._path, body, **options)
 
     def _decode(self, answer: Any) -> ModelReply:
@@ -168,8 +177,17 @@ class OpenAIResponses(_Model):
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         self._responses.check_settings(merged(self._settings, settings))
+        super().check_settings(settings)
 
-    async def _post(self, body: Wire, options: dict[str, Any]) -> Any:
+    async def count_tokens(self, request: Countable) -> int:
+        """The number of tokens in a request, or in one message, as the vendor counts them."""
+        body, settings = self._request(as_request(request))
+        counted = {name: body[name] for name in _COUNTED if name in body}
+        answer = await self._connection.post(f"{self._path}/input_tokens", counted, **_options(settings))
+        with reading_reply():
+            return count_in(answer.body, "input_tokens")
+
+    async def _post(self, body: Wire, options: dict[str, Any]) -> Posted:
         answer = await super()._post(body, options)
         return await wait_until_done(answer, self._connection, body.get("include"), self._poll_every, options)
 

@@ -23,7 +23,8 @@ class Dialect(Value, frozen=True):
     `schemas`: it accepts a schema for its answer; `texts`: it accepts several texts in one message; `wants_thinking`:
     it rejects calls without their reasoning; `any_arguments`: it accepts arguments that are not JSON; `states_cost`: it
     states the cost of a reply. `media` are the forms of content other than text that it accepts, `sounds` the media
-    types of audio (empty: any), and `files` is the vendor to which uploaded files belong.
+    types of audio (empty: any), and `files` is the vendor to which uploaded files belong. `lacks` are the common
+    settings that the vendor does not have.
     """
 
     vendor: str
@@ -44,6 +45,7 @@ class Dialect(Value, frozen=True):
     media: tuple[str, ...] = IMAGES
     sounds: tuple[str, ...] = ()
     files: str = ""
+    lacks: tuple[str, ...] = ()
 
     def accepts(self, part: MediaPart) -> bool:
         """Whether the vendor accepts a part in this form."""
@@ -85,6 +87,7 @@ OPENAI = Dialect(
     media=(*IMAGES, "document", "document_file", "audio"),
     sounds=("audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3"),
     files="openai",
+    lacks=("top_k",),
 )
 RESPONSES = Dialect(
     "openai-responses",
@@ -96,6 +99,7 @@ RESPONSES = Dialect(
     call_ids=r"[\w.:-]{1,64}",
     media=(*IMAGES, "image_file", "document", "document_url", "document_file"),
     files="openai",
+    lacks=("stop", "top_k", "presence_penalty", "frequency_penalty", "seed"),
 )
 COMPATIBLE = Dialect(f"openai{ELSEWHERE}", media=(*IMAGES, "document", "audio", "audio_url", "video", "video_url"))
 """An unknown server; it reports itself what it does not accept."""
@@ -112,8 +116,15 @@ DIALECTS = {
             states_cost=True,
             media=(*IMAGES, "document", "document_url", "audio", "video", "video_url"),
         ),
-        Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning"),
-        Dialect("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", schemas=False, texts=False),
+        Dialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "reasoning", lacks=("top_k",)),
+        Dialect(
+            "deepseek",
+            "https://api.deepseek.com",
+            "DEEPSEEK_API_KEY",
+            schemas=False,
+            texts=False,
+            lacks=("top_k", "seed", "service_tier"),
+        ),
         Dialect(
             "mistral",
             "https://api.mistral.ai/v1",
@@ -124,8 +135,9 @@ DIALECTS = {
             call_ids=r"[a-zA-Z0-9]{9}",
             media=(*IMAGES, "document", "document_url", "document_file", "audio", "audio_url"),
             files="mistral",
+            lacks=("top_k", "service_tier"),
         ),
-        Dialect("ollama", "http://localhost:11434/v1", thinking="reasoning"),
+        Dialect("ollama", "http://localhost:11434/v1", thinking="reasoning", lacks=("top_k", "service_tier")),
     )
 }
 _OPENAIS_HOSTS = re.compile(r"(.+\.)?(openai\.com|azure\.com|azure\.us|azure\.cn)")

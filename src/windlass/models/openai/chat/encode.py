@@ -26,6 +26,11 @@ from windlass.models.openai.dialects import Dialect
 from windlass.models.openai.settings import Tools, effort, strict, with_extra
 from windlass.models.settings import system_with_schema
 
+_PLAIN = (
+    "temperature", "top_p", "top_k", "max_tokens", "stop", "presence_penalty", "frequency_penalty", "seed",
+    "service_tier", "prompt_cache_key",
+)  # fmt: skip
+"""The settings that are sent unchanged."""
 _MISTRALS_MODELS = re.compile(r"mistral|mixtral|ministral|magistral|devstral|codestral|pixtral")
 
 
@@ -65,8 +70,8 @@ class ChatEncoder:
 
     def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
         names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
-        plain = ("temperature", "top_p", "max_tokens", "stop", "seed", "prompt_cache_key")
-        wire = {names.get(name, name): thawed(settings[name]) for name in plain if name in settings}
+        known = [name for name in _PLAIN if name in settings and name not in self._dialect.lacks]
+        wire = {names.get(name, name): thawed(settings[name]) for name in known}
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:

@@ -8,23 +8,23 @@ from contextlib import suppress
 from typing import Any
 
 from windlass.errors import ModelError
-from windlass.models.connections import Connection
+from windlass.models.connections import Connection, Posted
 
 FAILURES = 3
 """How many polls in a row may fail: another poll is free, a new reply is not."""
 
 
 async def wait_until_done(
-    answer: Any, connection: Connection, include: Any, every: float, options: dict[str, Any]
-) -> Any:
+    answer: Posted, connection: Connection, include: Any, every: float, options: dict[str, Any]
+) -> Posted:
     """Poll until the answer is no longer pending, and return it."""
-    if not _is_pending(answer):
+    if not _is_pending(answer.body):
         return answer
-    path = f"/responses/{answer['id']}"
+    path = f"/responses/{answer.body['id']}"
     params = {"include": include} if include else None
     failures = 0
     try:
-        while _is_pending(answer):
+        while _is_pending(answer.body):
             await sleep(every)
             try:
                 answer, failures = await connection.get(path, params=params, **options), 0

@@ -43,7 +43,7 @@ class ResponsesEncoder:
         self._tools = Tools(_tool, strictly=dialect.strict_tools)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Raise for settings that Responses does not support and would silently ignore."""
+        """Raise for stop sequences, which Responses does not have: without them an answer would be too long."""
         if settings.get("stop"):
             raise ConfigError("Responses has no stop sequences: leave out `stop`, or use the model as openai-chat:…")
 
@@ -66,7 +66,7 @@ class ResponsesEncoder:
 
     def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
         names = {"max_tokens": "max_output_tokens"}
-        plain = ("temperature", "top_p", "max_tokens", "prompt_cache_key")
+        plain = ("temperature", "top_p", "max_tokens", "service_tier", "prompt_cache_key")
         wire = {names.get(name, name): settings[name] for name in plain if name in settings}
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
