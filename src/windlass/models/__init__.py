@@ -23,9 +23,19 @@ VENDORS: dict[str, tuple[str, str, str]] = {
     "groq": ("windlass.models.openai.vendors", "groq", "openai"),
     "deepseek": ("windlass.models.openai.vendors", "deepseek", "openai"),
     "mistral": ("windlass.models.openai.vendors", "mistral", "openai"),
+    "azure": ("windlass.models.openai.vendors", "azure", "openai"),
+    "xai": ("windlass.models.openai.vendors", "xai", "openai"),
+    "together": ("windlass.models.openai.vendors", "together", "openai"),
+    "fireworks": ("windlass.models.openai.vendors", "fireworks", "openai"),
+    "cerebras": ("windlass.models.openai.vendors", "cerebras", "openai"),
+    "huggingface": ("windlass.models.openai.vendors", "huggingface", "openai"),
+    "moonshot": ("windlass.models.openai.vendors", "moonshot", "openai"),
     "ollama": ("windlass.models.openai.vendors", "ollama", "openai"),
+    "lmstudio": ("windlass.models.openai.vendors", "lmstudio", "openai"),
+    "vllm": ("windlass.models.openai.vendors", "vllm", "openai"),
     "anthropic": ("windlass.models.anthropic", "AnthropicMessages", "anthropic"),
     "google": ("windlass.models.google", "GoogleGemini", "google"),
+    "vertex": ("windlass.models.google.vertex", "vertex", "google"),
     "bedrock": ("windlass.models.bedrock", "BedrockConverse", "bedrock"),
     "local": ("windlass.models.local", "LocalModel", "local"),
 }
@@ -54,10 +64,28 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
     return opened if price is None else PricedModel(opened, price)
 
 
+_ALIASES = {
+    "gemini": "google", "claude": "anthropic", "grok": "xai", "kimi": "moonshot", "hf": "huggingface", "aws": "bedrock",
+    "gpt": "openai", "google-vertex": "vertex", "vertexai": "vertex", "vertex-ai": "vertex", "azure-openai": "azure",
+    "x-ai": "xai", "lm-studio": "lmstudio", "moonshotai": "moonshot", "together-ai": "together", "llama.cpp": "local",
+}  # fmt: skip
+"""Names that people use for vendors."""
+_MODELS = {"gpt": "openai", "o": "openai", "claude": "anthropic", "gemini": "google", "grok": "xai", "kimi": "moonshot"}
+"""The vendors of models, by the beginnings of their names."""
+
+
 def _suggestion(name: str) -> str:
-    """A valid name in place of one without a vendor."""
-    vendors = {"gpt": "openai", "o": "openai", "claude": "anthropic", "gemini": "google"}
-    vendor = vendors.get(name.partition("-")[0].rstrip("0123456789."))
+    """A valid name in place of one without a vendor, or with a misspelt one."""
+    given, found, model = name.replace("/", ":", 1).partition(":") if ":" not in name else name.partition(":")
+    if found and model:
+        from difflib import get_close_matches
+
+        plain = given.lower().replace("_", "-")
+        close = [plain] if plain in VENDORS else get_close_matches(plain, [*VENDORS, *_ALIASES], 1, 0.75)
+        vendor = _ALIASES.get(close[0], close[0]) if close else None
+        if vendor:
+            return f"'{vendor}:{model}'"
+    vendor = _MODELS.get(name.partition("-")[0].rstrip("0123456789."))
     return f"'{vendor}:{name}'" if vendor and ":" not in name else "'vendor:model', such as 'openai:gpt-5'"
 
 

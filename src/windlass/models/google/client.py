@@ -34,7 +34,8 @@ KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE
 
 class GoogleGemini:
     """A Gemini model. `client` may be any `genai.Client`, also for Vertex AI, which the caller must close; without one
-    the key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment.
+    the key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY` of the environment. With a `project`, or as
+    `vertex:…`, the model is at Vertex AI.
 
     Settings are merged with those of each request, which win. Gemini's own settings go under `extra`, as in its JSON:
     `safetySettings`, `cachedContent`, `labels`, `generationConfig`, and `tools` that run at Google. One object serves
@@ -50,12 +51,16 @@ class GoogleGemini:
         api_key: str | None = None,
         settings: Mapping[str, Any] = {},
         name: str | None = None,
+        project: str | None = None,
+        location: str | None = None,
+        vertex: bool = False,
     ) -> None:
         self.name = name or f"{VENDOR}:{model}"
         self._model = model
         self._settings = merged(settings, {})
         self.check_settings({})
-        self._connection = _Connection(self.name, client, base_url, api_key)
+        cloud = {"vertexai": True, "project": project, "location": location} if vertex or project else {}
+        self._connection = _Connection(self.name, client, base_url, api_key, cloud)
         self._encoder = Encoder(model)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
@@ -108,15 +113,17 @@ class GoogleGemini:
 class _Connection:
     """The client that was passed in, or our own for each event loop."""
 
-    def __init__(self, name: str, client: object, base_url: str | None, api_key: str | None) -> None:
+    def __init__(
+        self, name: str, client: object, base_url: str | None, api_key: str | None, cloud: Mapping[str, Any]
+    ) -> None:
         if client is not None and not isinstance(client, genai.Client):
             raise ConfigError(f"client of {name!r} is a {type(client).__name__}; pass a google.genai.Client")
         self._client = client
         self.version = API_VERSION if client is None else None
         # One is made at once, so that a missing key is found at once; the first event loop uses it.
-        spare = [] if client else [_Own.make(name, base_url, api_key)]
+        spare = [] if client else [_Own.make(name, base_url, api_key, cloud)]
         inside(client or spare[0].client)
-        self._own = Clients(lambda: spare.pop() if spare else _Own.make(name, base_url, api_key), _Own.close)
+        self._own = Clients(lambda: spare.pop() if spare else _Own.make(name, base_url, api_key, cloud), _Own.close)
 
     def client(self) -> genai.Client:
         return self._own.current().client if self._client is None else self._client
@@ -132,15 +139,15 @@ class _Own(NamedTuple):
     http: httpx2.AsyncClient
 
     @classmethod
-    def make(cls, name: str, base_url: str | None, api_key: str | None) -> _Own:
+    def make(cls, name: str, base_url: str | None, api_key: str | None, cloud: Mapping[str, Any]) -> _Own:
         # Without a key, the SDK's client would leave a failing task behind.
-        if not (api_key or any(map(os.environ.get, KEYS))):
+        if not (api_key or cloud or any(map(os.environ.get, KEYS))):
             raise _missing_key(name, "the environment has none")
         # The SDK's own HTTP client would close itself on another loop when it is garbage collected, with a warning.
         http = httpx2.AsyncClient(timeout=None, follow_redirects=True)
         options = genai.types.HttpOptions(base_url=base_url, httpx_async_client=http)
         try:
-            return cls(genai.Client(api_key=api_key, http_options=options), http)
+            return cls(genai.Client(api_key=api_key, http_options=options, **cloud), http)
         except (ValueError, GoogleAuthError) as error:
             raise _missing_key(name, str(error)) from error
 

@@ -93,7 +93,7 @@ class _ReplyReader:
     """Turns chunks into deltas and a reply, and finds calls in the text."""
 
     def __init__(self, tools: tuple[ToolSpec, ...]) -> None:
-        self._stream = ChatStream("local")
+        self._stream = ChatStream("local", DIALECT.tags)
         self._reader = CallReader(tools) if tools else None
 
     def feed(self, chunk: Chunk) -> Iterator[AnyDelta]:

@@ -21,6 +21,7 @@ from windlass.prices import context_window
 from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
+from .chat.tags import checked_tags
 from .connection import connection
 from .dialects import ELSEWHERE, OPENAI, Dialect, chat_dialect, responses_dialect
 from .responses.background import wait_until_done
@@ -74,7 +75,8 @@ class _Model:
     @property
     def context_window(self) -> int | None:
         """The size of the context window in tokens, if it is known."""
-        return None if self._vendor.endswith(ELSEWHERE) else context_window(self._vendor, self._model)
+        listed = self._dialect.listed or self._vendor
+        return None if self._vendor.endswith(ELSEWHERE) else context_window(listed, self._model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send a request, and wait for the whole reply."""
@@ -120,7 +122,9 @@ class OpenAIChat(_Model):
     """A model of Chat Completions, at OpenAI or at any compatible server with this `base_url`.
 
     Settings are merged with those of each request, which win. The caller must close a client that it passes in. The
-    server's dialect is recognised by its address; for an unknown address, pass `dialect`.
+    server's dialect is recognised by its address; for an unknown address, pass `dialect`. Some servers put thoughts
+    between `<think>` and `</think>` at the beginning of an answer. They become thinking parts, except at OpenAI itself;
+    `think_tags` is True or False to change that, or the pair of tags.
     """
 
     _path = "/chat/completions"
@@ -135,16 +139,19 @@ class OpenAIChat(_Model):
         settings: Mapping[str, Any] = {},
         name: str | None = None,
         dialect: Dialect | None = None,
+        think_tags: bool | tuple[str, str] | None = None,
     ) -> None:
         address = base_url or getattr(client, "base_url", None)
         own = dialect or chat_dialect(str(address) if address else None, model)
+        if think_tags is not None:
+            own = own.replace(tags=checked_tags(think_tags))
         super().__init__(model, client, base_url, api_key, settings, name, own, ChatEncoder(model, own))
 
     def _decode(self, answer: Any) -> ModelReply:
-        return decode_chat(answer, self._vendor)
+        return decode_chat(answer, self._vendor, self._dialect.tags)
 
     def _reader(self) -> StreamReader:
-        return ChatStream(self._vendor)
+        return ChatStream(self._vendor, self._dialect.tags)
 
 
 class OpenAIResponses(_Model):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
-from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
+from openai import AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 
 from windlass.errors import ConfigError, ModelError
 from windlass.models.connections import Connection, Sdk
@@ -43,13 +43,10 @@ def connection(name: str, client: object, base_url: str | None, api_key: str | N
         key()
 
     def make() -> AsyncOpenAI:
-        return AsyncOpenAI(
-            api_key=key(),
-            base_url=address,
-            max_retries=0,
-            default_headers=_headers(address),
-            http_client=DefaultAsyncHttpxClient(),
-        )
+        common: dict[str, Any] = {"api_key": key(), "max_retries": 0, "http_client": DefaultAsyncHttpxClient()}
+        if dialect.version and address:
+            return AsyncAzureOpenAI(azure_endpoint=address, api_version=dialect.version, **common)
+        return AsyncOpenAI(base_url=address, default_headers=_headers(address), **common)
 
     return Connection(Sdk(_Events, translate_error, _error_in), None if client is None else _checked(client), make)
 
@@ -58,7 +55,7 @@ def _key(name: str, api_key: str | None, dialect: Dialect, base_url: str | None)
     """The key that was passed in or is in the environment. A private server may need none, but the SDK requires one."""
     variable = dialect.key
     key = api_key or (os.environ.get(variable) if variable else None)
-    if key or variable is None or not dialect.at(base_url):
+    if key or variable is None or dialect.key_optional or not dialect.at(base_url):
         return key or "none"
     raise ConfigError(f"model={name!r} has no key: set {variable}, or pass api_key=… or client=…")
 

@@ -14,17 +14,22 @@ ELSEWHERE = "-compatible"
 """The suffix of the vendor's name for a compatible server: its opaque parts and OpenAI's must not be mixed."""
 
 
+THINK_TAGS = ("<think>", "</think>")
+
+
 class Dialect(Value, frozen=True):
     """How one vendor's API differs.
 
-    `key` is the environment variable of its key (None: it needs no key), `thinking` the field of a message with the
+    `key` is the environment variable of its key (None: it needs no key), and with `key_optional` it may need none.
+    `version` is the version of an Azure API that has dated versions, `thinking` the field of a message with the
     reasoning, `effort` the field of a request with the reasoning effort, `limit` the field that limits the reply, and
     `call_ids` a pattern of valid call ids. `strict_tools`: it can guarantee that arguments match their schema;
     `schemas`: it accepts a schema for its answer; `texts`: it accepts several texts in one message; `wants_thinking`:
     it rejects calls without their reasoning; `any_arguments`: it accepts arguments that are not JSON; `states_cost`: it
     states the cost of a reply. `media` are the forms of content other than text that it accepts, `sounds` the media
     types of audio (empty: any), and `files` is the vendor to which uploaded files belong. `lacks` are the common
-    settings that the vendor does not have.
+    settings that the vendor does not have. `tags` mark a thought at the beginning of an answer (None: they are text).
+    `listed` is the vendor's name in the price lists, if it differs.
     """
 
     vendor: str
@@ -46,6 +51,10 @@ class Dialect(Value, frozen=True):
     sounds: tuple[str, ...] = ()
     files: str = ""
     lacks: tuple[str, ...] = ()
+    tags: tuple[str, str] | None = THINK_TAGS
+    key_optional: bool = False
+    version: str = ""
+    listed: str = ""
 
     def accepts(self, part: MediaPart) -> bool:
         """Whether the vendor accepts a part in this form."""
@@ -88,7 +97,9 @@ OPENAI = Dialect(
     sounds=("audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3"),
     files="openai",
     lacks=("top_k",),
+    tags=None,
 )
+AZURE = OPENAI.replace(vendor="azure", key="AZURE_OPENAI_API_KEY", files="azure")
 RESPONSES = Dialect(
     "openai-responses",
     None,
@@ -137,13 +148,54 @@ DIALECTS = {
             files="mistral",
             lacks=("top_k", "service_tier"),
         ),
-        Dialect("ollama", "http://localhost:11434/v1", thinking="reasoning", lacks=("top_k", "service_tier")),
+        Dialect(
+            "ollama",
+            "http://localhost:11434/v1",
+            "OLLAMA_API_KEY",
+            thinking="reasoning",
+            lacks=("top_k", "service_tier"),
+            key_optional=True,
+        ),
+        Dialect("xai", "https://api.x.ai/v1", "XAI_API_KEY", lacks=("top_k", "service_tier"), tags=None, listed="x-ai"),
+        Dialect("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", media=(*IMAGES, "video", "video_url")),
+        Dialect("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+        Dialect(
+            "cerebras",
+            "https://api.cerebras.ai/v1",
+            "CEREBRAS_API_KEY",
+            thinking="reasoning",
+            limit="max_completion_tokens",
+            lacks=("top_k", "presence_penalty", "frequency_penalty"),
+        ),
+        Dialect("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN"),
+        Dialect(
+            "moonshot",
+            "https://api.moonshot.ai/v1",
+            "MOONSHOT_API_KEY",
+            wants_thinking=True,
+            media=("image", "video"),
+            lacks=("top_k", "seed", "service_tier"),
+            listed="moonshotai",
+        ),
+        Dialect(
+            "lmstudio",
+            "http://localhost:1234/v1",
+            "LMSTUDIO_API_KEY",
+            media=("image",),
+            lacks=("service_tier",),
+            key_optional=True,
+        ),
+        Dialect("vllm", "http://localhost:8000/v1", "VLLM_API_KEY", media=COMPATIBLE.media, key_optional=True),
     )
 }
 _OPENAIS_HOSTS = re.compile(r"(.+\.)?(openai\.com|azure\.com|azure\.us|azure\.cn)")
 _KIMIS_HOSTS = re.compile(r"api\.moonshot\.(ai|cn)")
 _OPENAIS_MODELS = re.compile(r"(openai/)?(gpt-(?!oss)|o\d|chatgpt|ft:)")
-_BY_PLACE = {urlsplit(dialect.base_url or "").netloc: dialect for dialect in DIALECTS.values()}
+_BY_PLACE = {
+    urlsplit(dialect.base_url or "").netloc: dialect
+    for dialect in DIALECTS.values()
+    if dialect.vendor not in ("lmstudio", "vllm")  # any server may listen there
+}
 
 
 def chat_dialect(address: str | None, model: str) -> Dialect:
@@ -154,8 +206,8 @@ def chat_dialect(address: str | None, model: str) -> Dialect:
     place = _place(address)
     if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
         return OPENAI
-    if place.netloc in _BY_PLACE:
-        return _BY_PLACE[place.netloc]
+    if (known := _at_place(place.netloc)) is not None:
+        return known
     return COMPATIBLE.replace(
         key=_spare_key(),
         limit=OPENAI.limit if _OPENAIS_MODELS.match(model) else COMPATIBLE.limit,
@@ -168,7 +220,7 @@ def responses_dialect(address: str | None) -> Dialect:
     place = _place(address)
     if _OPENAIS_HOSTS.fullmatch(place.hostname or ""):
         return RESPONSES
-    known = _BY_PLACE.get(place.netloc) or COMPATIBLE.replace(key=_spare_key())
+    known = _at_place(place.netloc) or COMPATIBLE.replace(key=_spare_key())
     return RESPONSES.replace(
         vendor=f"{RESPONSES.vendor}{ELSEWHERE}",
         base_url=known.base_url,
@@ -176,6 +228,14 @@ def responses_dialect(address: str | None) -> Dialect:
         any_arguments=False,
         states_cost=known.states_cost,
     )
+
+
+def _at_place(place: str) -> Dialect | None:
+    """The dialect of a known server. As with OpenAI's SDK, its key may also be in the variable of OpenAI's key."""
+    known = _BY_PLACE.get(place)
+    if known is None or known.key is None or os.environ.get(known.key) or _spare_key() is None:
+        return known
+    return known.replace(key=OPENAI.key)
 
 
 def _place(address: str | None) -> SplitResult:

@@ -23,6 +23,8 @@ from windlass.models.openai.errors import error_from
 from windlass.models.parts import refuse_text, text_in
 from windlass.models.usage import positive_counts, stated_cost, tier
 
+from .tags import split_tags
+
 FINISHES = {
     "stop": "stop",
     "eos": "stop",
@@ -47,11 +49,13 @@ SEARCH_FIELDS = ("citations", "search_results")
 _VENDOR_RUN = ("annotations", "executed_tools", *SEARCH_FIELDS)
 _STATUSES = {1002: 429, 1004: 401, 1008: 402, 2013: 400}
 """The HTTP statuses of MiniMax's error codes."""
+_VARIED = frozenset([COMPATIBLE.vendor, "fireworks", "huggingface", "lmstudio", "together", "vllm"])
+"""Vendors whose models put their reasoning into different fields."""
 _OF_A_CALL = frozenset(["index", "id", "type", "function"])
 
 
-def decode(body: object, vendor: str) -> ModelReply:
-    """The whole reply."""
+def decode(body: object, vendor: str, tags: tuple[str, str] | None = None) -> ModelReply:
+    """The whole reply. `tags` mark a thought at the beginning of its text."""
     if not isinstance(body, Mapping):
         raise BadReply(f"the answer is not an object: {str(body)[:200]}", retryable=True)
     choice = first_choice(body.get("choices"))
@@ -62,7 +66,7 @@ def decode(body: object, vendor: str) -> ModelReply:
         raise error_from(choice["error"])
     message = choice.get("message") or {}
     beside = {"logprobs": choice.get("logprobs"), **{name: body.get(name) for name in SEARCH_FIELDS}}
-    parts = tuple(_parts(message, vendor, beside))
+    parts = tuple(_parts(message, vendor, beside, tags))
     return reply(body, parts, text_in(choice, "finish_reason") or None, bool(message.get("refusal")), vendor)
 
 
@@ -98,11 +102,15 @@ def reply(body: Mapping[str, Any], parts: tuple[Part, ...], raw: str | None, ref
     return ModelReply(message, spent, finish, text_in(body, "model") or None, raw, text_in(body, "id") or None)
 
 
-def _parts(message: Mapping[str, Any], vendor: str, beside: dict[str, Any]) -> Iterator[Part]:
+def _parts(
+    message: Mapping[str, Any], vendor: str, beside: dict[str, Any], tags: tuple[str, str] | None
+) -> Iterator[Part]:
     if thinking := thinking_of(message):
         yield ThinkingPart(thinking, vendor=vendor)
     for kind, data in content_of(message.get("content")):
-        yield _content(kind, data, vendor)
+        for piece, text in split_tags(data, tags) if kind == "text" else [(kind, data)]:
+            yield _content(piece, text, vendor)
+        tags = None if kind == "text" else tags
     if refusal := text_in(message, "refusal"):
         yield TextPart(refusal)
     fields = {name: value for name, value in message.items() if name not in KNOWN_FIELDS} | beside
@@ -119,6 +127,8 @@ def _parts(message: Mapping[str, Any], vendor: str, beside: dict[str, Any]) -> I
 def _content(kind: str, data: Any, vendor: str) -> Part:
     if kind == "text":
         return TextPart(data)
+    if kind == "tagged":
+        return ThinkingPart(data)  # without a vendor: servers do not want such thoughts back
     return ThinkingPart(data, vendor=vendor) if kind == "thinking" else OpaquePart(vendor, data)
 
 
@@ -129,7 +139,7 @@ def thinking_of(message: Mapping[str, Any]) -> str:
 
 def thinking_field(message: Mapping[str, Any], vendor: str) -> dict[str, str]:
     """The field in which an unknown server has put its reasoning: some accept it back in no other."""
-    own = vendor == COMPATIBLE.vendor and not message.get(COMPATIBLE.thinking)
+    own = vendor in _VARIED and not message.get(COMPATIBLE.thinking)
     return {"thinking_field": "reasoning"} if own else {}
 
 

@@ -25,6 +25,7 @@ from .decode import (
     thinking_field,
     thinking_of,
 )
+from .tags import TagSplitter
 
 _GROW = ("text", "summary", "data", "signature", "transcript")
 """The texts that come in pieces; all others, such as the name of a format, are repeated in each piece."""
@@ -47,8 +48,9 @@ class _OpenPart:
 class ChatStream:
     """Reads one chunk after another; `reply` is the whole reply."""
 
-    def __init__(self, vendor: str) -> None:
+    def __init__(self, vendor: str, tags: tuple[str, str] | None = None) -> None:
         self._vendor = vendor
+        self._splitter = TagSplitter(tags)
         self._parts: list[_OpenPart] = []
         self._said: dict[str, _OpenPart] = {}
         self._calls: dict[int | None, _OpenPart] = {}
@@ -92,6 +94,7 @@ class ChatStream:
         if choice.get("logprobs"):
             self._keep("logprobs", choice["logprobs"])
         if choice.get("finish_reason"):
+            yield from self._rest()
             self._finish = text_in(choice, "finish_reason")
             self._keep_beside(event)
         if choice.get("usage"):
@@ -106,16 +109,25 @@ class ChatStream:
             for kind, data in content_of(content):
                 if kind == "opaque":
                     self._grow("opaque").pieces.append(data)
+                elif kind == "text":
+                    for piece, text in self._splitter.feed(data):
+                        yield self._say(piece, text)
                 elif data:
                     yield self._say(kind, data)
         if refusal := text_in(delta, "refusal"):
             self._refused = True
             yield self._say("text", refusal)
         for piece in delta.get("tool_calls") or ():
+            yield from self._rest()
             yield from self._call(piece)
         for name in delta:
             if name not in KNOWN_FIELDS:
                 self._keep(name, delta[name])
+
+    def _rest(self) -> Iterator[AnyDelta]:
+        """The text that was held back, because it may have been the beginning of a tag."""
+        for kind, text in self._splitter.end():
+            yield self._say(kind, text)
 
     def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _OpenPart:
         growing = _OpenPart(kind, len(self._parts), name, vendor_id)
@@ -167,6 +179,7 @@ class ChatStream:
 
     def reply(self) -> ModelReply:
         """The whole reply; raises if the stream broke off."""
+        list(self._rest())
         if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}
@@ -179,6 +192,8 @@ class ChatStream:
         text = "".join(growing.pieces)
         if growing.kind == "call":
             return ToolCallPart(growing.name, text, vendor_id=growing.vendor_id)
+        if growing.kind == "tagged":
+            return ThinkingPart(text)
         return TextPart(text) if growing.kind == "text" else ThinkingPart(text, vendor=self._vendor)
 
 
