@@ -76,6 +76,7 @@ class _Options(Struct, frozen=True):
     destructive: bool | None = None
     open_world: bool | None = None
     show_errors: bool = False
+    native: dict[str, dict[str, Any]] = {}
 
     @property
     def annotations(self) -> ToolAnnotations:
@@ -112,6 +113,7 @@ class Tool(Generic[P, R]):
         "inline",
         "is_async",
         "name",
+        "native",
         "needs_instance",
         "quick",
         "retry",
@@ -134,6 +136,7 @@ class Tool(Generic[P, R]):
         self.inline: bool = options.inline
         self.sequential: bool = options.sequential
         self.show_errors: bool = options.show_errors
+        self.native: Mapping[str, Any] = options.native
         self.timeout: float | None = options.timeout
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.annotations: ToolAnnotations = options.annotations
@@ -158,7 +161,7 @@ class Tool(Generic[P, R]):
         asked = [p for p in self._parameters if p.name not in supplied]
         self._check_supplied(supplied)
         self.supplied: tuple[tuple[str, str], ...] = tuple(supplied.items())
-        self.spec = ToolSpec(self.name, self.description, object_schema(asked))
+        self.spec = ToolSpec(self.name, self.description, object_schema(asked), self.native)
         self._shown: ToolSpec | None = None
         self._digest = ""
         self._decode: Callable[[str], Arguments] = arguments_decoder(arguments_type(self.name, asked))
@@ -251,7 +254,7 @@ class Tool(Generic[P, R]):
     def shown(self) -> ToolSpec:
         """The spec as requests carry it: shared and read-only."""
         if self._shown is None:
-            self._shown = self.spec.replace(schema=frozen(self.spec.schema))
+            self._shown = self.spec.replace(schema=frozen(self.spec.schema), native=frozen(self.spec.native))
         return self._shown
 
     @property
@@ -264,7 +267,9 @@ class Tool(Generic[P, R]):
                 self.in_doubt,
                 *map(repr, (self.sequential, self.timeout, self.annotations)),
             )
-            self._digest = digest(self.spec.description, msgspec.json.encode(self.spec.schema).decode(), *rules)[:16]
+            native = [msgspec.json.encode(self.native).decode()] if self.native else []
+            schema = msgspec.json.encode(self.spec.schema).decode()
+            self._digest = digest(self.spec.description, schema, *rules, *native)[:16]
         return self._digest
 
     @property
@@ -375,6 +380,7 @@ def tool(
     destructive: bool | None = None,
     open_world: bool | None = None,
     show_errors: bool = False,
+    native: Mapping[str, Mapping[str, Any]] = {},
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a tool: `@tool`, or `@tool(effect="pure", ...)`.
@@ -391,6 +397,10 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     `read_only` (by default: whether it is pure), `destructive` and `open_world` are hints. The model reads the text of
     a `ToolError`; for any other exception it reads only that the tool failed, unless `show_errors=True`.
+
+    `native` makes the function the executor of a tool that a vendor has defined: by vendor, the vendor's definition,
+    such as `{"openai-responses": {"type": "shell"}, "anthropic": {"type": "memory_20250818"}}`. Other vendors get the
+    function's own description and schema.
     """
     if fn is not None:
         return Tool(fn, options, _names_around(fn))
@@ -465,7 +475,7 @@ def _checked_options(name: str, given: Mapping[str, Any]) -> _Options:
     try:
         return msgspec.convert(given, _Options)
     except msgspec.ValidationError as exc:
-        option = str(exc).rpartition("$.")[2].rstrip("`")
+        option = str(exc).rpartition("$.")[2].rstrip("`").partition("[")[0]
         what = f"option {option!r} is {_cut(repr(given[option]))}; it must be {_legal_values(option)}"
         raise ToolDefinitionError(f"tool {label!r}: {what}", tool=label) from exc
 

@@ -176,7 +176,7 @@ class Replies:
     def _refuse_client_calls(self, reply: ModelReply, number: int) -> None:
         """End the turn: no call may be left without a result, and these cannot be made here."""
         journal, names = self._journal, ", ".join(reply.client_calls)
-        why = f"the model asked for {names}, which your program would have to run, and Windlass has no tool for that"
+        why = f"the model asked for {names}, which your program would have to run, and the agent has no tool for that"
         journal.record(ReplyRejected(number, why))
         if self._voice is not None:
             self._voice.drop("the reply does not stand")

@@ -32,10 +32,12 @@ CALLS: list[dict[str, Any]] = [
     {"type": "custom_tool_call", "id": "item_7", "call_id": "c", "name": "sql", "input": "select 1"},
     {"type": "tool_search_call", "id": "item_7", "call_id": "c", "execution": "client", "arguments": {}},
     {"type": "mcp_approval_request", "id": "item_7", "server_label": "s", "name": "t", "arguments": "{}"},
+    {"type": "telepathy_call", "id": "item_7", "call_id": "c", "thought": "a new kind of call"},
 ]
 RUN = [
     {"type": "shell_call", "id": "item_7", "environment": {"type": "container_reference", "container_id": "c"}},
     {"type": "tool_search_call", "id": "item_7", "arguments": {}},
+    {"type": "telepathy_call", "id": "item_7"},
     {"type": "mcp_call", "id": "item_7", "server_label": "s", "name": "t", "arguments": "{}", "output": "o"},
 ]
 
@@ -69,7 +71,8 @@ async def test_a_call_that_nobody_here_can_run_ends_the_turn_and_is_named(
         result = await agent.run("x", session="s")
     assert isinstance(result.outcome, Stopped)
     assert result.outcome.reason is StopReason.UNSUPPORTED_CALL
-    assert f"the model asked for {item['type']}, which your program would have to run" in result.outcome.detail
+    named = "custom_tool_call 'sql'" if item["type"] == "custom_tool_call" else item["type"]
+    assert f"the model asked for {named}, which your program would have to run" in result.outcome.detail
     assert result.usage.requests == 1
     assert result.usage.total == 15
     state = await agent.state("s")

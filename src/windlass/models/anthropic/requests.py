@@ -11,7 +11,7 @@ from anthropic import transform_schema
 from windlass.messages import Message, Messages, ModelRequest, ToolSpec, thawed
 from windlass.models.history import IdOf, Wire
 
-from .encode import CONTAINER, attachment, encode_message, history
+from .encode import CONTAINER, VENDOR, attachment, encode_message, history
 from .settings import encode_settings, tool_choice
 
 _CACHEABLE = ("text", "image", "document", "tool_use", "tool_result")
@@ -71,6 +71,8 @@ class Requests:
 
 
 def _tool(spec: ToolSpec) -> Wire:
+    if (native := spec.native.get(VENDOR)) is not None:
+        return {"name": spec.name, **thawed(native)}
     schema = thawed(spec.schema)
     schema.setdefault("type", "object")
     return {"name": spec.name, "description": spec.description, "input_schema": schema}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from openai import AsyncOpenAI
 
 from windlass.deltas import AnyDelta
-from windlass.messages import ModelReply, ModelRequest
+from windlass.messages import ModelReply, ModelRequest, ToolSpec
 from windlass.models.connections import Posted, StreamReader
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
@@ -22,6 +22,7 @@ from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
 from .chat.streaming import ChatStream
 from .chat.tags import checked_tags
+from .client_tools import client_tools
 from .connection import connection
 from .dialects import ELSEWHERE, OPENAI, Dialect, chat_dialect, responses_dialect
 from .responses.background import wait_until_done
@@ -83,12 +84,13 @@ class _Model:
         body, settings = self._request(request)
         answer = await self._post(body, _options(settings))
         with reading_reply():
-            return self._connection.finished(self._decode(answer.body), body["model"], answer.headers)
+            return self._connection.finished(self._decode(answer.body, request.tools), body["model"], answer.headers)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """Send a request, and yield the reply piece by piece. Closing the generator closes the connection."""
         body, settings = self._request(request, streaming=True)
-        stream = self._connection.stream(self._path, body, self._reader(), body["model"], **_options(settings))
+        reader = self._reader(request.tools)
+        stream = self._connection.stream(self._path, body, reader, body["model"], **_options(settings))
         async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
@@ -111,10 +113,10 @@ class _Model:
     async def _post(self, body: Wire, options: dict[str, Any]) -> Posted:
         return await self._connection.post(self._path, body, **options)
 
-    def _decode(self, answer: Any) -> ModelReply:
+    def _decode(self, answer: Any, tools: tuple[ToolSpec, ...]) -> ModelReply:
         raise NotImplementedError
 
-    def _reader(self) -> StreamReader:
+    def _reader(self, tools: tuple[ToolSpec, ...]) -> StreamReader:
         raise NotImplementedError
 
 
@@ -147,10 +149,10 @@ class OpenAIChat(_Model):
             own = own.replace(tags=checked_tags(think_tags))
         super().__init__(model, client, base_url, api_key, settings, name, own, ChatEncoder(model, own))
 
-    def _decode(self, answer: Any) -> ModelReply:
+    def _decode(self, answer: Any, tools: tuple[ToolSpec, ...]) -> ModelReply:
         return decode_chat(answer, self._vendor, self._dialect.tags)
 
-    def _reader(self) -> StreamReader:
+    def _reader(self, tools: tuple[ToolSpec, ...]) -> StreamReader:
         return ChatStream(self._vendor, self._dialect.tags)
 
 
@@ -198,8 +200,10 @@ class OpenAIResponses(_Model):
         answer = await super()._post(body, options)
         return await wait_until_done(answer, self._connection, body.get("include"), self._poll_every, options)
 
-    def _decode(self, answer: Any) -> ModelReply:
-        return decode_response(answer, self._vendor, states_cost=self._states_cost)
+    def _decode(self, answer: Any, tools: tuple[ToolSpec, ...]) -> ModelReply:
+        own = client_tools(tools, self._dialect.name)
+        return decode_response(answer, self._vendor, states_cost=self._states_cost, tools=own)
 
-    def _reader(self) -> StreamReader:
-        return ResponseStream(self._vendor, states_cost=self._states_cost)
+    def _reader(self, tools: tuple[ToolSpec, ...]) -> StreamReader:
+        own = client_tools(tools, self._dialect.name)
+        return ResponseStream(self._vendor, states_cost=self._states_cost, tools=own)

@@ -44,8 +44,12 @@ def effort(reasoning: object) -> dict[str, Any]:
 class Tools:
     """Encoded tools; they are encoded again only when they change."""
 
-    def __init__(self, encode: Callable[[Wire], Wire], *, strictly: bool) -> None:
+    def __init__(
+        self, encode: Callable[[Wire], Wire], native: Callable[[ToolSpec, Wire], Wire], vendor: str, *, strictly: bool
+    ) -> None:
         self._encode = encode
+        self._native = native
+        self._vendor = vendor
         self._strictly = strictly
         self._known: tuple[ToolSpec, ...] = ()
         self._wire: list[Wire] = []
@@ -53,9 +57,14 @@ class Tools:
     def encoded(self, tools: tuple[ToolSpec, ...]) -> list[Wire]:
         """The tools; those whose arguments the vendor can guarantee are strict."""
         if tools is not self._known:
-            self._wire = [self._encode(self._function(tool)) for tool in tools]
+            self._wire = [self._tool(tool) for tool in tools]
             self._known = tools
         return self._wire
+
+    def _tool(self, tool: ToolSpec) -> Wire:
+        if (definition := tool.native.get(self._vendor)) is not None:
+            return self._native(tool, thawed(definition))
+        return self._encode(self._function(tool))
 
     def _function(self, tool: ToolSpec) -> Wire:
         function = {"name": tool.name, "description": tool.description, "parameters": thawed(tool.schema)}

@@ -117,7 +117,7 @@ def _parts(
     fields |= thinking_field(message, vendor) if thinking else {}
     calls: dict[str, Any] = {}
     for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
+        function = call.get("function") or custom_function(call.get("custom") or {})
         yield ToolCallPart(text_in(function, "name"), arguments_of(function), vendor_id=text_in(call, "id") or None)
         if more := extra_fields(call):
             calls[call.get("id") or ""] = more
@@ -172,6 +172,11 @@ def arguments_of(function: Mapping[str, Any]) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments)
+
+
+def custom_function(custom: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a custom tool, whose input is any text, as a call of a function with that input."""
+    return {"name": custom["name"], "arguments": {"input": text_in(custom, "input")}} if custom.get("name") else {}
 
 
 def is_complete(arguments: str) -> bool:

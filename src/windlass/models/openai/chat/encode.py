@@ -18,6 +18,7 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    ToolSpec,
     thawed,
 )
 from windlass.models.history import History, IdOf, Wire
@@ -43,7 +44,7 @@ class ChatEncoder:
         self._mistrals = dialect.vendor == "mistral" or _MISTRALS_MODELS.search(model.lower()) is not None
         self._join = _join_with_bridge if self._mistrals else list.extend
         self._history = History(self._message, dialect.wire_id, self._join)
-        self._tools = Tools(_tool, strictly=dialect.strict_tools)
+        self._tools = Tools(_tool, _native, dialect.name, strictly=dialect.strict_tools)
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
@@ -61,21 +62,22 @@ class ChatEncoder:
             if self._dialect.asks_for_usage:
                 body["stream_options"] = {"include_usage": True}
         tools = bool(request.tools or settings["extra"].get("tools"))
-        return with_extra({**body, **self._settings(settings, tools)}, settings["extra"])
+        return with_extra({**body, **self._settings(settings, tools, request.tools)}, settings["extra"])
 
     def _format(self, output: Mapping[str, Any]) -> Wire:
         if not self._dialect.schemas:
             return {"type": "json_object"}
         return {"type": "json_schema", "json_schema": schema_format(output)}
 
-    def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
+    def _settings(self, settings: Mapping[str, Any], tools: bool, specs: tuple[ToolSpec, ...]) -> Wire:
         names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
         known = [name for name in _PLAIN if name in settings and name not in self._dialect.lacks]
         wire = {names.get(name, name): thawed(settings[name]) for name in known}
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:
-            wire["tool_choice"] = _choice(settings["tool_choice"])
+            custom = [spec.name for spec in specs if self._dialect.name in spec.native]
+            wire["tool_choice"] = _choice(settings["tool_choice"], custom)
         return wire | self._reasoning(settings)
 
     def _reasoning(self, settings: Mapping[str, Any]) -> Wire:
@@ -166,6 +168,9 @@ class ChatEncoder:
             wire[data["thinking_field"]] = wire.pop(self._dialect.thinking)
         for call, part in zip(wire.get("tool_calls", ()), calls, strict=False) if "calls" in data else ():
             call.update(thawed(data["calls"].get(part.vendor_id or "", {})))
+            if "custom" in call:
+                call["type"] = "custom"
+                call.pop("function", None)
 
 
 def _join_with_bridge(row: list[Wire], wire: list[Wire]) -> None:
@@ -248,10 +253,17 @@ def _result(part: ToolResultPart) -> str:
     return part.text or (f"The {kinds.pop() if len(kinds) == 1 else 'content'} follows." if kinds else "")
 
 
-def _choice(choice: Any) -> Any:
+def _choice(choice: Any, custom: list[str]) -> Any:
     if isinstance(choice, Mapping):
         return thawed(choice)
+    if choice in custom:
+        return {"type": "custom", "custom": {"name": choice}}
     return choice if choice in ("auto", "required", "none") else {"type": "function", "function": {"name": choice}}
+
+
+def _native(tool: ToolSpec, definition: Wire) -> Wire:
+    custom = {"name": tool.name, "description": tool.description, **definition.get("custom", {})}
+    return {"type": "custom", **definition, "custom": custom}
 
 
 def _tool(function: Wire) -> Wire:

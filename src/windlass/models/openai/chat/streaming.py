@@ -16,6 +16,7 @@ from .decode import (
     SEARCH_FIELDS,
     arguments_of,
     content_of,
+    custom_function,
     extra_fields,
     first_choice,
     is_complete,
@@ -95,6 +96,7 @@ class ChatStream:
             self._keep("logprobs", choice["logprobs"])
         if choice.get("finish_reason"):
             yield from self._rest()
+            yield from self._end_custom()
             self._finish = text_in(choice, "finish_reason")
             self._keep_beside(event)
         if choice.get("usage"):
@@ -119,7 +121,10 @@ class ChatStream:
             yield self._say("text", refusal)
         for piece in delta.get("tool_calls") or ():
             yield from self._rest()
-            yield from self._call(piece)
+            if piece.get("custom"):
+                self._custom(piece)
+            else:
+                yield from self._call(piece)
         for name in delta:
             if name not in KNOWN_FIELDS:
                 self._keep(name, delta[name])
@@ -128,6 +133,22 @@ class ChatStream:
         """The text that was held back, because it may have been the beginning of a tag."""
         for kind, text in self._splitter.end():
             yield self._say(kind, text)
+
+    def _custom(self, piece: Mapping[str, Any]) -> None:
+        """Add a piece of a call of a custom tool. Its input is not JSON, so its delta comes at the end."""
+        custom = piece["custom"]
+        growing = self._calling(piece.get("index"), text_in(piece, "id") or None, text_in(custom, "name"))
+        growing.kind = "custom"
+        growing.pieces.append(text_in(custom, "input"))
+
+    def _end_custom(self) -> Iterator[AnyDelta]:
+        """The arguments of the calls of custom tools."""
+        for growing in self._parts:
+            if growing.kind == "custom":
+                custom = {"name": growing.name, "input": "".join(growing.pieces)}
+                growing.kind, growing.more = "call", {**growing.more, "custom": custom}
+                growing.pieces = [arguments_of(custom_function(custom))]
+                yield ArgumentsDelta(growing.pieces[0], growing.part, name=growing.name)
 
     def _grow(self, kind: str, name: str = "", vendor_id: str | None = None) -> _OpenPart:
         growing = _OpenPart(kind, len(self._parts), name, vendor_id)
@@ -180,6 +201,7 @@ class ChatStream:
     def reply(self) -> ModelReply:
         """The whole reply; raises if the stream broke off."""
         list(self._rest())
+        list(self._end_custom())
         if not self.complete:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         calls = {growing.vendor_id or "": growing.more for growing in self._parts if growing.more}

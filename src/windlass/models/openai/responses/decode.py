@@ -8,21 +8,24 @@ from typing import Any
 from windlass.errors import BadReply, ServerError
 from windlass.messages import Message, ModelReply, OpaquePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from windlass.models.openai.chat.decode import arguments_of
+from windlass.models.openai.client_tools import KINDS, ClientTools, arguments_in, tagged_id, tool_for
 from windlass.models.openai.errors import error_from
 from windlass.models.parts import text_in
 from windlass.models.usage import positive_counts, stated_cost, tier
 
 VENDOR = "openai-responses"
+NO_TOOLS: ClientTools = {}
 PLAIN_REASONING = "shown:"
 """The prefix of a signature that stands for reasoning which the server shows instead of encrypting it."""
-_CLIENT_RUN = ("computer_call", "local_shell_call", "shell_call", "apply_patch_call", "custom_tool_call")
 _OF_A_CALL = frozenset(["id", "type", "call_id", "name", "arguments", "status", "created_by"])
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-def decode(body: object, vendor: str = VENDOR, *, states_cost: bool = False) -> ModelReply:
+def decode(
+    body: object, vendor: str = VENDOR, *, states_cost: bool = False, tools: ClientTools = NO_TOOLS
+) -> ModelReply:
     """The whole reply. `vendor` is the owner of opaque parts; with `states_cost`, the cost that the server states is
-    used."""
+    used. `tools` are the tools of the request that the vendor has defined and your program runs."""
     if not isinstance(body, Mapping):
         raise BadReply(f"the answer is not an object: {str(body)[:200]}", retryable=True)
     status = body.get("status") or "completed"
@@ -36,7 +39,8 @@ def decode(body: object, vendor: str = VENDOR, *, states_cost: bool = False) -> 
         raise BadReply("the answer has no output", retryable=True)
     items = body["output"] or []
     message = Message(
-        "assistant", (*[part for item in items for part in parts_of(item, vendor)], *_call_fields(items, vendor))
+        "assistant",
+        (*[part for item in items for part in parts_of(item, vendor, tools)], *_call_fields(items, vendor, tools)),
     )
     finish = _finish(body, items, message)
     model, id = text_in(body, "model") or None, text_in(body, "id") or None
@@ -44,7 +48,7 @@ def decode(body: object, vendor: str = VENDOR, *, states_cost: bool = False) -> 
     cost = stated_cost(counts) if states_cost else None
     details = positive_counts(**_vendor_runs(body, items), **tier(body.get("service_tier")))
     spent = usage(counts).replace(cost=cost, details=details)
-    calls = tuple(item["type"] for item in items if _is_client_call(item))
+    calls = tuple(_call_name(item) for item in items if _is_client_call(item, items) and not tool_for(item, tools))
     return ModelReply(message, spent, finish, model, status, id, calls)
 
 
@@ -79,10 +83,12 @@ def _contents(item: Mapping[str, Any]) -> list[Any]:
     return [{"type": "output_text", "text": content}] if isinstance(content, str) else content or []
 
 
-def parts_of(item: Mapping[str, Any], vendor: str) -> Iterator[Part]:
+def parts_of(item: Mapping[str, Any], vendor: str, tools: ClientTools = NO_TOOLS) -> Iterator[Part]:
     """The parts of one item of the output."""
     kind = item.get("type") or ""
-    if kind == "message":
+    if (name := tool_for(item, tools)) is not None and mediated(item):
+        yield ToolCallPart(name, arguments_in(item), vendor_id=tagged_id(item))
+    elif kind == "message":
         yield from [_content(content, vendor) for content in _contents(item)]
         yield from message_details(item, vendor)
     elif kind == "reasoning":
@@ -100,13 +106,15 @@ def _plain_signature(item: Mapping[str, Any]) -> str | None:
     return f"{PLAIN_REASONING}{item['id']}" if item.get("content") and item.get("id") else None
 
 
-def _call_fields(items: list[Any], vendor: str) -> Iterator[OpaquePart]:
-    """The unknown fields of calls, such as a namespace: the vendor needs them back with the call."""
+def _call_fields(items: list[Any], vendor: str, tools: ClientTools) -> Iterator[OpaquePart]:
+    """The unknown fields of calls, such as a namespace: the vendor needs them back with the call. Of a call of a tool
+    that the vendor has defined, these are all fields."""
     calls = [item for item in items if item.get("type") == "function_call"]
     extra = {
         call.get("call_id") or "": {name: value for name, value in call.items() if value and name not in _OF_A_CALL}
         for call in calls
     }
+    extra |= {tagged_id(item): dict(item) for item in items if tool_for(item, tools) and mediated(item)}
     if more := {id: fields for id, fields in extra.items() if fields}:
         yield OpaquePart(vendor, {"calls": more})
 
@@ -127,17 +135,27 @@ def _all(item: Mapping[str, Any], name: str) -> list[Any]:
 def mediated(item: Mapping[str, Any]) -> bool:
     """Whether an item is not the trace of a tool that the vendor ran itself."""
     kind = item.get("type") or ""
-    if kind in _CLIENT_RUN:
+    if kind in KINDS:
         return (item.get("environment") or {}).get("type") != "container_reference"
     ran = "_call" in kind or kind.startswith(("mcp_", "tool_search", "program"))
     return not ran or item.get("execution") == "client"
 
 
-def _is_client_call(item: Mapping[str, Any]) -> bool:
-    """Whether an item needs an answer that neither the vendor nor our tools give."""
+def _is_client_call(item: Mapping[str, Any], items: list[Any]) -> bool:
+    """Whether an item needs an answer that the vendor does not give itself. An unknown kind of call does if it has a
+    call id, as all such calls have, and its output is not among the items."""
     kind = item.get("type") or ""
-    searches = kind == "tool_search_call" and item.get("execution") == "client"
-    return kind == "mcp_approval_request" or searches or (kind in _CLIENT_RUN and mediated(item))
+    if kind in KINDS:
+        return mediated(item)
+    if kind in ("mcp_approval_request", "tool_search_call"):
+        return kind == "mcp_approval_request" or item.get("execution") == "client"
+    unknown = kind.endswith("_call") and kind != "function_call" and bool(item.get("call_id"))
+    return unknown and not any(other.get("type") == f"{kind}_output" for other in items)
+
+
+def _call_name(item: Mapping[str, Any]) -> str:
+    """The kind of a call, and the name of a custom tool."""
+    return f"{item['type']} {item['name']!r}" if item.get("type") == "custom_tool_call" else str(item["type"])
 
 
 def thoughts(item: Mapping[str, Any]) -> list[str]:

@@ -18,11 +18,13 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    ToolSpec,
     thawed,
 )
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.media import data_url, file_name, form_of, note
 from windlass.models.openai.chat.encode import schema_format
+from windlass.models.openai.client_tools import acknowledge, call_item, choice_of, output_item, untagged
 from windlass.models.openai.dialects import ELSEWHERE, Dialect
 from windlass.models.openai.settings import Tools, effort, with_extra
 
@@ -39,8 +41,8 @@ class ResponsesEncoder:
     def __init__(self, model: str, dialect: Dialect) -> None:
         self._model = model
         self._dialect = dialect
-        self._history = History(self._message, dialect.wire_id)
-        self._tools = Tools(_tool, strictly=dialect.strict_tools)
+        self._history = History(self._message, self._wire_id, acknowledge)
+        self._tools = Tools(_tool, _native, dialect.name, strictly=dialect.strict_tools)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise for stop sequences, which Responses does not have: without them an answer would be too long."""
@@ -62,16 +64,17 @@ class ResponsesEncoder:
         extra = settings["extra"]
         if extra.get("background"):
             del body["store"]
-        return with_extra({**body, **self._settings(settings, bool(request.tools or extra.get("tools")))}, extra)
+        return with_extra({**body, **self._settings(settings, request.tools, bool(extra.get("tools")))}, extra)
 
-    def _settings(self, settings: Mapping[str, Any], tools: bool) -> Wire:
+    def _settings(self, settings: Mapping[str, Any], specs: tuple[ToolSpec, ...], more: bool) -> Wire:
+        tools = bool(specs) or more
         names = {"max_tokens": "max_output_tokens"}
         plain = ("temperature", "top_p", "max_tokens", "service_tier", "prompt_cache_key")
         wire = {names.get(name, name): settings[name] for name in plain if name in settings}
         if tools and "parallel_tool_calls" in settings:
             wire["parallel_tool_calls"] = settings["parallel_tool_calls"]
         if tools and "tool_choice" in settings:
-            wire["tool_choice"] = _choice(settings["tool_choice"])
+            wire["tool_choice"] = self._choice(settings["tool_choice"], specs)
         config = effort(settings.get("reasoning"))
         if config:
             wire["reasoning"] = config
@@ -79,14 +82,33 @@ class ResponsesEncoder:
             wire["include"] = ["reasoning.encrypted_content"]
         return wire
 
+    def _choice(self, choice: Any, specs: tuple[ToolSpec, ...]) -> Any:
+        if isinstance(choice, Mapping):
+            return thawed(choice)
+        native = next((spec.native.get(self._dialect.name) for spec in specs if spec.name == choice), None)
+        if native:
+            return choice_of(native, choice)
+        return choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
+
+    def _wire_id(self, call: str, vendor_id: str | None) -> str:
+        """The id of a call on the wire. The kind before the id of a call of a tool that the vendor defined stays."""
+        kind, id = untagged(vendor_id or "")
+        return vendor_id or "" if kind else self._dialect.wire_id(call, id or None)
+
     def _message(self, message: Message, id_of: IdOf) -> list[Wire]:
         if message.role == "assistant":
             return self._assistant(message, id_of)
-        results = [part for part in message.parts if type(part) is ToolResultPart]
-        wire: list[Wire] = [
-            {"type": "function_call_output", "call_id": id_of(part), "output": self._output(part)} for part in results
-        ]
-        items = [item for part in message.parts if (item := self._content(part)) is not None]
+        wire: list[Wire] = []
+        items: list[Wire] = []
+        for part in message.parts:
+            if type(part) is ToolResultPart:
+                kind, id = untagged(id_of(part))
+                output = self._output(part)
+                plain = {"type": "function_call_output", "call_id": id, "output": output}
+                told = output_item(kind, id, part, output) if kind else [plain]
+                wire += told[:1]
+                items += told[1:]
+        items += [item for part in message.parts if (item := self._content(part)) is not None]
         wire += [item for item in items if not item["type"].startswith("input_")]
         if content := [item for item in items if item["type"].startswith("input_")]:
             wire.append({"role": "user", "content": _plain(content)})
@@ -109,6 +131,7 @@ class ResponsesEncoder:
 
     def _assistant(self, message: Message, id_of: IdOf) -> list[Wire]:
         items: list[Wire] = []
+        calls: list[tuple[Wire, ToolCallPart]] = []
         thoughts: list[str] = []
         for part in message.parts:
             if type(part) is ThinkingPart and part.vendor == self._dialect.vendor:
@@ -117,9 +140,11 @@ class ResponsesEncoder:
                     continue
                 items.append(_reasoning(thoughts, part.signature))
             elif type(part) is OpaquePart and part.vendor == self._dialect.vendor and "type" not in part.data:
-                _return(part.data, items, message.tool_calls)
+                _return(part.data, items, calls)
             elif (item := self._item(part, id_of)) is not None:
                 items.append(item)
+                if type(part) is ToolCallPart:
+                    calls.append((item, part))
             thoughts = []
         return items
 
@@ -127,6 +152,9 @@ class ResponsesEncoder:
         if type(part) is TextPart:
             return {**_MESSAGE, "content": part.text}
         if type(part) is ToolCallPart:
+            kind, id = untagged(id_of(part))
+            if kind:
+                return call_item(kind, id, part.name, part.arguments)
             arguments = self._dialect.arguments(part.json)
             return {"type": "function_call", "call_id": id_of(part), "name": part.name, "arguments": arguments}
         if type(part) is OpaquePart and part.vendor == self._dialect.vendor:
@@ -165,21 +193,22 @@ def _plain(content: list[Wire]) -> str | list[Wire]:
     return content[0]["text"] if len(content) == 1 and content[0]["type"] == "input_text" else content
 
 
-def _return(about: Mapping[str, Any], items: list[Wire], calls: Iterable[ToolCallPart]) -> None:
+def _return(about: Mapping[str, Any], items: list[Wire], calls: Iterable[tuple[Wire, ToolCallPart]]) -> None:
     """Add the vendor's own fields to the texts before them, which is their phase, and to the calls."""
     for item in reversed(items if "phase" in about else ()):
         if item.get("role") != "assistant" or "phase" in item:
             break
         item["phase"] = about["phase"]
-    called = [item for item in items if item.get("type") == "function_call"]
-    for item, call in zip(called, calls, strict=False) if "calls" in about else ():
+    for item, call in calls if "calls" in about else ():
+        id = item["call_id"]
         item.update(thawed(about["calls"].get(call.vendor_id or "", {})))
+        item["call_id"] = id
 
 
-def _choice(choice: Any) -> Any:
-    if isinstance(choice, Mapping):
-        return thawed(choice)
-    return choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
+def _native(tool: ToolSpec, definition: Wire) -> Wire:
+    if definition.get("type") != "custom":
+        return definition
+    return {"name": tool.name, "description": tool.description, **definition}
 
 
 def _tool(function: Wire) -> Wire:

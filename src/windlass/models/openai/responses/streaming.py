@@ -9,10 +9,11 @@ from typing import Any, ClassVar, TypeAlias
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConnectionFailed
 from windlass.messages import ModelReply
+from windlass.models.openai.client_tools import ClientTools, arguments_in, tool_for
 from windlass.models.openai.errors import error_from
 from windlass.models.parts import text_in
 
-from .decode import VENDOR, decode, message_details, thoughts
+from .decode import NO_TOOLS, VENDOR, decode, mediated, message_details, thoughts
 
 Event: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = int | str | None
@@ -27,8 +28,9 @@ class ResponseStream:
     counted as they come.
     """
 
-    def __init__(self, vendor: str = VENDOR, *, states_cost: bool = False) -> None:
+    def __init__(self, vendor: str = VENDOR, *, states_cost: bool = False, tools: ClientTools = NO_TOOLS) -> None:
         self._vendor = vendor
+        self._tools = tools
         self._states_cost = states_cost
         self._next = 0
         self._places: dict[tuple[Key, str, Any], int] = {}
@@ -58,7 +60,7 @@ class ResponseStream:
             raise ConnectionFailed("the answer broke off before its end", retryable=True)
         if not self._whole.get("output"):
             self._whole["output"] = [item for _, item in sorted(self._items, key=itemgetter(0))]
-        return decode(self._whole, self._vendor, states_cost=self._states_cost)
+        return decode(self._whole, self._vendor, states_cost=self._states_cost, tools=self._tools)
 
     def _place(self, item: Key, kind: str, piece: Any) -> int:
         """The place of a piece of an item: the one reserved for its first piece, or the next."""
@@ -71,7 +73,8 @@ class ResponseStream:
 
     def _added(self, event: Event) -> Iterator[AnyDelta]:
         item, key = event["item"], _key(event)
-        kind = self._kinds[key] = _KINDS.get(item.get("type") or "", "opaque")
+        ours = tool_for(item, self._tools) is not None
+        kind = self._kinds[key] = "call" if ours else _KINDS.get(item.get("type") or "", "opaque")
         self._names[key] = text_in(item, "name")
         for piece in self._pieces.pop((key, kind), ()):
             del self._places[key, kind, piece]
@@ -89,12 +92,13 @@ class ResponseStream:
     def _done(self, event: Event) -> Iterator[AnyDelta]:
         item, key = event["item"], _key(event)
         self._items.append((event.get("output_index") or 0, item))
-        if item.get("type") == "message":
+        if (name := tool_for(item, self._tools)) is not None and mediated(item):
+            yield ArgumentsDelta(arguments_in(item), self._place(key, "call", 0), name=name)
+        elif item.get("type") == "message":
             self._next += len(list(message_details(item, self._vendor)))
         elif item.get("type") == "reasoning":
             known = len(self._pieces.get((key, "thinking"), ())) + ((key, "thinking") in self._reserved)
             self._next += max(0, len(thoughts(item)) - known)
-        return iter(())
 
     def _text(self, event: Event) -> Iterator[AnyDelta]:
         yield TextDelta(text_in(event, "delta"), self._place(_key(event), "text", event.get("content_index") or 0))
