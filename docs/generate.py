@@ -26,6 +26,9 @@ from windlass.cli import main as command_line
 from windlass.decisions import Decision, Resolution, Vote
 from windlass.events import EVENTS, LIVE_FACTS, Event
 from windlass.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
     Message,
     Messages,
@@ -37,6 +40,7 @@ from windlass.messages import (
     ToolCallPart,
     ToolResultPart,
     ToolSpec,
+    VideoPart,
     user,
 )
 from windlass.models import VENDORS
@@ -342,12 +346,16 @@ CALL = (user("How is it?"), Message("assistant", (ToolCallPart("weather", "{}", 
 SETTINGS: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.5,
+    "top_k": 5,
     "max_tokens": 77,
     "stop": ["END"],
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
     "seed": 7,
     "tool_choice": "weather",
     "parallel_tool_calls": False,
     "reasoning": "low",
+    "service_tier": "auto",
     "cache": "1h",
     "prompt_cache_key": "key",
     "extra": {"anything": "else"},
@@ -419,10 +427,23 @@ def asking(*parts: Part, role: Any = "user", before: tuple[Message, ...] = (), *
 
 
 def setting_cells(make: HTTP) -> list[str]:
-    """Whether each setting changes what is sent."""
+    """Whether each setting is refused, or changes what is sent."""
     given = [asking(TextPart("Hi."), settings={name: value}) for name, value in SETTINGS.items()]
     plain, *bodies = sent(make, [asking(TextPart("Hi.")), *given])
-    return ["refused" if body is None else "yes" if body != plain else "–" for body in bodies]
+    model = make(httpx2.AsyncClient())
+    return [
+        "refused" if is_refused(model, {name: value}) else "yes" if body != plain else "–"
+        for (name, value), body in zip(SETTINGS.items(), bodies, strict=True)
+    ]
+
+
+def is_refused(model: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether an agent cannot be made with these settings."""
+    try:
+        model.check_settings(settings)
+    except errors.ConfigError:
+        return True
+    return False
 
 
 def part_probes(vendor: str) -> Mapping[str, ModelRequest]:
@@ -434,12 +455,24 @@ def part_probes(vendor: str) -> Mapping[str, ModelRequest]:
     thought = ThinkingPart("a thought", MARK, vendor=vendor)
     hidden = ThinkingPart("", MARK, redacted=True, vendor=vendor)
     unknown = OpaquePart(vendor, {"type": "telepathy", "said": MARK})
+    owner = vendor.removesuffix("-responses")
+    read = ToolResultPart("s/1/0", "weather", (TextPart("See:"), DocumentPart(b"mark")))
     return {
         "text": asking(TextPart(MARK)),
         "an image as bytes": asking(picture),
-        "an image as a URL": asking(ImagePart(url=f"https://example.org/{MARK}.png")),
+        "an image at a URL": asking(ImagePart(url=f"https://example.org/{MARK}.png")),
+        "a PDF as bytes": asking(DocumentPart(b"mark")),
+        "a PDF at a URL": asking(DocumentPart(url=f"https://example.org/{MARK}.pdf")),
+        "a text file as bytes": asking(DocumentPart(b"mark", media_type="text/plain", name=MARK)),
+        "audio as bytes": asking(AudioPart(b"mark")),
+        "audio at a URL": asking(AudioPart(url=f"https://example.org/{MARK}.wav")),
+        "a video as bytes": asking(VideoPart(b"mark")),
+        "a video at a URL": asking(VideoPart(url=f"https://example.org/{MARK}.mp4")),
+        "an uploaded PDF": asking(FilePart(MARK, owner)),
+        "an uploaded image": asking(FilePart(MARK, owner, "image/png")),
         "a tool result": asking(failed, role="tool", before=CALL),
         "an image in a tool result": asking(shown, role="tool", before=CALL),
+        "a PDF in a tool result": asking(read, role="tool", before=CALL),
         "its own signed thinking": asking(thought, *answer, role="assistant", before=CALL[:1]),
         "its own redacted thinking": asking(hidden, *answer, role="assistant", before=CALL[:1]),
         "its own opaque parts": asking(unknown, *answer, role="assistant", before=CALL[:1]),
@@ -448,12 +481,33 @@ def part_probes(vendor: str) -> Mapping[str, ModelRequest]:
 
 
 def part_cells(make: HTTP, vendor: str) -> list[str]:
-    """Whether each mark arrives; an image may arrive as words only."""
-    probes = part_probes(vendor)
-    told = dict(zip(probes, [json.dumps(body) for body in sent(make, probes.values())], strict=True))
-    arrived = {kind: MARK in body or b64encode(b"mark").decode() in body for kind, body in told.items()}
-    words = {kind for kind, body in told.items() if "image" in kind and not re.search(r'"(input_)?image', body)}
-    return ["as text" if kind in words else "yes" if there else "–" for kind, there in arrived.items()]
+    """Whether each mark arrives, is left out, or is refused."""
+    bodies = [json.dumps(body) if body is not None else None for body in sent(make, part_probes(vendor).values())]
+    marks = (MARK, b64encode(b"mark").decode())
+    return ["refused" if body is None else "yes" if any(mark in body for mark in marks) else "–" for body in bodies]
+
+
+OTHER_KEYS = {
+    "openai": "`OPENAI_API_KEY`, `OPENAI_BASE_URL`",
+    "openai-chat": "`OPENAI_API_KEY`, `OPENAI_BASE_URL`",
+    "openai-responses": "`OPENAI_API_KEY`, `OPENAI_BASE_URL`",
+    "azure": "`AZURE_OPENAI_API_KEY`, `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION` (optional)",
+    "anthropic": "`ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL`",
+    "google": "`GEMINI_API_KEY` or `GOOGLE_API_KEY`",
+    "vertex": "`GOOGLE_CLOUD_PROJECT`, `GOOGLE_CLOUD_LOCATION` (optional)",
+    "bedrock": "`AWS_REGION`, and `AWS_BEARER_TOKEN_BEDROCK` or any AWS credentials",
+    "local": "none",
+}
+
+
+def variables(vendor: str) -> str:
+    """The environment variables with the key and the address of a vendor."""
+    dialect = import_module("windlass.models.openai.dialects").DIALECTS.get(vendor)
+    if dialect is None:
+        return OTHER_KEYS[vendor]
+    key = f"`{dialect.key}`" + (" (optional)" if dialect.key_optional else "")
+    host = " or `OLLAMA_HOST`" if vendor == "ollama" else ""
+    return f"{key}, `{vendor.upper()}_BASE_URL`{host}"
 
 
 @cache
@@ -465,8 +519,19 @@ def models_page() -> str:
     arrived = zip(*[part_cells(make, vendor) for _, make, vendor in ADAPTERS], strict=True)
     parts = [[kind, *cells] for kind, cells in zip(part_probes(""), arrived, strict=True)]
     vendors = [
-        [f"`{vendor}:…`", f"`{module}.{made}`", f"`pip install 'windlass[{extra}]'`"]
+        [f"`{vendor}:…`", variables(vendor), f"`{module}.{made}`", f"`windlass[{extra}]`"]
         for vendor, (module, made, extra) in VENDORS.items()
+    ]
+    dialects = import_module("windlass.models.openai.dialects").DIALECTS
+    words = import_module("windlass.models.media").WORDS
+    servers = [
+        [
+            f"`{name}`",
+            ", ".join(words[form] for form in one.media),
+            ", ".join(f"`{setting}`" for setting in one.lacks) or "–",
+            "yes" if one.tags else "–",
+        ]
+        for name, one in dialects.items()
     ]
     scenes = [[scene.name, scene.wants, scene.only or "both"] for scene in testing.SCENES]
     return f"""{NOTE}
@@ -476,22 +541,38 @@ def models_page() -> str:
 
 ## Names
 
-{table(["name", "class or function", "requires"], vendors)}
+A missing key, or a missing address without a default, raises `ConfigError` when the model or the agent is created. The
+address (`…_BASE_URL`) is optional where the vendor has one of its own. `api_key`, `base_url` and `client` of
+`open_model` override the environment.
+
+{table(["name", "key and address", "class or function", "requires"], vendors)}
 ## What can be sent
 
 This table comes from the adapters themselves. *yes*: the adapter sends it. A dash: the adapter leaves it out.
-*as text*: the model reads only the address of the image; Bedrock shows images at `s3://…`.
+*refused*: `UnsupportedPart` is raised before anything is sent, if it is in the newest message; in an older message, the
+model reads a note instead. Bedrock takes files at `s3://…` instead of URLs. Whether the model understands what its
+vendor accepts is for the vendor to say.
 
 {table(["", *columns], parts)}
 ## Settings
 
-Set them on the model (`settings=…`) or on a request. A dash: the vendor has no such setting, and the adapter leaves it
-out. *refused*: creating the agent raises `ConfigError`. All adapters take `timeout`, in seconds, and `headers`. `extra`
+Set them on the model (`settings=…`) or on a request. *refused*: the vendor has no such setting, and creating a model or
+an agent with it raises `ConfigError`. If a request has such a setting, because it was made for another model, it is
+left out (`stop` at Responses is refused there, too). All adapters take `timeout`, in seconds, and `headers`. `extra`
 goes to the vendor unchanged, except `extra_headers`, which are sent as headers.
 
 {table(["setting", *columns], settings)}
 All adapters stream, report usage with cached and reasoning tokens, and use one set of finish reasons and errors.
+`await model.count_tokens(request)` asks OpenAI Responses, Anthropic, Google and Bedrock; other models raise
+`ConfigError`. `reply.limits` has the rate limits that OpenAI, Anthropic and most compatible servers report.
 
+## Servers with Chat Completions
+
+These differ from OpenAI in what the adapter sends them, in the settings that are refused, and in thoughts between
+`<think>` and `</think>` at the beginning of an answer, which become thinking parts. For an unknown address
+(`openai:…` with `base_url`), everything is sent, and thoughts are recognised.
+
+{table(["vendor", "sent besides text", "refused settings", "thoughts in tags"], servers)}
 ## Rules for adapters
 
 - Raise errors from [`windlass.errors`](errors.md); `retryable` and `retry_after` say whether a retry may help. Do not
@@ -503,7 +584,11 @@ All adapters stream, report usage with cached and reasoning tokens, and use one 
   separately. `cost` stays None if the price is unknown.
 - An optional `check_settings(settings)` raises `ConfigError` for settings that the model cannot take. The agent calls
   it when it is created.
-- Name calls that no tool can answer in `ModelReply.client_calls`. They end the turn.
+- Name calls that no tool can answer in `ModelReply.client_calls`. They end the turn. If a tool of the request has a
+  definition for your vendor in `ToolSpec.native`, send that, and turn its calls into `ToolCallPart`s.
+- Raise `UnsupportedPart` for a part of the newest message that the vendor does not accept, before anything is sent. In
+  older messages, send a note instead.
+- An optional `async count_tokens(request)` returns the vendor's count. `ModelReply.limits` has its rate limits.
 - Put parts that you do not understand, but the vendor wants back, into an `OpaquePart`, and thinking into a
   `ThinkingPart`, both with your vendor name as `vendor`. Send back only the parts of your own vendor.
 - Do not change requests. Serve several requests at once.

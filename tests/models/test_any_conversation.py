@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
     Message,
     Messages,
@@ -20,6 +23,7 @@ from windlass.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    VideoPart,
 )
 from windlass.models.anthropic.requests import Requests as Anthropic
 from windlass.models.bedrock.requests import Requests as Bedrock
@@ -52,14 +56,23 @@ OPAQUE = [
 ]
 VENDORS = ["openai-compatible", "openai-responses", "anthropic", "google", "bedrock", "mistral", None]
 texts = st.sampled_from(["", " ", "a", "b"]).map(TextPart)
-images = st.sampled_from([ImagePart(b"x"), ImagePart(url="https://a/b.png")])
+images = st.sampled_from(
+    [
+        ImagePart(b"x"), ImagePart(url="https://a/b.png"), DocumentPart(b"x"), DocumentPart(url="https://a/b.pdf"),
+        DocumentPart(b"x", media_type="text/plain", name="n.txt"), AudioPart(b"x"), AudioPart(url="https://a/b.wav"),
+        VideoPart(b"x"), FilePart("f1", "openai"), FilePart("f1", "anthropic", "image/png"),
+    ]
+)  # fmt: skip
 thoughts = st.builds(
     ThinkingPart, st.sampled_from(["", "hm"]), st.sampled_from([None, "sealed", "shown:rs_1"]), st.booleans(),
     vendor=st.sampled_from(VENDORS),
 )  # fmt: skip
 said = texts | images | thoughts | st.sampled_from(OPAQUE)
 shown = st.lists(texts | images | st.sampled_from(OPAQUE), max_size=2).map(tuple)
-calls = st.tuples(st.sampled_from(["{}", '{"a":1}', "{", ""]), st.sampled_from([None, "v1", "toolu_1", "a b|" * 20]))
+calls = st.tuples(
+    st.sampled_from(["{}", '{"a":1}', "{", ""]),
+    st.sampled_from([None, "v1", "toolu_1", "a b|" * 20, "shell_call:c1", "computer_call:c2"]),
+)
 steps = st.lists(st.tuples(st.lists(said, max_size=3), st.lists(calls, max_size=2), shown, st.booleans()), max_size=5)
 
 

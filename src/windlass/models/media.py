@@ -14,7 +14,7 @@ from windlass.messages import MEDIA_PARTS, FilePart, MediaPart, Messages, Part, 
 Accepts: TypeAlias = Callable[[MediaPart], bool]
 
 IMAGES = ("image", "image_url")
-_WORDS = {
+WORDS = {
     "image": "images as bytes",
     "image_url": "images at a URL",
     "image_file": "uploaded images",
@@ -28,6 +28,7 @@ _WORDS = {
     "video_url": "video at a URL",
     "video_file": "uploaded video",
 }
+"""The forms of content in words."""
 
 
 def kind_of(part: MediaPart) -> str:
@@ -111,7 +112,7 @@ def _refusal(part: Part, model: str, forms: Iterable[str]) -> UnsupportedPart:
     elif getattr(part, "data", None) is None:
         how.append("at a URL")
     text = f"{type(part).__name__} ({', '.join(filter(None, how))})"
-    known = ", ".join(_WORDS[form] for form in forms) or "text only"
+    known = ", ".join(WORDS[form] for form in forms) or "text only"
     return UnsupportedPart(
         f"model={model!r} does not accept this part: {text}; it accepts {known}", model=model, part=part
     )
@@ -119,6 +120,7 @@ def _refusal(part: Part, model: str, forms: Iterable[str]) -> UnsupportedPart:
 
 __all__ = [
     "IMAGES",
+    "WORDS",
     "Accepts",
     "data_url",
     "file_name",

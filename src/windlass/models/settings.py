@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from windlass.errors import ConfigError
@@ -11,30 +11,28 @@ from windlass.messages import ModelRequest, ToolSpec, thawed
 
 COMMON = (
     "temperature", "top_p", "top_k", "max_tokens", "stop", "presence_penalty", "frequency_penalty", "seed",
-    "tool_choice", "parallel_tool_calls", "reasoning", "service_tier", "timeout", "headers",
+    "tool_choice", "parallel_tool_calls", "reasoning", "service_tier", "cache", "prompt_cache_key", "timeout",
+    "headers",
 )  # fmt: skip
 
 Settings: TypeAlias = Mapping[str, Any]
 Wire: TypeAlias = dict[str, Any]
 
 
-def make_merge(*more: str) -> Callable[[Settings, Settings], dict[str, Any]]:
-    """A function that merges settings, for a vendor with `more` settings than the common ones."""
-    known = (*COMMON, *more, "extra")
+def merged(own: Settings, asked: Settings) -> dict[str, Any]:
+    """Merge the settings of a model and of a request, which win; `extra` is merged key by key."""
+    settings = {**_mapping("settings", own), **_mapping("settings", asked)}
+    if unknown := [name for name in settings if name not in _KNOWN]:
+        text = f"unknown settings {', '.join(map(str, unknown))}: the settings are {', '.join(_KNOWN)}"
+        hints = [did_you_mean(name, _KNOWN) for name in unknown]
+        raise ConfigError(f"{text}{''.join(hints)}; put the vendor's own settings under 'extra'")
+    _check_choice(settings.get("tool_choice"))
+    extra, headers = _merge_extra(own, asked)
+    settings |= {"extra": extra, "headers": headers or None}
+    return {name: value for name, value in settings.items() if value is not None}
 
-    def merged(own: Settings, asked: Settings) -> dict[str, Any]:
-        """Merge the settings of a model and of a request, which win; `extra` is merged key by key."""
-        settings = {**_mapping("settings", own), **_mapping("settings", asked)}
-        if unknown := [name for name in settings if name not in known]:
-            text = f"unknown settings {', '.join(map(str, unknown))}: the settings are {', '.join(known)}"
-            hints = [did_you_mean(name, known) for name in unknown]
-            raise ConfigError(f"{text}{''.join(hints)}; put the vendor's own settings under 'extra'")
-        _check_choice(settings.get("tool_choice"))
-        extra, headers = _merge_extra(own, asked)
-        settings |= {"extra": extra, "headers": headers or None}
-        return {name: value for name, value in settings.items() if value is not None}
 
-    return merged
+_KNOWN = (*COMMON, "extra")
 
 
 def refuse_lacking(model: str, lacking: Collection[str], settings: Settings) -> None:
@@ -137,8 +135,8 @@ __all__ = [
     "check_choice",
     "choose_tools",
     "did_you_mean",
-    "make_merge",
     "merge_extra",
+    "merged",
     "narrow_tools",
     "refuse_lacking",
     "system_with_schema",

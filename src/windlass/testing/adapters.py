@@ -15,7 +15,7 @@ from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import ModelError
 from windlass.messages import (
     Finish,
-    ImagePart,
+    MediaPart,
     Message,
     ModelReply,
     ModelRequest,
@@ -326,8 +326,8 @@ def _normalise(message: Message) -> list[tuple[Any, ...]]:
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             items.append(("call", part.name, _plain(part.json)))
-        elif isinstance(part, ImagePart):
-            items.append(("image",))
+        elif isinstance(part, MediaPart):
+            items.append((type(part).__name__,))
         elif text := _text(part):
             kind = "thinking" if isinstance(part, ThinkingPart) else "text"
             before = items.pop()[1] if items and items[-1][0] == kind else ""

@@ -11,6 +11,7 @@ import pytest
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, ConnectionFailed, ContentFiltered
 from windlass.messages import (
+    AudioPart,
     ImagePart,
     Message,
     Messages,
@@ -68,7 +69,7 @@ PARTS: list[tuple[list[dict[str, Any]], list[Any]]] = [
         [{"fileData": {"mimeType": "image/jpeg", "fileUri": "gs://a/b"}, "thoughtSignature": "cw=="}],
         [signed("cw=="), ImagePart(url="gs://a/b", media_type="image/jpeg")],
     ),
-    ([SOUND], [opaque(SOUND)]),
+    ([SOUND], [AudioPart(b"\0\0\0")]),
     ([CODE, RAN], [opaque(CODE, mediated=False), opaque(RAN, mediated=False)]),
     ([SEARCH, FOUND], [opaque(SEARCH, mediated=False), opaque(FOUND, mediated=False)]),
     ([{"text": "a"}, NOVEL, {"text": "b"}], [TextPart("a"), opaque(NOVEL), TextPart("b")]),

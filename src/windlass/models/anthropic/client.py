@@ -12,7 +12,7 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable, as_request, count_in
 from windlass.prices import context_window
 
@@ -20,7 +20,7 @@ from .connection import connection
 from .decode import decode_reply
 from .encode import MEDIA, VENDOR, accepts
 from .requests import Requests
-from .settings import LACKS, merged
+from .settings import LACKS
 from .streaming import Assembly
 
 PATH = "/v1/messages"

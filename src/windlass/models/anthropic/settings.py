@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.models.claude import BUDGETS, thinking
-from windlass.models.settings import make_merge
 
-merged = make_merge("cache")
-LACKS = ("presence_penalty", "frequency_penalty", "seed")
+LACKS = ("presence_penalty", "frequency_penalty", "seed", "prompt_cache_key")
 """The common settings that the vendor does not have."""
 _PLAIN = ("temperature", "top_p", "top_k", "service_tier")
 MAX_TOKENS = 16_384
@@ -57,4 +55,4 @@ def _reasoning(model: str, reasoning: Any, room: int | None) -> dict[str, Any]:
     return body if effort is None else {**body, "output_config": {"effort": effort}}
 
 
-__all__ = ["BUDGETS", "LACKS", "MAX_TOKENS", "encode_settings", "merged", "tool_choice"]
+__all__ = ["BUDGETS", "LACKS", "MAX_TOKENS", "encode_settings", "tool_choice"]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.models.settings import make_merge
-
-merged = make_merge("cache")
-LACKS = ("presence_penalty", "frequency_penalty", "seed", "parallel_tool_calls")
+LACKS = ("presence_penalty", "frequency_penalty", "seed", "parallel_tool_calls", "prompt_cache_key")
 """The common settings that the vendor does not have."""
 INFERENCE = {"temperature": "temperature", "top_p": "topP", "max_tokens": "maxTokens"}
 
@@ -35,4 +32,4 @@ def tool_choice(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"toolChoice": known.get(choice, {"tool": {"name": choice}})}
 
 
-__all__ = ["LACKS", "inference", "merged", "tool_choice"]
+__all__ = ["LACKS", "inference", "tool_choice"]

@@ -17,12 +17,12 @@ from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
 from windlass.models.errors import reading_reply
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import refuse_lacking
+from windlass.models.settings import merged, refuse_lacking
 from windlass.models.tokens import Countable, as_request, count_in
 from windlass.prices import context_window, costed
 
 from .encode import MEDIA, VENDOR, accepts
-from .settings import LACKS, Encoder, merged
+from .settings import LACKS, Encoder
 from .streaming import Assembly
 from .wire import Exchange, inside
 

@@ -1,4 +1,4 @@
-"""Decodes Gemini's facts about an answer as a whole: its usage, its finish and its images."""
+"""Decodes Gemini's facts about an answer as a whole: its usage, its finish and its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.messages import FrozenDict, ImagePart, Usage
+from windlass.messages import AudioPart, FrozenDict, ImagePart, MediaPart, Usage, VideoPart
 from windlass.models.usage import positive_counts, tier
 
 FINISHES = {
@@ -83,12 +83,20 @@ def _cached_by_kind(counts: Mapping[str, Any], details: Mapping[str, int]) -> di
     return {f"cache_{kind}_read_tokens": cached.get(f"input_{kind}_tokens", 0) for kind in kinds}
 
 
-def image_of(part: Mapping[str, Any]) -> ImagePart | None:
-    """The image in a part; None if it is another file, or belongs to a thought."""
+_PARTS: dict[str, type[ImagePart] | type[AudioPart] | type[VideoPart]] = {
+    "image": ImagePart,
+    "audio": AudioPart,
+    "video": VideoPart,
+}
+
+
+def media_of(part: Mapping[str, Any]) -> MediaPart | None:
+    """The image, sound or video in a part; None if it is another file, or belongs to a thought."""
     data = part.get("inlineData") or part.get("fileData") or {}
-    kind = data.get("mimeType") or ""
-    if part.get("thought") or not kind.startswith("image/"):
+    media_type = data.get("mimeType") or ""
+    kind = _PARTS.get(media_type.partition("/")[0])
+    if part.get("thought") or kind is None:
         return None
     if "data" in data:
-        return ImagePart(b64decode(data["data"]), media_type=kind)
-    return ImagePart(url=data.get("fileUri"), media_type=kind)
+        return kind(b64decode(data["data"]), media_type=media_type)
+    return kind(url=data.get("fileUri"), media_type=media_type)

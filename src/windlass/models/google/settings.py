@@ -8,12 +8,11 @@ from typing import Any
 
 from windlass.messages import ModelRequest, ToolSpec, thawed
 from windlass.models.parts import readable
-from windlass.models.settings import check_choice, choose_tools, make_merge, merge_extra, system_with_schema
+from windlass.models.settings import check_choice, choose_tools, merge_extra, system_with_schema
 
 from .encode import Json, history, with_opening
 
-merged = make_merge()
-LACKS = ("parallel_tool_calls",)
+LACKS = ("parallel_tool_calls", "cache", "prompt_cache_key")
 """The common settings that the vendor does not have."""
 GENERATION = {
     "temperature": "temperature",

@@ -17,7 +17,7 @@ from windlass.models.errors import reading_reply
 from windlass.models.parts import text_in
 
 from .arguments import put
-from .decode import FINISHES, MALFORMED, finish_of, image_of, usage_of
+from .decode import FINISHES, MALFORMED, finish_of, media_of, usage_of
 from .encode import REMARKS, VENDOR
 from .errors import error_from
 
@@ -161,13 +161,13 @@ class Assembly:
         self._parts.append(ToolCallPart(name, arguments, vendor_id=text_in(call, "id") or None))
 
     def add_file(self, part: Json, signature: str | None, deltas: list[AnyDelta]) -> None:
-        """Add an image; any other file is kept as it is."""
-        image = image_of(part)
-        if image is None:
+        """Add an image, a sound or a video; any other file is kept as it is."""
+        media = media_of(part)
+        if media is None:
             self._keep(part)
         else:
             self._close(signature)
-            self._parts.append(image)
+            self._parts.append(media)
 
     def _keep(self, part: Json) -> None:
         self._close()

@@ -13,8 +13,7 @@ from windlass.models.errors import reading_reply
 from windlass.models.media import refuse_unsupported
 from windlass.models.openai.chat.streaming import ChatStream
 from windlass.models.openai.errors import error_from
-from windlass.models.openai.settings import merged
-from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable
 
 from .calls import CallReader
@@ -57,7 +56,7 @@ class LocalModel:
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         all_settings = merged(self._settings, settings)
-        refuse_lacking(self.name, DIALECT.lacks, all_settings)
+        refuse_lacking(self.name, (*DIALECT.lacks, "cache"), all_settings)
         if all_settings.get("headers"):
             raise ConfigError("headers: a local model runs in this process, so it cannot use HTTP headers")
 

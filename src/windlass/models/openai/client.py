@@ -14,7 +14,7 @@ from windlass.models.connections import Posted, StreamReader
 from windlass.models.errors import reading_reply
 from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
-from windlass.models.settings import narrow_tools, refuse_lacking
+from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable, as_request, cannot_count, count_in
 from windlass.prices import context_window
 
@@ -29,7 +29,6 @@ from .responses.background import wait_until_done
 from .responses.decode import decode as decode_response
 from .responses.encode import ResponsesEncoder
 from .responses.streaming import ResponseStream
-from .settings import merged
 
 _COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
 """The fields of a request that count."""
@@ -71,7 +70,7 @@ class _Model:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
-        refuse_lacking(self.name, self._dialect.lacks, merged(self._settings, settings))
+        refuse_lacking(self.name, (*self._dialect.lacks, "cache"), merged(self._settings, settings))
 
     @property
     def context_window(self) -> int | None:

@@ -9,9 +9,7 @@ from typing import Any
 from windlass.errors import ConfigError
 from windlass.messages import ToolSpec, thawed
 from windlass.models.history import Wire
-from windlass.models.settings import make_merge
 
-merged = make_merge("prompt_cache_key")
 _ADDED = ("tools", "include")
 _MIXED = ("text", "reasoning", "stream_options")
 
