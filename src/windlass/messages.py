@@ -67,8 +67,8 @@ class _Media(Value, frozen=True):
     def from_bytes(cls, data: bytes, *, media_type: str | None = None, name: str | None = None) -> Self:
         """A part with this content. Its media type is guessed from content and name if you do not state it."""
         found = _media_type(cls, data, name) if media_type is None else media_type
-        named = {"name": name} if "name" in cls.__struct_fields__ else {}
-        return cls(data=data, media_type=found, **named)
+        fields: dict[str, Any] = {"data": data, "media_type": found}
+        return cls(**fields, **({"name": name} if "name" in cls.__struct_fields__ else {}))
 
 
 class ImagePart(_Media, frozen=True, tag="image", tag_field="type"):

@@ -118,7 +118,7 @@ def _chunks(text: str, fine: bool) -> list[Wire]:
         given = json.loads(text)
     except (ValueError, RecursionError):
         given = None
-    chunks = given if isinstance(given, list) else [given]
+    chunks: list[Any] = given if isinstance(given, list) else [given]
     if chunks and all(isinstance(chunk, dict) and {"stdout", "outcome"} <= chunk.keys() for chunk in chunks):
         return [{"stderr": "", **chunk} for chunk in chunks]
     return [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0 if fine else 1}}]

@@ -23,7 +23,8 @@ def _opener(vendor: str, dialect: Dialect | None) -> Callable[..., OpenAIChat]:
         options.setdefault("name", f"{vendor}:{model}")
         if dialect is not None and options.get("client") is None and not options.get("base_url"):
             options["base_url"] = _address(vendor)
-        return OpenAIChat(model, **{"dialect": dialect, **options})
+        options.setdefault("dialect", dialect)
+        return OpenAIChat(model, **options)
 
     open_model.__signature__ = signature(OpenAIChat)  # type: ignore[attr-defined]
     return open_model
