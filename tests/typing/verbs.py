@@ -14,9 +14,12 @@ from windlass import (
     Ask,
     Continuing,
     Deny,
+    DocumentPart,
+    FilePart,
     Finish,
     Halt,
     Hooks,
+    ImagePart,
     Injected,
     Message,
     ModelCall,
@@ -32,6 +35,7 @@ from windlass import (
     Step,
     StepEnding,
     Stopping,
+    TextPart,
     ToolCall,
     ToolCalling,
     ToolResult,
@@ -208,6 +212,11 @@ async def use() -> None:
     assert_type((await untyped.run("hi")).text, str)
     assert_type(await untyped.run("hi", scope={"user": "ann"}), Result[str])
     await typed.run("pay", scope="ann")  # type: ignore[arg-type]
+    assert_type(await untyped.run(["look", ImagePart(b"png"), TextPart("closely")]), Result[str])
+    untyped.stream(("look", DocumentPart.from_file("paper.pdf")))
+    await untyped.steer("s", ["look", FilePart("file-1", "openai")])
+    await untyped.steer("s", ["look", 5])  # type: ignore[list-item]
+    await untyped.steer("s", 5)  # type: ignore[arg-type]
 
 
 async def scoped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.models.openai.test_client_calls import SPENT, streamed
 from tests.models.openai.test_responses import answer, text
 from tests.models.openai.test_responses import events as response_events
 
-from windlass import Agent, Deny, ImagePart, ToolCalling, ToolError, tool
+from windlass import Agent, Approve, Ask, Deny, ImagePart, Suspended, ToolCalling, ToolError, tool
 from windlass.errors import ToolDefinitionError
 from windlass.messages import Messages, ModelRequest, ToolSpec, user
 from windlass.models import open_model
@@ -192,6 +193,29 @@ async def test_a_denied_or_failed_call_is_answered_too() -> None:
     failed = server.asked[5]["input"][2]
     assert failed["status"] == "failed"
     assert "there is no such file" in failed["output"]
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_call_that_waits_for_a_person_is_run_by_another_process(case: str, tmp_path: Path) -> None:
+    fn, item, _, ran, output = CASES[case]
+    server = Server(answer(item), answer(text("Done.")))
+
+    def process() -> Agent[Any, Any]:
+        model = open_model(f"{VENDOR}:gpt-5", client=server.client)
+        agent = Agent(model, tools=[fn], store=f"sqlite:///{tmp_path}/agent.db")
+        agent.gate(ToolCalling, tool=fn.name, name="ask")(lambda event: Ask("Shall I?"))
+        return agent
+
+    RAN.clear()
+    async with process() as first:
+        suspended = await first.run("Go.", session="s")
+        assert isinstance(suspended.outcome, Suspended)
+        assert RAN == []
+    async with process() as second:
+        [asked] = suspended.outcome.waiting_for
+        assert (await second.resume("s", answers={asked.id: Approve()})).text == "Done."
+    assert [ran] == RAN
+    assert server.asked[1]["input"][1:] == [item, output]
 
 
 async def test_a_shell_may_answer_in_the_vendors_form() -> None:

@@ -155,7 +155,7 @@ def _is_client_call(item: Mapping[str, Any], items: list[Any]) -> bool:
 
 def _call_name(item: Mapping[str, Any]) -> str:
     """The kind of a call, and the name of a custom tool."""
-    return f"{item['type']} {item['name']!r}" if item.get("type") == "custom_tool_call" else str(item["type"])
+    return f"{item['type']} {text_in(item, 'name')!r}" if item.get("type") == "custom_tool_call" else str(item["type"])
 
 
 def thoughts(item: Mapping[str, Any]) -> list[str]:
