@@ -128,8 +128,10 @@ class Mask:
         return value
 
     def _media(self, part: dict[str, Any]) -> dict[str, Any]:
-        """A media part without secrets in its name and address, and in its content if that is text. Other content stays
-        as it is: a secret in base64 is none, and a file with a hole in it is no file."""
+        """A media part without secrets in its name and address, and in its content if that is text.
+
+        Other content is not searched: removing bytes would damage the file.
+        """
         masked = dict([self._field(key, item, False) for key, item in part.items() if key != "data"])
         if str(part.get("media_type", "")).startswith("text/"):
             content = b64decode(part["data"]).decode("utf-8", "surrogateescape")
