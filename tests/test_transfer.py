@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from windlass import (
 )
 from windlass.errors import SessionConflict, SessionError, SessionUnknown, StoreError
 from windlass.protocols import Store
-from windlass.records import Delegated, SessionOpened, StepEnded, ToolCalled, ToolReturned
+from windlass.records import Delegated, SessionOpened, StepEnded, ToolCalled, ToolReturned, encode
 from windlass.stores import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, FunctionModel, ScriptedModel, calls, says, unpaired
@@ -130,10 +132,10 @@ async def lived(store: Store, session: str = "s") -> Shop:
 
 
 async def same_chain(store: Store, other: Store) -> None:
-    """What was moved is the same, link by link; but a store in memory has one link for all."""
+    """What was moved is the same, link by link; but a store in memory has one link for all, and seals nothing."""
     here, there = await export_session(store, "s"), await export_session(other, "s")
-    if isinstance(other, MemoryStore) and not isinstance(store, MemoryStore):
-        here, there = [[line for line in lines if "link" not in json.loads(line)] for lines in (here, there)]
+    if isinstance(other, MemoryStore) is not isinstance(store, MemoryStore):
+        here, there = [[line for line in lines if "kind" in json.loads(line)] for lines in (here, there)]
     else:
         assert await other.verify("s") == await store.verify("s")
     assert there == here
@@ -256,9 +258,9 @@ def _without(lines: list[str], at: int) -> list[str]:
 WRONG: dict[str, Callable[[list[str]], Any]] = {
     "nothing": lambda lines: [],
     "blank": lambda lines: ["", "\n"],
-    "another format": lambda lines: [lines[0].replace('"windlass":1', '"windlass":2'), *lines[1:]],
+    "another format": lambda lines: [lines[0].replace('"windlass":2', '"windlass":3'), *lines[1:]],
     "no header": lambda lines: lines[1:],
-    "no session": lambda lines: ['{"windlass":1,"records":0}'],
+    "no session": lambda lines: ['{"windlass":2,"records":0}'],
     "a list": lambda lines: ["[]", *lines[1:]],
     "no JSON": lambda lines: [*lines[:3], "what?", *lines[3:]],
     "a changed record": lambda lines: [line.replace("Sell!", "Give!") for line in lines],
@@ -316,8 +318,55 @@ async def test_what_was_not_pruned_is_still_checked(store, other):
     with pytest.raises(StoreError, match="differ from the exported ones"):
         await import_session(other, [line.replace('"two"', '"too"') for line in lines])
     with pytest.raises(StoreError, match="is not a link of a hash chain"):
-        await import_session(other, [*lines[:-1], '{"link":"what","count":1,"pruned":true}'])
+        await import_session(other, [*lines[:-1], '{"link":"what","count":1}'])
     assert list(await other.sessions()) == []
+
+
+async def test_a_line_that_says_that_records_were_pruned_lets_nothing_be_changed(store, other):
+    """In format 1 such a line was believed, and so any record could be changed."""
+    await lived(store)
+    lines = await export_session(store, "s")
+    for header in (lines[0], lines[0].replace('"windlass":2', '"windlass":1')):
+        changed = [header, *[line.replace("Sell!", "Give!") for line in lines[1:]]]
+        marked = [line.replace('{"link":', '{"pruned":true,"link":') for line in changed]
+        with pytest.raises(StoreError, match=r"left no proof of it.*export the session again"):
+            await import_session(other, marked)
+    assert list(await other.sessions()) == []
+
+
+async def test_an_export_of_format_1_is_imported_with_its_links(store, other):
+    await lived(store)
+    records = list(await store.read("s"))
+    lines, link = [json.dumps({"windlass": 1, "session": "s", "records": len(records)})], bytes(16)
+    for record in records:
+        data = encode(record)
+        link = blake2b(data, digest_size=16, key=link).digest()
+        lines += [data.decode(), json.dumps({"link": link.hex(), "count": 1})]
+    await import_session(other, lines)
+    assert list(await other.read("s")) == records
+    await other.verify("s")
+    with pytest.raises(StoreError, match="differ from the exported ones"):
+        await import_session(other, [line.replace("Sell!", "Give!") for line in lines], "t")
+
+
+async def test_what_a_pruned_record_was_stays_bound_after_a_move(tmp_path):
+    one, two, three = [SQLiteStore(tmp_path / f"{name}.db") for name in "123"]
+    lines = await pruned(one)
+    await import_session(two, lines)
+    assert await two.verify("s") == await one.verify("s")
+    assert (await two.verify("s")).pruned == 1
+    assert await export_session(two, "s") == lines
+    for wrong in (
+        [line.replace('"seals":[[', '"seals":[[1') for line in lines],
+        [re.sub(r',"seals":\[.*?\]\]', "", line) for line in lines],
+        [re.sub(r'"seals":\[\[(\d+),"..', r'"seals":[[\1,"00', line) for line in lines],
+        [line.replace('"parts":[]', '"parts":[{"type":"text","text":"It snows."}]') for line in lines],
+    ):
+        assert wrong != lines
+        with pytest.raises(StoreError, match="differ from the exported ones"):
+            await import_session(three, wrong)
+    for store in (one, two, three):
+        await store.close()
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\u2028 \x85 \0 \x1c", "\N{GRINNING FACE}"], ids=ascii)

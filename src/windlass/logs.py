@@ -18,14 +18,43 @@ class SessionInfo(Value, frozen=True):
     waiting: int = 0
 
 
+class Seal(Value, frozen=True):
+    """Stands for a transient injection in the link of its batch: its position, and a salted digest of its line."""
+
+    index: int
+    digest: bytes
+
+
 class Batch(Value, frozen=True):
-    """An append batch: where it begins, its link in the hash chain, and its records as JSON, one per line."""
+    """An append batch: where it begins, its link in the hash chain, and its records as JSON, one per line.
+
+    `previous` is the link before it, or the start of the chain. A record that can be pruned has a seal; `nonce` is the
+    salt of the seals, and is deleted when the records are pruned.
+    """
 
     seq: int
     count: int
     link: bytes
     lines: bytes
-    pruned: bool = False
+    previous: bytes = bytes(16)
+    seals: tuple[Seal, ...] = ()
+    nonce: bytes = b""
+
+    @property
+    def pruned(self) -> bool:
+        """Whether the transient injections of the batch were pruned."""
+        return bool(self.seals) and not self.nonce
+
+
+class Log(Value, frozen=True):
+    """A whole session for `Store.create`: its id, its batches, and the start of its hash chain.
+
+    The store computes the links; those of the batches are ignored. Without a `start` it chooses a random one.
+    """
+
+    session: str
+    batches: tuple[Batch, ...]
+    start: bytes = b""
 
 
 class Verified(Value, frozen=True):

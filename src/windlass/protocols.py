@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from .deltas import AnyDelta
-from .logs import Batch, SessionInfo, Verified
+from .logs import Batch, Log, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
 from .ownership import Claim, Ownership, Passes
 from .records import Asked, Record
@@ -97,7 +97,14 @@ class Store(Protocol):
         ...
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
-        """The append batches that hold the records from `start` on, with their links in the chain."""
+        """The append batches that hold the records from `start` on, with their links in the chain.
+
+        `read` and `batches` raise `StoreError` if what they read was changed, or if the end of the log is missing.
+        """
+        ...
+
+    async def create(self, logs: Sequence[Log]) -> None:
+        """Store new sessions, all of them or none. Raises `SessionConflict` if one of the ids was used before."""
         ...
 
     async def find(
@@ -111,7 +118,10 @@ class Store(Protocol):
         ...
 
     async def prune(self, *, before: float) -> int:
-        """Drop the transient context of turns that ended before `before`; open turns are not touched."""
+        """Drop the transient context of turns that ended before `before`; open turns are not touched.
+
+        Returns how much was pruned. Sessions can be advanced meanwhile.
+        """
         ...
 
     async def erase(self, session: str) -> bool:
@@ -119,7 +129,11 @@ class Store(Protocol):
         ...
 
     async def verify(self, session: str) -> Verified:
-        """Check the hash chain of a session; raises `StoreError` if it is broken."""
+        """Check the log of a session, and that all else the store keeps of it agrees with it; raises `StoreError`."""
+        ...
+
+    async def verify_store(self) -> Sequence[str]:
+        """Check the rest of the store. Returns what is wrong, one sentence each."""
         ...
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from .approvals import child_session_error
 from .errors import SessionConflict, SessionError, SessionUnknown, StoreError
+from .logs import Batch, Log, Seal
 from .messages import Message
 from .protocols import Store
 from .records import (
@@ -46,9 +47,10 @@ from .records import (
     decode,
 )
 from .states import Fold
-from .stores.batches import START, link_of
+from .stores.batches import lines_of, records_of
+from .stores.chains import START, Chain, chain_of
 
-FORMAT = 1
+FORMAT = 2
 
 
 async def export_session(store: Store, session: str) -> list[str]:
@@ -56,66 +58,139 @@ async def export_session(store: Store, session: str) -> list[str]:
     batches = await store.batches(session)
     if not batches:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
-    lines = [_line({"windlass": FORMAT, "session": session, "records": batches[-1].seq + batches[-1].count})]
+    header: dict[str, Any] = {"windlass": FORMAT, "session": session, "records": batches[-1].seq + batches[-1].count}
+    if batches[0].previous != START:
+        header["start"] = batches[0].previous.hex()
+    if fingerprint := _chain_of(store).fingerprint:
+        header["key"] = fingerprint.hex()
+    lines = [_line(header)]
     for batch in batches:
         lines += batch.lines.decode("utf-8", "surrogatepass").split("\n")
-        pruned = {"pruned": True} if batch.pruned else {}
-        lines.append(_line({"link": batch.link.hex(), "count": batch.count, **pruned}))
+        lines.append(_line({"link": batch.link.hex(), "count": batch.count, **_plain_seals(batch)}))
     return lines
 
 
-async def import_session(store: Store, lines: Iterable[str], session: str | None = None) -> str:
+async def import_session(
+    store: Store, lines: Iterable[str], session: str | None = None, *, key: str | bytes | None = None
+) -> str:
     """Put an exported session into a store, under its own id or another. Nothing is written if the lines are damaged.
 
-    Under its own id the hash chain stays the same, unless the session was pruned. Under another id its turns and steps
-    get new ids, as in a fork. The sessions of its sub-agents are not copied, so none of them may be running.
+    Under its own id the hash chain stays the same if both stores have the same key, or none. Under another id its turns
+    and steps get new ids, as in a fork. The sessions of its sub-agents are not copied, so none of them may be running.
+    `key` is the key of the store that the session was exported from, if it is not the key of this one.
     """
-    exported, batches = _parse(lines)
-    name = session or exported
+    log = _parse(lines, chain_of(key) if key is not None else _chain_of(store))
+    name = session or log.session
     if await store.read(name):
         raise SessionConflict(f"session {name!r} already exists; import it under another id", session=name)
-    if name != exported:
-        whole = [record for batch in batches for record in batch]
-        _check_no_child_runs(whole, exported)
-        copy = _Copy(exported, name, whole)
-        batches = [[copy.renamed(record) for record in batch] for batch in batches]
-    seq = 0
-    for batch in batches:
-        await store.append(name, batch, seq)
-        seq += len(batch)
+    if name != log.session:
+        log = _renamed_log(log, name)
+    await store.create([log])
     return name
 
 
-def _parse(lines: Iterable[str]) -> tuple[str, list[list[Record]]]:
+def _chain_of(store: Store) -> Chain:
+    """How a store computes its links. A store that does not say so has no key."""
+    chain: Chain = getattr(store, "chain", None) or Chain()
+    return chain
+
+
+def _renamed_log(log: Log, name: str) -> Log:
+    """The log of a session under another id, batch by batch. What was pruned stays pruned."""
+    batches = [[decode(line) for line in batch.lines.split(b"\n")] for batch in log.batches]
+    whole = [record for batch in batches for record in batch]
+    _check_no_child_runs(whole, log.session)
+    copy = _Copy(log.session, name, whole)
+    new: list[Batch] = []
+    for batch, records in zip(log.batches, batches, strict=True):
+        lines = lines_of([copy.renamed(record) for record in records])
+        new.append(batch.replace(lines=lines) if batch.pruned else Batch(batch.seq, batch.count, b"", lines))
+    return Log(name, tuple(new))
+
+
+def _parse(lines: Iterable[str], chain: Chain) -> Log:
+    """The session in some lines. Raises `StoreError` unless they are what was exported."""
     texts = [line for line in (line.rstrip("\r\n") for line in lines) if line]
     header: dict[str, Any] = _plain(texts[0], 1) if texts else {}
-    if header.get("windlass") != FORMAT or not isinstance(header.get("session"), str):
-        raise StoreError(f"this is not a session exported by Windlass in format {FORMAT}: {(texts or [''])[0][:80]!r}")
-    batches: list[list[Record]] = []
+    session = header.get("session")
+    if header.get("windlass") not in (1, FORMAT) or not isinstance(session, str):
+        known = f"format 1 or {FORMAT}"
+        raise StoreError(f"this is not a session exported by Windlass in {known}: {(texts or [''])[0][:80]!r}")
+    start = _hex(header.get("start", START.hex()), 1)
+    chain = _chain_of_export(header, chain)
+    batches: list[Batch] = []
     batch: list[bytes] = []
-    previous, count = START.hex(), 0
+    previous, count = start, 0
     for number, line in enumerate(texts[1:], 2):
         plain = _plain(line, number)
         if "kind" in plain:
             batch.append(line.encode("utf-8", "surrogatepass"))
             continue
-        computed = link_of(bytes.fromhex(previous), b"\n".join(batch)).hex()
-        previous = computed if not plain.get("pruned") else _link(plain, number)
-        if len(batch) != plain.get("count") or previous != plain.get("link"):
+        if plain.get("pruned"):
+            raise StoreError(
+                f"line {number}: these records were pruned by a version of Windlass that left no proof of it, so they "
+                "cannot be checked; export the session again from its store"
+            )
+        seals, nonce = _read_seals(plain, number)
+        one = Batch(count, len(batch), _hex(plain.get("link"), number), b"\n".join(batch), previous, seals, nonce)
+        if len(batch) != plain.get("count") or _link_of(chain, session, one) != one.link:
             raise StoreError(f"line {number}: the records before it differ from the exported ones")
-        batches.append([decode(record) for record in batch])
+        records_of(session, count, one.lines)
+        batches.append(one)
+        previous = one.link
         count += len(batch)
         batch = []
-    if batch or count != header.get("records"):
+    if batch or not count or count != header.get("records"):
         raise StoreError(f"the export is cut short: {count} of {header.get('records')} records are complete")
-    return header["session"], batches
+    return Log(session, tuple(batches), start)
 
 
-def _link(plain: dict[str, Any], number: int) -> str:
-    """The link of a pruned batch, read from the line: its records are gone, so it cannot be computed."""
+def _chain_of_export(header: dict[str, Any], chain: Chain) -> Chain:
+    """How the store that was exported from computed its links."""
+    if header.get("key") is None:
+        return Chain()
+    if header["key"] == chain.fingerprint.hex():
+        return chain
+    raise StoreError(
+        "the session was exported from a store with another key, so it cannot be checked; pass the key of that store "
+        "as `key`, or set WINDLASS_EXPORT_KEY"
+    )
+
+
+def _link_of(chain: Chain, session: str, batch: Batch) -> bytes | None:
+    """The link of a batch; None if its seals do not fit."""
     try:
-        return bytes.fromhex(plain["link"]).hex()
-    except (KeyError, TypeError, ValueError) as error:
+        return chain.link(session, batch)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _plain_seals(batch: Batch) -> dict[str, Any]:
+    """The seals of a batch for the line of its link."""
+    if not batch.seals:
+        return {}
+    seals = [[seal.index, seal.digest.hex()] for seal in batch.seals]
+    return {"seals": seals, **({"nonce": batch.nonce.hex()} if batch.nonce else {})}
+
+
+def _read_seals(plain: dict[str, Any], number: int) -> tuple[tuple[Seal, ...], bytes]:
+    """The seals in the line of a link."""
+    try:
+        seals = msgspec.convert(plain.get("seals", []), list[tuple[int, str]])
+        if any(index < 0 for index, _ in seals):
+            raise ValueError("a position is negative")
+        return tuple([Seal(index, bytes.fromhex(digest)) for index, digest in seals]), _hex(
+            plain.get("nonce", ""), number
+        )
+    except ValueError as error:
+        raise StoreError(f"line {number}: the seals are damaged ({error})") from error
+
+
+def _hex(text: Any, number: int) -> bytes:
+    """A link of a hash chain, or a salt."""
+    try:
+        return bytes.fromhex(text)
+    except (TypeError, ValueError) as error:
         raise StoreError(f"line {number} is not a link of a hash chain") from error
 
 
@@ -141,8 +216,8 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
     """Copy the first `at` records of a session, or all, to a new session, and the sessions of its running sub-agents.
 
     An answer given in one session does not count in its fork: answers that had no effect yet are left out. Turns and
-    steps get the ids of the new session; calls keep their ids, and so a call in doubt keeps its idempotency key. The
-    sessions of sub-agents are stored first: if the fork exists, it is complete.
+    steps get the ids of the new session; calls keep their ids, and so a call in doubt keeps its idempotency key. All
+    copies are stored at once, or none.
     """
     records = await store.read(session)
     if not records:
@@ -157,9 +232,8 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
         )
     copies = (await _copy_of(store, session, to, records, at)).with_children()
     await _check_ids_free(store, [copy.to for copy in copies])
-    for copy in reversed(copies):
-        if copy.records:
-            await store.append(copy.to, copy.log(now), 0)
+    logs = [(copy.to, copy.log(now)) for copy in reversed(copies) if copy.records]
+    await store.create([Log(name, (Batch(0, len(log), b"", lines_of(log)),)) for name, log in logs])
 
 
 class _Copy:

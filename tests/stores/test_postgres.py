@@ -20,6 +20,8 @@ from windlass.stores import open_store
 from windlass.stores import postgres_schema as module
 from windlass.stores.postgres import PostgresStore
 
+from .old_formats import OldBatch, old_postgres
+
 OPENED, ADDED = SessionOpened(), MessageAdded()
 
 
@@ -175,7 +177,7 @@ async def test_a_process_that_stalls_while_it_holds_the_lock_loses_it(postgres, 
 
 async def test_a_read_whose_connection_is_lost_is_done_again(shaky, proxy):
     await shaky.append("s", [OPENED], 0)
-    proxy.cut = b"FROM batches"
+    proxy.cut = b"JOIN batches"
     assert list(await shaky.read("s")) == [OPENED]
     assert proxy.events == ["cut"]
 
@@ -273,16 +275,19 @@ async def test_an_older_schema_is_brought_up_step_by_step(store, other, monkeypa
     assert postgres.execute(database, "SELECT a, b FROM windlass.sessions") == [("x", None)]
 
 
-async def test_a_schema_of_the_first_version_forgets_what_was_taken_from_inboxes(store, other, postgres, database):
-    await store.append("s", [OPENED], 0)
-    for key in ("taken", "waiting"):
-        await store.put("s", key, "steer", "text")
-    postgres.execute(database, "UPDATE windlass.inbox SET taken = true WHERE key = 'taken'")
-    postgres.execute(database, "UPDATE windlass.format SET version = 1")
-    assert [key for key, _, _ in await other.take("s", ())] == ["waiting"]
+async def test_a_schema_of_the_first_version_forgets_what_was_taken_from_inboxes(postgres, database):
+    old_postgres(database, {"s": [OldBatch([OPENED])]})
+    postgres.execute(
+        database,
+        "INSERT INTO windlass.inbox (session, key, kind, data, taken) VALUES ('s', 'taken', 'steer', 'text', true); "
+        "UPDATE windlass.format SET version = 1",
+    )
+    store = PostgresStore(database)
+    assert [key for key, _, _ in await store.take("s", ())] == ["k"]
     found = postgres.execute(database, "SELECT length(data) FROM windlass.inbox ORDER BY key")
-    assert found == [(0,), (6,)]
+    assert found == [(1,), (0,)]
     assert postgres.execute(database, "SELECT version FROM windlass.format") == [(module.VERSION,)]
+    await store.close()
 
 
 async def test_of_what_was_taken_from_an_inbox_only_the_key_is_kept(store, postgres, database):

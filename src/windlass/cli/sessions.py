@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -82,14 +83,15 @@ def _line(info: SessionInfo) -> str:
     help="Also check that the heads in this file, printed earlier by `sessions head`, are still on their chains.",
 )
 def verify(address: str, session: str | None, against: Path | None) -> None:
-    """Verify the hash chain of a session, or of all sessions. Reports every broken one, and fails if there is any.
+    """Verify a session, or all sessions and the rest of the store. Reports all that is broken.
 
-    With --against, a session that is missing, shorter, erased or different from its kept head is reported too. A
-    session may have grown since its head was kept.
+    The records of a session must agree with its hash chain, and all else that the store keeps with the records. With
+    --against, a session that is missing, shorter, erased or different from its kept head is reported too. A session may
+    have grown since its head was kept.
     """
     kept = [head for head in read_heads(against) if session in (None, head.session)] if against is not None else []
 
-    async def work(store: Store) -> tuple[int, int, list[str]]:
+    async def work(store: Store) -> tuple[int, int, int, list[str]]:
         names = list(await store.sessions())
         if session is not None:
             names = [session] if session in names or not kept else []
@@ -100,18 +102,23 @@ def verify(address: str, session: str | None, against: Path | None) -> None:
             except Exception as error:
                 problems.append(_problem(name, error))
         broken = len(problems)
+        if session is None:
+            problems += await store.verify_store()
+        others = len(problems) - broken
         infos = {info.session: info for info in await store.find()} if kept else {}
         for head in kept:
             try:
                 problems += [found] if (found := await compare(store, head, infos)) is not None else []
             except Exception as error:
                 problems.append(_problem(head.session, error))
-        return len(names), broken, problems
+        return len(names), broken, others, problems
 
-    total, broken, problems = with_store(address, work)
+    total, broken, others, problems = with_store(address, work)
     summary = f"{total - broken} verified, {broken} broken"
+    if others:
+        summary += f"; {others} other problem{'s' if others > 1 else ''}"
     if against is not None:
-        off = len(problems) - broken
+        off = len(problems) - broken - others
         summary += f"; {len(kept) - off} of {len(kept)} kept heads are still on their chains"
     if problems:
         raise click.ClickException("\n".join([*problems, *([summary] if session is None else [])]))
@@ -197,7 +204,10 @@ def export(address: str, session: str, output: Path | None) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--as", "name", help="Import under this id instead of the exported one.")
 def import_(address: str, file: Path, name: str | None) -> None:
-    """Import an exported session into a store. Writes nothing if the file is damaged."""
+    """Import an exported session into a store. Writes nothing if the file is damaged.
+
+    If the session comes from a store with another key, set WINDLASS_EXPORT_KEY to that key.
+    """
     try:
         lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -205,7 +215,7 @@ def import_(address: str, file: Path, name: str | None) -> None:
 
     async def work(store: Store) -> str:
         try:
-            return await import_session(store, lines, name)
+            return await import_session(store, lines, name, key=os.environ.get("WINDLASS_EXPORT_KEY") or None)
         except StoreError as error:
             raise click.ClickException(f"{file}: {error}") from error
 

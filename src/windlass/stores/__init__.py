@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,10 @@ def __getattr__(name: str) -> Any:
 
 
 def open_store(where: str | Store | None) -> Store:
-    """Open a store by its address — `memory:`, `sqlite:///file.db`, `postgresql://…`. A store is returned as it is."""
+    """Open a store by its address — `memory:`, `sqlite:///file.db`, `postgresql://…`. A store is returned as it is.
+
+    The key of a store with an address is read from the environment variable WINDLASS_STORE_KEY.
+    """
     if where is None or where == "memory:":
         return MemoryStore()
     if not isinstance(where, str):
@@ -41,13 +45,17 @@ def open_store(where: str | Store | None) -> Store:
     if scheme == "sqlite" and rest.startswith("///"):
         from .sqlite import SQLiteStore
 
-        return SQLiteStore(_file(where, rest[3:]))
+        return SQLiteStore(_file(where, rest[3:]), key=_key())
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from .postgres import PostgresStore
 
-        return PostgresStore(where)
+        return PostgresStore(where, key=_key())
     shown, guess = _masked(where), _guess(where)
     raise ConfigError(f"{shown!r} is not the address of a store{f'; did you mean {guess}?' if guess else ''}; {_VALID}")
+
+
+def _key() -> str | None:
+    return os.environ.get("WINDLASS_STORE_KEY") or None
 
 
 def _masked(address: str) -> str:

@@ -1,7 +1,7 @@
-"""The format of durable stores: an append batch as bytes, its link in the session's hash chain, and its side effects.
+"""The format of durable stores: an append batch as bytes, and what it changes besides the log.
 
 A batch is the JSON of its records, one per line, deflated with a fixed dictionary, because the records of a step are
-mostly field names. The link is a hash of the uncompressed lines, so that an export can be checked without the store.
+mostly field names. Links are computed from the uncompressed lines, so that an export can be checked without the store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -32,9 +31,6 @@ from windlass.records import (
 )
 
 Status: TypeAlias = Literal["open", "running", "suspended", "ended", "erased"]
-START = bytes(16)
-"""The first link of every session's chain."""
-
 DICTIONARY = (
     b'{"kind":"SessionOpened","agent":"agent","pipeline":"{"kind":"SessionEnded"{"kind":"Suspended","waiting_for":['
     b'{"kind":"Resumed"{"kind":"Answered","answer":{"resolution":"Approve"{"kind":"HookFailed","hook":"","event":"",'
@@ -80,8 +76,7 @@ def unpack(data: bytes) -> bytes:
     """Decompress the lines of a batch; raises `zlib.error` if it is damaged."""
     large = zlib.decompressobj(_WINDOW, DICTIONARY)
     lines = large.decompress(data) + large.flush()
-    if not large.eof:
-        raise zlib.error("incomplete")
+    _check_eof(large)
     return lines
 
 
@@ -93,9 +88,16 @@ async def unpack_in_slices(data: bytes) -> bytes:
         pieces.append(large.decompress(packed[start : start + _PACKED_SLICE]))
         await asyncio.sleep(0)
     pieces.append(large.flush())
+    _check_eof(large)
+    return b"".join(pieces)
+
+
+def _check_eof(large: Any) -> None:
+    """Raise unless a batch was decompressed to its last byte."""
     if not large.eof:
         raise zlib.error("incomplete")
-    return b"".join(pieces)
+    if large.unused_data:
+        raise zlib.error("it has bytes after its end")
 
 
 async def decode_batches(session: str, batches: Iterable[Batch], start: int = 0) -> list[Record]:
@@ -130,14 +132,9 @@ def records_of(session: str, seq: int, lines: bytes) -> list[Record]:
     try:
         for line in lines.split(b"\n"):
             records.append(decode(line))  # noqa: PERF401 - the error states the record's number
-    except StoreError as error:
+    except (StoreError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the log of session {session!r}, record {seq + len(records) + 1}: {error}") from None
     return records
-
-
-def link_of(previous: bytes, lines: bytes) -> bytes:
-    """The next link of a chain."""
-    return blake2b(lines, digest_size=16, key=previous).digest()
 
 
 class Change(Struct):

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from windlass.errors import ConfigError, SessionConflict
-from windlass.logs import Batch, SessionInfo, Verified
+from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.logs import Batch, Log, SessionInfo, Verified
 from windlass.ownership import Claim, Ownership, Passes
-from windlass.records import Asked, Record, decode, encode
+from windlass.records import Asked, Record, encode
 
-from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
+from .batches import Change, change_of, decode_batches, lines_of, pack
+from .chains import chain_of, pack_seals
+from .derived import (
+    NewSession,
+    Stored,
+    check_cursor,
+    check_pipeline,
+    cursor_checksum,
+    entry_checksum,
+    inbox_entry,
+    pipeline_checksum,
+    prepare,
+    verify_tables,
+)
 from .owners import Owner, ServerLock, busy, is_held_by_server, taken_over
-from .postgres_schema import migrate
+from .postgres_schema import mark_tombstones, migration_of
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
+from .pruning import LIMIT, Pruned, prune_rows, pruned_count
+from .reading import asked_of, infos_of, read_batches
 from .shared import (
     as_json,
     belongs_to,
@@ -26,16 +43,10 @@ from .shared import (
     conflict,
     erased_session,
     escape_like,
-    from_json,
-    from_key,
     key_of,
-    prune_lines,
-    unpack_batch,
-    unpack_rows,
-    verify_chain,
-    whole_of,
 )
 from .sharing import Lease, call_after_fork
+from .tables import store_problems
 
 if TYPE_CHECKING:
     from typing import LiteralString
@@ -74,19 +85,30 @@ class PostgresStore:
     of its session. It is refused if the log has another length. It is also refused if the length is right but this
     store did not write the end of the log: after a restore or a failover that lost commits, another process may have
     taken the session over and appended as many records. The store uses up to `max_size` connections; `timeout` limits
-    every wait for a connection or a lock. A pooler between store and server must be in session mode.
+    every wait for a connection or a lock. A pooler between store and server must be in session mode. With a `key`,
+    nobody who does not have it can change a log unnoticed; a schema is always opened with the key that it was made
+    with.
     """
 
     durable = True
 
-    def __init__(self, url: str, *, schema: str = "windlass", max_size: int = 8, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "windlass",
+        max_size: int = 8,
+        timeout: float = 30.0,
+        key: str | bytes | None = None,
+    ) -> None:
         if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) is None:
             raise ConfigError(f"schema={schema!r} must be a lower-case name of letters, digits and underscores")
         self.schema = schema
         self.max_size = max_size
         self.timeout = timeout
+        self.chain = chain_of(key)
         settings = settings_of(url, schema, max_size, timeout)
-        self._server = use_server(self, settings, migrate)
+        self._server = use_server(self, settings, migration_of(self.chain))
         self._owner = _use_owner(self, settings)
         self._pipelines: set[str] = set()
         self._start_anew()
@@ -158,19 +180,19 @@ class PostgresStore:
         elif change.status == "running" and claim is not None and session == claim.root:
             owner = self._owner.get().name
         lines, length = lines_of(records), expected + len(records)
-        link = link_of(row.head, lines)
-        _apply(db, session, row.number, change)
+        link, seals, nonce = self.chain.seal(session, expected, row.head, lines)
+        self._apply(db, session, row.number, change)
         made = db.execute(
-            "WITH made AS (INSERT INTO batches (session, seq, count, link, data) VALUES (%s, %s, %s, %s, %s) "
+            "WITH made AS (INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s) "
             "RETURNING xmin::text AS transaction) "
             "UPDATE sessions SET records = %s, head = %s, owner = %s, epoch = %s, status = coalesce(%s, status), "
             "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
-            "updated = coalesce(%s, updated) WHERE number = %s "
+            "updated = coalesce(%s, updated), started = coalesce(%s, started) WHERE number = %s "
             "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
             (
-                row.number, expected, len(records), link, pack(lines),
-                length, link, owner, epoch, change.status, change.agent, change.title, change.at or None, row.number,
-                session,
+                row.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None,
+                length, link, owner, epoch, change.status, change.agent, change.title, change.at or None,
+                None if expected else change.at or None, row.number, session,
             ),
         ).fetchone()  # fmt: skip
         assert made is not None
@@ -240,12 +262,22 @@ class PostgresStore:
         return await decode_batches(session, await self.batches(session, start), start)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
-        rows = await self._read(
-            "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
-            "WHERE id = %s AND seq + count > %s ORDER BY seq",
-            session, start,
-        )  # fmt: skip
-        return await unpack_rows(session, rows)
+        """The append batches that contain the records from `start` on. They and the end of the log are checked."""
+        if start > 0:
+            rows = await self._read(
+                _LOG + "AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE "
+                "before.session = number AND before.seq < (SELECT max(first.seq) FROM batches first WHERE "
+                "first.session = number AND first.seq <= %s)), 0) WHERE id = %s ORDER BY seq",
+                min(start, _MAX), session,
+            )  # fmt: skip
+        else:
+            rows = await self._read(_LOG + "WHERE id = %s ORDER BY seq", session)
+        return await read_batches(self.chain, session, rows, start)
+
+    async def create(self, logs: Sequence[Log]) -> None:
+        """Store new sessions, all or none. Raises `SessionConflict` if one of the ids was used before."""
+        new = [await prepare(self.chain, log) for log in logs]
+        await self._write(lambda db: _create(db, new), repeatable=False)
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -264,7 +296,7 @@ class PostgresStore:
             "AND (records > 0 OR status = 'erased') ORDER BY updated DESC, number DESC LIMIT %s",
             like, like, like, status, status, limit,
         )  # fmt: skip
-        return [SessionInfo(*row) for row in rows]
+        return infos_of(rows)
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         rows = await self._read(
@@ -272,11 +304,26 @@ class PostgresStore:
             "WHERE %s::text IS NULL OR sessions.id = %s ORDER BY number, position",
             session, session,
         )  # fmt: skip
-        return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
+        return [(name, asked_of(name, data)) for name, data in rows]
 
     async def prune(self, *, before: float) -> int:
-        """Delete the injected parts of turns that have ended; returns how many batches were pruned."""
-        return await self._write(lambda db: _prune(db, before))
+        """Delete the injected parts of turns that have ended; returns how many batches were pruned.
+
+        Each transaction prunes a few batches, so that nobody waits long. An index names those that can be pruned.
+        """
+        count, after, damage = 0, (0, -1), list[StoreError]()
+        while True:
+            rows = await self._read(
+                "SELECT number, id, seq, data, seals FROM batches JOIN sessions ON session = number WHERE nonce IS NOT "
+                "NULL AND (session, seq) > (%s, %s) AND status IN ('open', 'ended') AND updated < %s "
+                "ORDER BY session, seq LIMIT %s",
+                *after, before, LIMIT,
+            )  # fmt: skip
+            if not rows:
+                return pruned_count(count, damage)
+            pruned = await prune_rows(rows, damage)
+            count += await self._write(partial(_prune, pruned=pruned, before=before))
+            after = rows[-1][0], rows[-1][2]
 
     async def erase(self, session: str) -> bool:
         """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
@@ -298,26 +345,39 @@ class PostgresStore:
         db.execute("DELETE FROM inbox WHERE session = ANY(%s)", (names,))
         db.execute("DELETE FROM cursors WHERE session = ANY(%s)", (names,))
         db.execute(
-            "UPDATE sessions SET status = 'erased', title = '', updated = %s WHERE number = ANY(%s)",
+            "UPDATE sessions SET status = 'erased', title = '', start = '', updated = %s WHERE number = ANY(%s)",
             (time.time(), numbers),
         )
+        mark_tombstones(db, self.chain, numbers)
         return bool(rows)
 
     async def verify(self, session: str) -> Verified:
-        """Verify the chain of a session up to the end that its row states; raises `StoreError` where it is broken."""
-        rows = await self._read(
-            "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
-            "WHERE id = %s AND status != 'erased' ORDER BY seq",
-            session,
+        """Verify the log of a session, and that all tables agree with it; raises `StoreError` where they do not."""
+        rows, stored = await self._server.get().snapshot(lambda db: _stored(db, session))
+        batches = await read_batches(self.chain, session, rows)
+        return Verified(session, 0, "") if stored is None else await verify_tables(self.chain, session, batches, stored)
+
+    async def verify_store(self) -> Sequence[str]:
+        """What is wrong with the store as a whole, besides its sessions; see `verify` for those."""
+        return await self._server.get().snapshot(
+            lambda db: store_problems(lambda query: db.execute(query.encode()).fetchall(), self.chain)
         )
-        return verify_chain(session, *whole_of(session, rows))
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        row = (session, key_of(key), kind, as_json(data))
-        query = "INSERT INTO inbox (session, key, kind, data) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
-        return await self._write(lambda db: db.execute(query, row).rowcount > 0, repeatable=False)
+        entry = (session, key_of(key), kind, as_json(data))
+        return await self._write(lambda db: self._put(db, *entry), repeatable=False)
+
+    def _put(self, db: Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
+        found = db.execute("SELECT nextval(pg_get_serial_sequence('inbox', 'position'))").fetchone()
+        position = found[0] if found is not None else 0
+        checksum = entry_checksum(self.chain, session, key, kind, position, False, data)
+        query = (
+            "INSERT INTO inbox (position, session, key, kind, data, checksum) OVERRIDING SYSTEM VALUE "
+            "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        )
+        return db.execute(query, (position, session, key, kind, data, checksum)).rowcount > 0
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         rows = await self._read(
@@ -327,25 +387,28 @@ class PostgresStore:
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
-            "SELECT key, kind, data FROM inbox WHERE session = %s AND NOT taken ORDER BY position", session
+            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = %s AND NOT taken "
+            "ORDER BY position",
+            session,
         )
-        entries = [(from_key(key), kind, from_json(data)) for key, kind, data in rows]
+        entries = [inbox_entry(self.chain, session, row) for row in rows]
         return [entry for entry in entries if entry[0] not in taken]
 
     async def cursor(self, session: str, reader: str) -> int:
-        rows = await self._read("SELECT seq FROM cursors WHERE session = %s AND reader = %s", session, reader)
-        return int(rows[0][0]) if rows else 0
+        rows = await self._read("SELECT seq, checksum FROM cursors WHERE session = %s AND reader = %s", session, reader)
+        return check_cursor(self.chain, session, reader, rows[0][0], rows[0][1]) if rows else 0
 
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        checksum = cursor_checksum(self.chain, session, reader, seq)
         if expected:
-            query = "UPDATE cursors SET seq = %s WHERE session = %s AND reader = %s AND seq = %s"
-            values: tuple[Any, ...] = (seq, session, reader, expected)
+            query = "UPDATE cursors SET seq = %s, checksum = %s WHERE session = %s AND reader = %s AND seq = %s"
+            values: tuple[Any, ...] = (seq, checksum, session, reader, expected)
         else:
             query = (
-                "INSERT INTO cursors VALUES (%s, %s, %s) ON CONFLICT (session, reader) DO UPDATE "
-                "SET seq = excluded.seq WHERE %s::bigint IS NULL OR cursors.seq = 0"
+                "INSERT INTO cursors VALUES (%s, %s, %s, %s) ON CONFLICT (session, reader) DO UPDATE "
+                "SET seq = excluded.seq, checksum = excluded.checksum WHERE %s::bigint IS NULL OR cursors.seq = 0"
             )
-            values = (session, reader, seq, expected)
+            values = (session, reader, seq, checksum, expected)
         return await self._write(lambda db: db.execute(query, values).rowcount > 0)
 
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
@@ -356,17 +419,49 @@ class PostgresStore:
             "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
             reader,
         )
-        return [SessionInfo(*row) for row in rows]
+        return infos_of(rows)
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:
-            query = "INSERT INTO pipelines VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            await self._write(lambda db: db.execute(query, (digest, data)).rowcount)
+            query = "INSERT INTO pipelines VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+            row = (digest, data, pipeline_checksum(self.chain, digest, data))
+            await self._write(lambda db: db.execute(query, row).rowcount)
             self._pipelines.add(digest)
 
     async def pipeline(self, digest: str) -> bytes | None:
-        rows = await self._read("SELECT data FROM pipelines WHERE digest = %s", digest)
-        return bytes(rows[0][0]) if rows else None
+        rows = await self._read("SELECT data, checksum FROM pipelines WHERE digest = %s", digest)
+        return check_pipeline(self.chain, digest, rows[0][0], rows[0][1]) if rows else None
+
+    # ------------------------------------------------------------ in a transaction
+
+    def _apply(self, db: Connection, session: str, number: int, change: Change) -> None:
+        if "*" in change.answered:
+            db.execute("DELETE FROM asks WHERE session = %s", (number,))
+        elif change.answered:
+            query = "DELETE FROM asks WHERE session = %s AND id = ANY(%s)"
+            db.execute(query, (number, [key_of(key) for key in change.answered]))
+        for asked in change.asked.values():
+            _insert_ask(db, number, asked)
+        for key in change.taken:
+            self._take(db, session, key_of(key))
+
+    def _take(self, db: Connection, session: str, key: bytes) -> None:
+        """Delete the data of an inbox entry; its key stays."""
+        query = "SELECT kind, position FROM inbox WHERE session = %s AND key = %s"
+        for kind, position in db.execute(query, (session, key)).fetchall():
+            checksum = entry_checksum(self.chain, session, key, kind, position, True, b"")
+            db.execute(
+                "UPDATE inbox SET taken = true, data = '', checksum = %s WHERE session = %s AND key = %s",
+                (checksum, session, key),
+            )
+
+
+_LOG: LiteralString = (
+    "SELECT status, records, head, start, seq, count, link, data, seals, nonce FROM sessions "
+    "LEFT JOIN batches ON session = number "
+)
+_MAX = 2**62
+"""More records than a log can have."""
 
 
 def _use_owner(store: object, settings: Settings) -> Lease[Owner[ServerLock]]:
@@ -416,9 +511,10 @@ def _waiting(db: Connection, session: str) -> bool:
 
 def _insert(db: Connection, session: str, now: float) -> None:
     """Make the row of a session, unless it is there."""
+    start = os.urandom(16)
     db.execute(
-        "INSERT INTO sessions (id, started, updated, head) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-        (session, now, now, START),
+        "INSERT INTO sessions (id, started, updated, head, start) VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        (session, now, now, start, start),
     )
 
 
@@ -429,36 +525,59 @@ def _check_root(db: Connection, session: str, claim: Claim) -> None:
         raise taken_over(session, claim.root)
 
 
-def _apply(db: Connection, session: str, number: int, change: Change) -> None:
-    if "*" in change.answered:
-        db.execute("DELETE FROM asks WHERE session = %s", (number,))
-    elif change.answered:
-        db.execute(
-            "DELETE FROM asks WHERE session = %s AND id = ANY(%s)", (number, [key_of(key) for key in change.answered])
-        )
-    for asked in change.asked.values():
-        db.execute(
-            "INSERT INTO asks (session, id, data) VALUES (%s, %s, %s) "
-            "ON CONFLICT (session, id) DO UPDATE SET data = excluded.data",
-            (number, key_of(asked.id), encode(asked)),
-        )
-    if change.taken:
-        db.execute(
-            "UPDATE inbox SET taken = true, data = '' WHERE session = %s AND key = ANY(%s)",
-            (session, [key_of(key) for key in change.taken]),
-        )
-
-
-def _prune(db: Connection, before: float) -> int:
-    count = 0
-    query = (
-        "SELECT number, id FROM sessions WHERE status IN ('open', 'ended') AND updated < %s ORDER BY number FOR UPDATE"
+def _insert_ask(db: Connection, number: int, asked: Asked) -> None:
+    db.execute(
+        "INSERT INTO asks (session, id, data) VALUES (%s, %s, %s) "
+        "ON CONFLICT (session, id) DO UPDATE SET data = excluded.data",
+        (number, key_of(asked.id), encode(asked)),
     )
-    for number, session in db.execute(query, (before,)).fetchall():
-        query = "SELECT seq, data FROM batches WHERE session = %s AND NOT pruned"
-        for seq, data in db.execute(query, (number,)).fetchall():
-            if (smaller := prune_lines(unpack_batch(session, seq, data))) is not None:
-                query = "UPDATE batches SET data = %s, pruned = true WHERE session = %s AND seq = %s"
-                db.execute(query, (pack(smaller), number, seq))
-                count += 1
-    return count
+
+
+def _create(db: Connection, new: Sequence[NewSession]) -> None:
+    for one in new:
+        derived, now = one.derived, time.time()
+        made = db.execute(
+            "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING number",
+            (
+                one.session, derived.status, derived.agent, derived.title, derived.parent, derived.started or now,
+                derived.updated or now, one.records, one.head, one.start,
+            ),
+        ).fetchone()  # fmt: skip
+        if made is None:
+            row = _locked(db, one.session)
+            if row is not None and row.status == "erased":
+                raise erased_session(one.session)
+            raise conflict(one.session, None if row is None else row.records, 0)
+        with db.cursor() as cursor:
+            query = "INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s)"
+            cursor.executemany(query, [(made[0], *row) for row in one.rows])
+        for asked in derived.asks.values():
+            _insert_ask(db, made[0], asked)
+
+
+def _prune(db: Connection, *, pruned: Sequence[Pruned], before: float) -> int:
+    """Replace batches by what is left of them, unless a turn has begun meanwhile."""
+    query = (
+        "UPDATE batches SET data = %s, nonce = NULL WHERE session = %s AND seq = %s AND nonce IS NOT NULL AND EXISTS "
+        "(SELECT FROM sessions WHERE number = session AND status IN ('open', 'ended') AND updated < %s)"
+    )
+    return sum([db.execute(query, (one.data, one.number, one.seq, before)).rowcount for one in pruned])
+
+
+def _stored(db: Connection, session: str) -> tuple[list[tuple[Any, ...]], Stored | None]:
+    """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
+    query = "SELECT number, status, agent, title, started, updated FROM sessions WHERE id = %s"
+    row = db.execute(query, (session,)).fetchone()
+    rows = db.execute(_LOG + "WHERE id = %s ORDER BY seq", (session,)).fetchall()
+    if row is None or row[1] == "erased":
+        return rows, None
+    return rows, Stored(
+        row[1:],
+        db.execute("SELECT id, data FROM asks WHERE session = %s ORDER BY position", (row[0],)).fetchall(),
+        db.execute(
+            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = %s ORDER BY position",
+            (session,),
+        ).fetchall(),
+        db.execute("SELECT reader, seq, checksum FROM cursors WHERE session = %s", (session,)).fetchall(),
+    )

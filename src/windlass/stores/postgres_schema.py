@@ -2,52 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from windlass.errors import StoreError
+
+from .chains import Chain
+from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
+from .reading import BatchRow
+from .upgrading import check_fingerprint, sealed_rows
 
 if TYPE_CHECKING:
     from .postgres_server import Connection, Settings
 
 VERSION = 3
-SCHEMA = b"""
+SCHEMA = rb"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
     status TEXT NOT NULL DEFAULT 'open', agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '',
     started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
     records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0,
-    parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT ''
+    parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
+    start BYTEA NOT NULL DEFAULT '\x00000000000000000000000000000000', checksum BYTEA
 );
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
     session BIGINT NOT NULL, seq BIGINT NOT NULL, count INTEGER NOT NULL, link BYTEA NOT NULL, data BYTEA NOT NULL,
-    pruned BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, seq)
+    seals BYTEA, nonce BYTEA, PRIMARY KEY (session, seq)
 );
 ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
 CREATE TABLE asks (
     position BIGINT GENERATED ALWAYS AS IDENTITY, session BIGINT NOT NULL, id BYTEA NOT NULL, data BYTEA NOT NULL,
     PRIMARY KEY (session, id)
 );
 CREATE TABLE inbox (
     position BIGINT GENERATED ALWAYS AS IDENTITY, session TEXT NOT NULL, key BYTEA NOT NULL, kind TEXT NOT NULL,
-    data BYTEA NOT NULL, taken BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, key)
+    data BYTEA NOT NULL, taken BOOLEAN NOT NULL DEFAULT false, checksum BYTEA NOT NULL DEFAULT '',
+    PRIMARY KEY (session, key)
 );
 CREATE INDEX waiting ON inbox (session) WHERE NOT taken;
 CREATE TABLE cursors (
-    session TEXT NOT NULL, reader TEXT NOT NULL, seq BIGINT NOT NULL, PRIMARY KEY (session, reader)
+    session TEXT NOT NULL, reader TEXT NOT NULL, seq BIGINT NOT NULL, checksum BYTEA NOT NULL DEFAULT '',
+    PRIMARY KEY (session, reader)
 );
-CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
+CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL, checksum BYTEA NOT NULL DEFAULT '');
+CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 """
 MIGRATIONS: dict[int, bytes] = {
     1: b"UPDATE inbox SET data = '' WHERE taken",
-    2: b"""
+    2: rb"""
 ALTER TABLE sessions ADD COLUMN IF NOT EXISTS parent TEXT NOT NULL DEFAULT '',
-    ADD COLUMN IF NOT EXISTS owner TEXT NOT NULL DEFAULT '';
+    ADD COLUMN IF NOT EXISTS owner TEXT NOT NULL DEFAULT '',
+    ADD COLUMN start BYTEA NOT NULL DEFAULT '\x00000000000000000000000000000000', ADD COLUMN checksum BYTEA;
 CREATE INDEX IF NOT EXISTS children ON sessions (parent) WHERE parent != '';
+UPDATE sessions SET start = '' WHERE status = 'erased';
+ALTER TABLE batches ADD COLUMN seals BYTEA, ADD COLUMN nonce BYTEA;
+UPDATE batches SET seals = '' WHERE pruned;
+ALTER TABLE batches DROP COLUMN pruned;
+CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
+ALTER TABLE inbox ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
+ALTER TABLE cursors ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
+ALTER TABLE pipelines ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
+CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
+INSERT INTO settings VALUES ('key', '');
 """,
 }
 """The SQL that upgrades each version to the next."""
+
+STEPS: dict[int, Callable[[Connection], None]] = {2: lambda db: _seal_logs(db)}
+"""What else an upgrade does, after its SQL."""
+
+
+def _seal_logs(db: Connection) -> None:
+    """Seal what can be pruned, and give the rows of the other tables their checksums.
+
+    An empty column `seals` stands for a batch that was pruned in the old format.
+    """
+    for number, session in db.execute("SELECT number, id FROM sessions WHERE status != 'erased'").fetchall():
+        rows = db.execute(
+            "SELECT seq, count, link, data, seals, nonce FROM batches WHERE session = %s ORDER BY seq", (number,)
+        ).fetchall()
+        changed = sealed_rows(session, [BatchRow(*row) for row in rows])
+        for row in changed:
+            db.execute(
+                "UPDATE batches SET link = %s, data = %s, seals = %s, nonce = %s WHERE session = %s AND seq = %s",
+                (row.link, row.data, row.seals, row.nonce, number, row.seq),
+            )
+        if changed:
+            db.execute("UPDATE sessions SET head = %s WHERE number = %s", (changed[-1].link, number))
+    chain = Chain()
+    for one in db.execute("SELECT session, key, kind, position, taken, data FROM inbox").fetchall():
+        query = "UPDATE inbox SET checksum = %s WHERE session = %s AND key = %s"
+        db.execute(query, (entry_checksum(chain, *one), *one[:2]))
+    for one in db.execute("SELECT session, reader, seq FROM cursors").fetchall():
+        query = "UPDATE cursors SET checksum = %s WHERE session = %s AND reader = %s"
+        db.execute(query, (cursor_checksum(chain, *one), *one[:2]))
+    for one in db.execute("SELECT digest, data FROM pipelines").fetchall():
+        query = "UPDATE pipelines SET checksum = %s WHERE digest = %s"
+        db.execute(query, (pipeline_checksum(chain, *one), one[0]))
+    numbers = db.execute("SELECT number FROM sessions WHERE status = 'erased'").fetchall()
+    mark_tombstones(db, chain, [number for (number,) in numbers])
+
+
+def mark_tombstones(db: Connection, chain: Chain, numbers: Sequence[int]) -> None:
+    """Give the rows of erased sessions their checksums."""
+    query = (
+        "SELECT number, id, agent, title, parent, started, updated, records, head FROM sessions WHERE number = ANY(%s)"
+    )
+    for row in db.execute(query, (list(numbers),)).fetchall():
+        db.execute("UPDATE sessions SET checksum = %s WHERE number = %s", (tombstone_checksum(chain, row), row[0]))
+
 
 _LOCK = 0x57494E44
 """The advisory lock for changing the tables."""
@@ -69,20 +136,40 @@ def _version(db: Connection, settings: Settings) -> int:
     return version
 
 
-def migrate(db: Connection, settings: Settings) -> None:
+def _check_key(db: Connection, settings: Settings, version: int, chain: Chain) -> None:
+    """Refuse a schema that was made with another key, or without one."""
+    if version:
+        found = db.execute("SELECT value FROM settings WHERE name = 'key'").fetchone() if version >= 3 else (b"",)
+        place = f"the schema {settings.schema!r} ({settings.place})"
+        check_fingerprint(place, None if found is None else found[0], chain)
+
+
+@lru_cache(maxsize=64)
+def migration_of(chain: Chain) -> Callable[[Connection, Settings], None]:
+    """How stores with a key open a schema. It is the same object for equal keys, so that they share connections."""
+    return partial(migrate, chain=chain)
+
+
+def migrate(db: Connection, settings: Settings, chain: Chain) -> None:
     """Create or upgrade the tables; an advisory lock lets one process at a time do so."""
     from psycopg.sql import SQL, Identifier
 
-    if _version(db, settings) == VERSION:
+    version = _version(db, settings)
+    _check_key(db, settings, version, chain)
+    if version == VERSION:
         return
     db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     with db.without_limit():
         version = _version(db, settings)
+        _check_key(db, settings, version, chain)
         if version == 0:
             db.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(settings.schema)))
             db.execute(SCHEMA)
+            db.execute("INSERT INTO settings VALUES ('key', %s)", (chain.fingerprint,))
         while 0 < version < VERSION:
             db.execute(MIGRATIONS[version])
+            if version in STEPS:
+                STEPS[version](db)
             version += 1
         db.execute("DELETE FROM format")
         db.execute("INSERT INTO format VALUES (%s)", (VERSION,))

@@ -175,6 +175,16 @@ class ServerConnections:
         """Work that only reads."""
         return await self.do(lambda: self.attempt("read", work, reads=True))
 
+    async def snapshot(self, work: Callable[[Connection], T]) -> T:
+        """Read several things as they are at one moment."""
+
+        def in_transaction(db: Connection) -> T:
+            with db.transaction():
+                db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                return work(db)
+
+        return await self.do(lambda: self.attempt("read", in_transaction, reads=True))
+
     async def write(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Work in a transaction. It is committed when this returns."""
         return await self.do(lambda: self.attempt("write", work, repeatable=repeatable))

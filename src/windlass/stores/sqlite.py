@@ -7,16 +7,33 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from windlass.errors import StoreError
-from windlass.logs import Batch, SessionInfo, Verified
+from windlass.logs import Batch, Log, SessionInfo, Verified
 from windlass.ownership import Claim, Ownership, Passes
-from windlass.records import Asked, Record, decode, encode
+from windlass.records import Asked, Record, encode
 
-from .batches import START, Change, change_of, decode_batches, lines_of, link_of, pack
+from .batches import Change, change_of, decode_batches, lines_of, pack
+from .chains import chain_of, pack_seals
+from .derived import (
+    NewSession,
+    Stored,
+    check_cursor,
+    check_pipeline,
+    cursor_checksum,
+    entry_checksum,
+    inbox_entry,
+    pipeline_checksum,
+    prepare,
+    tombstone_checksum,
+    verify_tables,
+)
 from .owners import FileLocks, Owner, busy, taken_over
+from .pruning import LIMIT, Pruned, prune_rows, pruned_count
+from .reading import asked_of, infos_of, read_batches
 from .shared import (
     as_json,
     belongs_to,
@@ -25,18 +42,12 @@ from .shared import (
     conflict,
     erased_session,
     escape_like,
-    from_json,
-    from_key,
     key_of,
-    prune_lines,
-    unpack_batch,
-    unpack_rows,
-    verify_chain,
-    whole_of,
 )
 from .sharing import Lease
-from .sqlite_file import Format, absolute, use_file
-from .sqlite_schema import check_version, migrate
+from .sqlite_file import absolute, use_file
+from .sqlite_schema import format_of
+from .tables import TOMBSTONE, missing_numbers, store_problems
 
 T = TypeVar("T")
 
@@ -60,21 +71,28 @@ class SQLiteStore:
     """Keeps logs in one SQLite file. Any number of processes may share it; one at a time advances a session.
 
     With `synchronous="FULL"`, the default, acknowledged records survive a power cut. With "NORMAL" they survive a crash
-    of the process, but a power cut may lose the last ones.
+    of the process, but a power cut may lose the last ones. With a `key`, nobody who does not have it can change a log
+    unnoticed; a file is always opened with the key that it was made with.
     """
 
     durable = True
 
     def __init__(
-        self, path: str | Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL", timeout: float = 30.0
+        self,
+        path: str | Path,
+        *,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        timeout: float = 30.0,
+        key: str | bytes | None = None,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise StoreError(f"synchronous={synchronous!r} must be 'FULL' or 'NORMAL'")
         self.path = absolute(path)
         self.synchronous = synchronous
         self.timeout = timeout
+        self.chain = chain_of(key)
         self._pipelines: set[str] = set()
-        self._file = use_file(self, self.path, synchronous, timeout, Format(check_version, migrate))
+        self._file = use_file(self, self.path, synchronous, timeout, format_of(self.chain))
         self._owner = _use_owner(self, self.path)
 
     async def close(self) -> None:
@@ -126,10 +144,12 @@ class SQLiteStore:
             lines, change = lines_of(records), change_of(records)
             if head is None:
                 head = _new(db, session, change)
-            link = link_of(head.link, lines)
-            row = (head.number, expected, len(records), link, pack(lines))
+            elif not expected and change is not None and change.at:  # its row was made by a claim
+                db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
+            link, seals, nonce = self.chain.seal(session, expected, head.link, lines)
+            row = (head.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None)
             try:
-                db.execute("INSERT INTO batches (session, seq, count, link, data) VALUES (?, ?, ?, ?, ?)", row)
+                db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             except sqlite3.IntegrityError:
                 heads.pop(session, None)
                 now = _head(db, session)
@@ -141,7 +161,7 @@ class SQLiteStore:
             if len(heads) > _KNOWN:
                 heads.popitem(last=False)
             if change is not None:
-                _apply(db, session, head.number, change)
+                self._apply(db, session, head.number, change)
             if change is not None and change.ends:
                 db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
             elif claim is not None and session == claim.root and (claim.begins or change is not None):
@@ -149,7 +169,7 @@ class SQLiteStore:
         elif claim is not None and claim.begins:
             if head is None:
                 head = _new(db, session, None)
-                db.execute("UPDATE sessions SET records = 0, head = ? WHERE number = ?", (START, head.number))
+                db.execute("UPDATE sessions SET records = 0, head = ? WHERE number = ?", (head.link, head.number))
             self._own(db, head.number, claim)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
 
@@ -196,13 +216,22 @@ class SQLiteStore:
         return await decode_batches(session, await self.batches(session, start), start)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
-        """The append batches that contain the records from `start` on."""
-        rows = await self._read(
-            "SELECT seq, count, link, data, pruned FROM batches JOIN sessions ON session = number "
-            "WHERE id = ? AND status != 'erased' AND seq + count > ? ORDER BY seq",
-            session, start,
-        )  # fmt: skip
-        return await unpack_rows(session, rows)
+        """The append batches that contain the records from `start` on. They and the end of the log are checked."""
+        if start > 0:
+            rows = await self._read(
+                f"{_LOG} AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE before.session = number "
+                "AND before.seq < (SELECT max(first.seq) FROM batches first WHERE first.session = number AND "
+                "first.seq <= ?)), 0) WHERE id = ? ORDER BY seq",
+                min(start, _MAX), session,
+            )  # fmt: skip
+        else:
+            rows = await self._read(f"{_LOG} WHERE id = ? ORDER BY seq", session)
+        return await read_batches(self.chain, session, rows, start)
+
+    async def create(self, logs: Sequence[Log]) -> None:
+        """Store new sessions, all or none. Raises `SessionConflict` if one of the ids was used before."""
+        new = [await prepare(self.chain, log) for log in logs]
+        await self._write(lambda db: _create(db, new))
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -222,7 +251,7 @@ class SQLiteStore:
             "ORDER BY updated DESC, number DESC LIMIT ?",
             like, like, like, status, status, -1 if limit is None else limit,
         )  # fmt: skip
-        return [SessionInfo(*row) for row in rows]
+        return infos_of(rows)
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         rows = await self._read(
@@ -230,27 +259,25 @@ class SQLiteStore:
             "WHERE ? IS NULL OR sessions.id = ? ORDER BY number, position",
             session, session,
         )  # fmt: skip
-        return [(name, ask) for name, data in rows if isinstance(ask := decode(data), Asked)]
+        return [(name, asked_of(name, data)) for name, data in rows]
 
     async def prune(self, *, before: float) -> int:
-        """Delete the injected parts of turns that have ended; returns how many batches were pruned."""
-        return await self._write(lambda db: self._prune(db, before))
+        """Delete the injected parts of turns that have ended; returns how many batches were pruned.
 
-    def _prune(self, db: sqlite3.Connection, before: float) -> int:
-        count = 0
-        for number, session in db.execute(
-            "SELECT number, id FROM sessions WHERE status IN ('open', 'ended') AND updated < ?", (before,)
-        ).fetchall():
-            for seq, data in db.execute(
-                "SELECT seq, data FROM batches WHERE session = ? AND pruned = 0", (number,)
-            ).fetchall():
-                if (smaller := prune_lines(unpack_batch(session, seq, data))) is not None:
-                    db.execute(
-                        "UPDATE batches SET data = ?, pruned = 1 WHERE session = ? AND seq = ?",
-                        (pack(smaller), number, seq),
-                    )
-                    count += 1
-        return count
+        Each transaction prunes a few batches, so that nobody waits long. An index names those that can be pruned.
+        """
+        count, after, damage = 0, (0, -1), list[StoreError]()
+        while True:
+            rows = await self._read(
+                "SELECT number, id, seq, data, seals FROM batches JOIN sessions ON session = number WHERE "
+                f"nonce IS NOT NULL AND (session, seq) > (?, ?) AND {_OVER} ORDER BY session, seq LIMIT ?",
+                *after, before, LIMIT,
+            )  # fmt: skip
+            if not rows:
+                return pruned_count(count, damage)
+            pruned = await prune_rows(rows, damage)
+            count += await self._write(partial(_prune, pruned=pruned, before=before))
+            after = rows[-1][0], rows[-1][2]
 
     async def erase(self, session: str) -> bool:
         """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains.
@@ -277,34 +304,46 @@ class SQLiteStore:
                 db.execute(statement, (number,))
             for statement in ("DELETE FROM inbox WHERE session = ?", "DELETE FROM cursors WHERE session = ?"):
                 db.execute(statement, (name,))
-            db.execute("INSERT INTO batches VALUES (?, ?, 0, ?, x'', 1)", (number, head.records, head.link))
+            db.execute("INSERT INTO batches VALUES (?, ?, 0, ?, x'', NULL, NULL)", (number, head.records, head.link))
             db.execute(
-                "UPDATE sessions SET status = 'erased', title = '', records = ?, head = ?, updated = ? "
+                "UPDATE sessions SET status = 'erased', title = '', records = ?, head = ?, updated = ?, start = x'' "
                 "WHERE number = ?",
                 (head.records, head.link, time.time(), number),
             )
+            (row,) = db.execute(f"SELECT {TOMBSTONE} FROM sessions WHERE number = ?", (number,)).fetchall()
+            checksum = tombstone_checksum(self.chain, row)
+            db.execute("UPDATE sessions SET checksum = ? WHERE number = ?", (checksum, number))
         return bool(rows)
 
     async def verify(self, session: str) -> Verified:
-        """Verify the chain of a session up to the end that its row states; raises `StoreError` where it is broken."""
-        rows = await self._read(
-            "SELECT records, head, seq, count, link, data, pruned FROM sessions LEFT JOIN batches ON session = number "
-            "WHERE id = ? AND status != 'erased' ORDER BY seq",
-            session,
-        )
-        return verify_chain(session, *whole_of(session, rows))
+        """Verify the log of a session, and that all tables agree with it; raises `StoreError` where they do not."""
+        rows, stored = await self._file.get().snapshot(lambda db: _stored(db, session))
+        batches = await read_batches(self.chain, session, rows)
+        return Verified(session, 0, "") if stored is None else await verify_tables(self.chain, session, batches, stored)
+
+    async def verify_store(self) -> Sequence[str]:
+        """What is wrong with the store as a whole, besides its sessions; see `verify` for those."""
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            def select(query: str) -> list[Any]:
+                return db.execute(query).fetchall()
+
+            return [*missing_numbers(select), *store_problems(select, self.chain)]
+
+        return await self._file.get().snapshot(work)
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
-        encoded = as_json(data)
-        return await self._write(
-            lambda db: db.execute(
-                "INSERT OR IGNORE INTO inbox (session, key, position, kind, data) "
-                "SELECT ?, ?, coalesce(max(position), 0) + 1, ?, ? FROM inbox WHERE session = ?",
-                (session, key_of(key), kind, encoded, session),
-            ).rowcount > 0
-        )  # fmt: skip
+        entry = (session, key_of(key), kind, as_json(data))
+        return await self._write(lambda db: self._put(db, *entry))
+
+    def _put(self, db: sqlite3.Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
+        last = db.execute("SELECT coalesce(max(position), 0) FROM inbox WHERE session = ?", (session,)).fetchone()[0]
+        checksum = entry_checksum(self.chain, session, key, kind, last + 1, False, data)
+        row = (session, key, last + 1, kind, data, checksum)
+        query = "INSERT OR IGNORE INTO inbox (session, key, position, kind, data, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+        return db.execute(query, row).rowcount > 0
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         places = ", ".join("?" * len(sessions))
@@ -315,25 +354,28 @@ class SQLiteStore:
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
-            "SELECT key, kind, data FROM inbox WHERE session = ? AND taken = 0 ORDER BY position", session
+            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? AND taken = 0 "
+            "ORDER BY position",
+            session,
         )
-        entries = [(from_key(key), kind, from_json(data)) for key, kind, data in rows]
+        entries = [inbox_entry(self.chain, session, row) for row in rows]
         return [entry for entry in entries if entry[0] not in taken]
 
     async def cursor(self, session: str, reader: str) -> int:
-        rows = await self._read("SELECT seq FROM cursors WHERE session = ? AND reader = ?", session, reader)
-        return int(rows[0][0]) if rows else 0
+        rows = await self._read("SELECT seq, checksum FROM cursors WHERE session = ? AND reader = ?", session, reader)
+        return check_cursor(self.chain, session, reader, *rows[0]) if rows else 0
 
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
+        checksum = cursor_checksum(self.chain, session, reader, seq)
         if expected:
-            query = "UPDATE cursors SET seq = ? WHERE session = ? AND reader = ? AND seq = ?"
-            values: tuple[Any, ...] = (seq, session, reader, expected)
+            query = "UPDATE cursors SET seq = ?, checksum = ? WHERE session = ? AND reader = ? AND seq = ?"
+            values: tuple[Any, ...] = (seq, checksum, session, reader, expected)
         else:
             query = (
-                "INSERT INTO cursors VALUES (?, ?, ?) ON CONFLICT (session, reader) DO UPDATE SET seq = excluded.seq "
-                "WHERE ? IS NULL OR seq = 0"
+                "INSERT INTO cursors VALUES (?, ?, ?, ?) ON CONFLICT (session, reader) "
+                "DO UPDATE SET seq = excluded.seq, checksum = excluded.checksum WHERE ? IS NULL OR seq = 0"
             )
-            values = (session, reader, seq, expected)
+            values = (session, reader, seq, checksum, expected)
         return await self._write(lambda db: db.execute(query, values).rowcount > 0)
 
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
@@ -344,18 +386,52 @@ class SQLiteStore:
             "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
             reader,
         )
-        return [SessionInfo(*row) for row in rows]
+        return infos_of(rows)
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:
-            await self._write(
-                lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?)", (digest, data)).rowcount
-            )
+            row = (digest, data, pipeline_checksum(self.chain, digest, data))
+            await self._write(lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?, ?)", row).rowcount)
             self._pipelines.add(digest)
 
     async def pipeline(self, digest: str) -> bytes | None:
-        rows = await self._read("SELECT data FROM pipelines WHERE digest = ?", digest)
-        return bytes(rows[0][0]) if rows else None
+        rows = await self._read("SELECT data, checksum FROM pipelines WHERE digest = ?", digest)
+        return check_pipeline(self.chain, digest, *rows[0]) if rows else None
+
+    def _apply(self, db: sqlite3.Connection, session: str, number: int, change: Change) -> None:
+        if change.status is not None:
+            db.execute(
+                "UPDATE sessions SET status = ?, agent = coalesce(?, agent), title = CASE WHEN title = '' THEN "
+                "coalesce(?, '') ELSE title END, updated = ? WHERE number = ?",
+                (change.status, change.agent, change.title, change.at, number),
+            )
+        if "*" in change.answered:
+            db.execute("DELETE FROM asks WHERE session = ?", (number,))
+        for answered in change.answered:
+            db.execute("DELETE FROM asks WHERE session = ? AND id = ?", (number, key_of(answered)))
+        for asked in change.asked.values():
+            _insert_ask(db, number, asked)
+        for key in change.taken:
+            self._take(db, session, key_of(key))
+
+    def _take(self, db: sqlite3.Connection, session: str, key: bytes) -> None:
+        """Delete the data of an inbox entry; its key stays."""
+        query = "SELECT kind, position FROM inbox WHERE session = ? AND key = ?"
+        for kind, position in db.execute(query, (session, key)).fetchall():
+            checksum = entry_checksum(self.chain, session, key, kind, position, True, b"")
+            query = "UPDATE inbox SET taken = 1, data = x'', checksum = ? WHERE session = ? AND key = ?"
+            db.execute(query, (checksum, session, key))
+
+
+_MAX = 2**62
+"""More records than a log can have."""
+
+_LOG = (
+    "SELECT status, records, head, start, seq, count, link, data, seals, nonce FROM sessions "
+    "LEFT JOIN batches ON session = number"
+)
+_OVER = "status IN ('open', 'ended') AND updated < ?"
+"""Sessions without an open turn whose last one ended before a time."""
 
 
 def _use_owner(store: object, path: Path) -> Lease[Owner[FileLocks]]:
@@ -365,8 +441,10 @@ def _use_owner(store: object, path: Path) -> Lease[Owner[FileLocks]]:
 
 def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
     now = time.time() if change is None else change.at
-    made = db.execute("INSERT INTO sessions (id, started, updated) VALUES (?, ?, ?)", (session, now, now))
-    return _Head(made.lastrowid or 0, 0, START)
+    start = os.urandom(16)
+    row = (session, now, now, start)
+    made = db.execute("INSERT INTO sessions (id, started, updated, start) VALUES (?, ?, ?, ?)", row)
+    return _Head(made.lastrowid or 0, 0, start)
 
 
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:
@@ -387,21 +465,57 @@ def _length(db: sqlite3.Connection, number: int) -> int:
     return 0 if last is None else int(last[0])
 
 
-def _apply(db: sqlite3.Connection, session: str, number: int, change: Change) -> None:
-    if change.status is not None:
+def _insert_ask(db: sqlite3.Connection, number: int, asked: Asked) -> None:
+    db.execute(
+        "INSERT INTO asks (session, id, data) VALUES (?, ?, ?) "
+        "ON CONFLICT (session, id) DO UPDATE SET data = excluded.data",
+        (number, key_of(asked.id), encode(asked)),
+    )
+
+
+def _create(db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
+    for one in new:  # before anything is written: what was written before an error is committed with other jobs
+        if (head := _head(db, one.session)) is not None:
+            raise conflict(one.session, head.records, 0)
+    for one in new:
+        derived, now = one.derived, time.time()
+        started, updated = derived.started or now, derived.updated or now
+        made = db.execute(
+            "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                one.session, derived.status, derived.agent, derived.title, derived.parent, started, updated,
+                one.records, one.head, one.start,
+            ),
+        )  # fmt: skip
+        number = made.lastrowid or 0
+        db.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in one.rows])
+        for asked in derived.asks.values():
+            _insert_ask(db, number, asked)
+
+
+def _prune(db: sqlite3.Connection, *, pruned: Sequence[Pruned], before: float) -> int:
+    """Replace batches by what is left of them, unless a turn has begun meanwhile."""
+    query = (
+        "UPDATE batches SET data = ?, nonce = NULL WHERE session = ? AND seq = ? AND nonce IS NOT NULL AND "
+        f"EXISTS (SELECT 1 FROM sessions WHERE number = session AND {_OVER})"
+    )
+    return sum([db.execute(query, (one.data, one.number, one.seq, before)).rowcount for one in pruned])
+
+
+def _stored(db: sqlite3.Connection, session: str) -> tuple[list[Any], Stored | None]:
+    """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
+    query = "SELECT number, status, agent, title, started, updated FROM sessions WHERE id = ?"
+    row = db.execute(query, (session,)).fetchone()
+    rows = db.execute(f"{_LOG} WHERE id = ? ORDER BY seq", (session,)).fetchall()
+    if row is None or row[1] == "erased":
+        return rows, None
+    return rows, Stored(
+        row[1:],
+        db.execute("SELECT id, data FROM asks WHERE session = ? ORDER BY position", (row[0],)).fetchall(),
         db.execute(
-            "UPDATE sessions SET status = ?, agent = coalesce(?, agent), title = CASE WHEN title = '' THEN "
-            "coalesce(?, '') ELSE title END, updated = ? WHERE number = ?",
-            (change.status, change.agent, change.title, change.at, number),
-        )
-    if "*" in change.answered:
-        db.execute("DELETE FROM asks WHERE session = ?", (number,))
-    for answered in change.answered:
-        db.execute("DELETE FROM asks WHERE session = ? AND id = ?", (number, key_of(answered)))
-    for asked in change.asked.values():
-        db.execute(
-            "INSERT OR REPLACE INTO asks (session, id, data) VALUES (?, ?, ?)",
-            (number, key_of(asked.id), encode(asked)),
-        )
-    for key in change.taken:
-        db.execute("UPDATE inbox SET taken = 1, data = x'' WHERE session = ? AND key = ?", (session, key_of(key)))
+            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? ORDER BY position",
+            (session,),
+        ).fetchall(),
+        db.execute("SELECT reader, seq, checksum FROM cursors WHERE session = ?", (session,)).fetchall(),
+    )

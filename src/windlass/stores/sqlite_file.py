@@ -92,11 +92,26 @@ class SQLiteFile:
     # ------------------------------------------------------------ use
 
     async def read(self, query: str, *values: Any) -> list[Any]:
+        return await self._reading(lambda db: db.execute(query, values).fetchall())
+
+    async def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read several things as they are at one moment."""
+
+        def in_transaction(db: sqlite3.Connection) -> T:
+            db.execute("BEGIN")
+            try:
+                return work(db)
+            finally:
+                db.execute("ROLLBACK")
+
+        return await self._reading(in_transaction)
+
+    async def _reading(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             self._check_open()
             if self._readers is None:
                 self._readers = threads().pool(2, "windlass-sqlite-read")
-            reading = self._readers.submit(self._query, query, values)
+            reading = self._readers.submit(self._query, work)
         return await asyncio.wrap_future(reading)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -190,13 +205,13 @@ class SQLiteFile:
 
     # ------------------------------------------------------------ on the threads
 
-    def _query(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+    def _query(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._settle()
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         try:
             if db is None:
                 db = self._local.db = self._connect()
-            return db.execute(query, values).fetchall()
+            return work(db)
         except (sqlite3.Error, OSError, UnicodeError) as error:
             self._local.db = None
             self._disconnect(db)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 
 from windlass.errors import StoreError
+
+from .chains import Chain
+from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
+from .reading import BatchRow
+from .sqlite_file import Format
+from .tables import TOMBSTONE
+from .upgrading import check_fingerprint, sealed_rows
 
 VERSION = 3
 APPLICATION = 0x57494E44  # "WIND"
@@ -15,25 +24,30 @@ CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
     agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
     records INTEGER, head BLOB, parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
-    epoch INTEGER NOT NULL DEFAULT 0
+    epoch INTEGER NOT NULL DEFAULT 0, start BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', checksum BLOB
 );
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
     session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
-    pruned INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, seq)
+    seals BLOB, nonce BLOB, PRIMARY KEY (session, seq)
 ) WITHOUT ROWID;
+CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
 CREATE TABLE asks (
     position INTEGER PRIMARY KEY, session INTEGER NOT NULL, id BLOB NOT NULL, data BLOB NOT NULL, UNIQUE (session, id)
 );
 CREATE TABLE inbox (
     session TEXT NOT NULL, key BLOB NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
-    taken INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, key)
+    taken INTEGER NOT NULL DEFAULT 0, checksum BLOB NOT NULL DEFAULT x'', PRIMARY KEY (session, key)
 ) WITHOUT ROWID;
 CREATE INDEX waiting ON inbox (session) WHERE taken = 0;
 CREATE TABLE cursors (
-    session TEXT NOT NULL, reader TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (session, reader)
+    session TEXT NOT NULL, reader TEXT NOT NULL, seq INTEGER NOT NULL, checksum BLOB NOT NULL DEFAULT x'',
+    PRIMARY KEY (session, reader)
 ) WITHOUT ROWID;
-CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE pipelines (
+    digest TEXT PRIMARY KEY, data BLOB NOT NULL, checksum BLOB NOT NULL DEFAULT x''
+) WITHOUT ROWID;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 MIGRATIONS: dict[int, str] = {
     1: """
@@ -47,9 +61,61 @@ ALTER TABLE sessions ADD COLUMN parent TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
+ALTER TABLE sessions ADD COLUMN start BLOB NOT NULL DEFAULT x'00000000000000000000000000000000';
+ALTER TABLE sessions ADD COLUMN checksum BLOB;
+UPDATE sessions SET start = x'' WHERE status = 'erased';
+ALTER TABLE batches RENAME TO old_batches;
+CREATE TABLE batches (
+    session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
+    seals BLOB, nonce BLOB, PRIMARY KEY (session, seq)
+) WITHOUT ROWID;
+INSERT INTO batches SELECT session, seq, count, link, data, CASE WHEN pruned AND count THEN x'' END, NULL
+    FROM old_batches;
+DROP TABLE old_batches;
+CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
+ALTER TABLE inbox ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
+ALTER TABLE cursors ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
+ALTER TABLE pipelines ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
+CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+INSERT INTO settings VALUES ('key', x'');
 """,
 }
 """The SQL that upgrades each version to the next."""
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: lambda db: _seal_logs(db)}
+"""What else an upgrade does, after its SQL."""
+
+
+def _seal_logs(db: sqlite3.Connection) -> None:
+    """Seal what can be pruned, and give the rows of the other tables their checksums.
+
+    An empty column `seals` stands for a batch that was pruned in the old format.
+    """
+    for number, session in db.execute("SELECT number, id FROM sessions WHERE status != 'erased'").fetchall():
+        rows = db.execute(
+            "SELECT seq, count, link, data, seals, nonce FROM batches WHERE session = ? ORDER BY seq", (number,)
+        )
+        changed = sealed_rows(session, [BatchRow(*row) for row in rows])
+        for row in changed:
+            db.execute(
+                "UPDATE batches SET link = ?, data = ?, seals = ?, nonce = ? WHERE session = ? AND seq = ?",
+                (row.link, row.data, row.seals, row.nonce, number, row.seq),
+            )
+        if changed:
+            db.execute("UPDATE sessions SET head = ? WHERE number = ?", (changed[-1].link, number))
+    chain = Chain()
+    for row in db.execute("SELECT session, key, kind, position, taken, data FROM inbox").fetchall():
+        db.execute(
+            "UPDATE inbox SET checksum = ? WHERE session = ? AND key = ?", (entry_checksum(chain, *row), *row[:2])
+        )
+    for row in db.execute("SELECT session, reader, seq FROM cursors").fetchall():
+        db.execute(
+            "UPDATE cursors SET checksum = ? WHERE session = ? AND reader = ?", (cursor_checksum(chain, *row), *row[:2])
+        )
+    for row in db.execute("SELECT digest, data FROM pipelines").fetchall():
+        db.execute("UPDATE pipelines SET checksum = ? WHERE digest = ?", (pipeline_checksum(chain, *row), row[0]))
+    for row in db.execute(f"SELECT {TOMBSTONE} FROM sessions WHERE status = 'erased'").fetchall():
+        db.execute("UPDATE sessions SET checksum = ? WHERE number = ?", (tombstone_checksum(chain, row), row[0]))
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> int:
@@ -70,17 +136,35 @@ def check_version(db: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def migrate(db: sqlite3.Connection, path: Path) -> None:
+def check_key(db: sqlite3.Connection, path: Path, chain: Chain) -> int:
+    """`check_version`, and the key: a file that was made with another key, or without one, is refused."""
+    version = check_version(db, path)
+    if version:
+        found = db.execute("SELECT value FROM settings WHERE name = 'key'").fetchone() if version >= 3 else (b"",)
+        check_fingerprint(str(path), None if found is None else found[0], chain)
+    return version
+
+
+@lru_cache(maxsize=64)
+def format_of(chain: Chain) -> Format:
+    """How the stores with a key open a file. It is the same object for equal keys, so that they share the file."""
+    return Format(partial(check_key, chain=chain), partial(migrate, chain=chain))
+
+
+def migrate(db: sqlite3.Connection, path: Path, chain: Chain) -> None:
     """Create the tables, or upgrade them step by step, in one transaction."""
     if check_version(db, path) == VERSION:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        version = check_version(db, path)
+        version = check_key(db, path, chain)
         if version == 0:
             _run(db, SCHEMA)
+            db.execute("INSERT INTO settings VALUES ('key', ?)", (chain.fingerprint,))
         while 0 < version < VERSION:
             _run(db, MIGRATIONS[version])
+            if version in STEPS:
+                STEPS[version](db)
             version += 1
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")

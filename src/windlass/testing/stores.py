@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from windlass.decisions import Approve
 from windlass.errors import SessionConflict, StoreError
-from windlass.logs import SessionInfo
+from windlass.logs import Log, SessionInfo
 from windlass.messages import TextPart, user
 from windlass.outcomes import Completed
 from windlass.protocols import Store
@@ -86,7 +86,7 @@ async def check_store(
     - *the inbox*: a key is accepted once; entries that the log says were taken are gone; an append returns whether
       entries wait
     - *sessions*: they can be found and erased, their open questions listed, and their transient parts pruned
-    - *the chain*: it can be verified, also after pruning
+    - *the chain*: it can be verified, also after pruning, and whoever reads a changed log gets a `StoreError`
     - *opening*: the storage can be closed and reopened, and used by several stores at once, from any thread and any
       event loop
     """
@@ -699,6 +699,50 @@ async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
         await reads(store, name, log)
 
 
+@check()
+async def _pruning_again_finds_nothing_left(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, _turn(10.0), 0)
+    await store.prune(before=500.0)
+    same(await store.prune(before=500.0), 0, "what a second prune returns")
+
+
+@check()
+async def _new_sessions_are_created_with_all_their_batches(bench: StoreBench) -> None:
+    store, source, one, two = await bench.open(), bench.id(), bench.id(), bench.id()
+    log = [*_turn(10.0), *_started("t", 20.0), _asked("c1"), Suspended(at=21.0)]
+    await store.append(source, log[:4], 0)
+    await store.append(source, log[4:], 4)
+    batches = tuple(await store.batches(source))
+    await store.create([Log(one, batches), Log(two, batches[:1])])
+    await reads(store, one, log)
+    if bench.durable:
+        await reads(store, two, log[:4])
+    found, original = await _found(store, one), await _found(store, source)
+    same(found, original.replace(session=one), "what find says of a created session")
+    same([ask.id for _, ask in await store.approvals(one)], ["c1"], "its open questions")
+    same((await store.verify(one)).records, len(log), "how many records its chain covers")
+    await store.append(one, [Resumed(at=30.0)], len(log))
+    await store.verify(one)
+
+
+@check()
+async def _of_new_sessions_all_are_created_or_none(bench: StoreBench) -> None:
+    store, source = await bench.open(), bench.id()
+    free, used, erased = bench.id(), bench.id(), bench.id()
+    for name in (source, used, erased):
+        await store.append(name, [OPENED, ADDED], 0)
+    await store.erase(erased)
+    batches = tuple(await store.batches(source))
+    for taken in (used, erased):
+        logs = [Log(free, batches), Log(taken, batches)]
+        await refused(store.create(logs), taken, f"to create sessions of which {taken!r} exists")
+        await reads(store, free, [])
+    same([name for name in await store.sessions() if name == free], [], "what is listed")
+    await store.create([Log(free, batches)])
+    await reads(store, free, [OPENED, ADDED])
+
+
 # ---------------------------------------------------------------- the chain
 
 
@@ -720,6 +764,7 @@ async def _the_chain_covers_every_batch(bench: StoreBench) -> None:
         same([(batch.seq, batch.count) for batch in batches], [(0, 2), (2, 1)], "where its batches begin")
         same([batch.seq for batch in await store.batches(session, 2)], [2], "its batches from 2 on")
         same([batch.seq for batch in await store.batches(session, 1)], [0, 2], "its batches from 1 on")
+        same([batch.seq for batch in await store.batches(session, 3)], [], "its batches after its end")
 
 
 @check("durable")
@@ -742,18 +787,16 @@ async def _tampering_is_detected(bench: StoreBench) -> None:
 @check("cut")
 async def _a_truncated_log_is_detected(bench: StoreBench) -> None:
     assert bench.cut is not None
-    store, session = await _is_detected(bench, bench.cut)
-    left = await store.read(session)
-    same(len(left), 2, "how many records are left")
+    _, session = await _is_detected(bench, bench.cut)
     try:
-        await (await bench.open()).append(session, [ADDED], len(left))
+        await (await bench.open()).append(session, [ADDED], 2)
     except (StoreError, SessionConflict):
         return
     raise AssertionError("the store appended to it as if nothing were missing")
 
 
 async def _is_detected(bench: StoreBench, damage: Callable[[str], object]) -> tuple[Store, str]:
-    """Fail unless `verify` detects the damage to a session, and accepts another session."""
+    """Fail unless `verify` and reads detect the damage to a session, and `verify` accepts another session."""
     store, session, other = await bench.open(), bench.id(), bench.id()
     for name in (session, other):
         for length in range(3):
@@ -763,12 +806,20 @@ async def _is_detected(bench: StoreBench, damage: Callable[[str], object]) -> tu
     if inspect.isawaitable(done):
         await done
     await store.verify(other)
-    try:
-        await store.verify(session)
-    except StoreError as error:
-        same(session in str(error), True, "whether the error names the session")
-        return store, session
-    raise AssertionError("verify did not detect it")
+    uses: dict[str, Callable[[], Awaitable[Any]]] = {
+        "verify": lambda: store.verify(session),
+        "read": lambda: store.read(session),
+        "a read from the middle": lambda: store.read(session, 1),
+        "batches": lambda: store.batches(session),
+    }
+    for name, use in uses.items():
+        try:
+            await use()
+        except StoreError as error:
+            same(session in str(error), True, f"whether the error of {name} names the session")
+        else:
+            raise AssertionError(f"{name} did not detect it")
+    return store, session
 
 
 # ---------------------------------------------------------------- opening, threads, loops

@@ -1,0 +1,209 @@
+"""What a store keeps besides a log: derived from it when a session is created, compared with it to verify."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from windlass.errors import StoreError
+from windlass.logs import Batch, Log, Verified
+from windlass.records import Asked, InboxTaken, Record, encode
+
+from .batches import SLICE, Change, change_of, pack, records_of
+from .chains import Chain, pack_seals
+from .reading import ODD, BatchRow, checked
+from .shared import broken_log, from_json, from_key, key_of
+
+
+class Derived(Struct):
+    """The row of a session, its open questions, and the keys that were taken from its inbox, as its log has them.
+
+    A time is None if the log does not have it; the store then chose it.
+    """
+
+    status: str = "open"
+    agent: str = ""
+    title: str = ""
+    parent: str = ""
+    started: float | None = None
+    updated: float | None = None
+    asks: dict[str, Asked] = {}
+    taken: dict[str, str] = {}
+
+    def add(self, records: Sequence[Record], *, first: bool) -> None:
+        """Add a batch, with the effect that its append has on the tables."""
+        change = change_of(records)
+        if change is None:
+            return
+        if first:
+            self.started = self.updated = change.at or None
+        if change.status is not None:
+            self._update(change)
+        if "*" in change.answered:
+            self.asks.clear()
+        for answered in change.answered:
+            self.asks.pop(answered, None)
+        self.asks |= change.asked
+        if change.taken:
+            self.taken |= {record.key: record.entry for record in records if isinstance(record, InboxTaken)}
+
+    def _update(self, change: Change) -> None:
+        self.status = change.status or self.status
+        self.agent = self.agent if change.agent is None else change.agent
+        self.title = self.title or change.title or ""
+        self.parent = self.parent if change.parent is None else change.parent
+        self.updated = change.at or None
+
+
+async def derive(session: str, batches: Sequence[Batch]) -> Derived:
+    """What a log says about its session. If the log is long, other tasks run in between."""
+    derived, size = Derived(), 0
+    for batch in batches:
+        derived.add(records_of(session, batch.seq, batch.lines), first=not batch.seq)
+        size += len(batch.lines)
+        if size >= SLICE:
+            size = 0
+            await asyncio.sleep(0)
+    return derived
+
+
+# ---------------------------------------------------------------- new sessions
+
+
+class NewSession(NamedTuple):
+    """A session that is ready to be written."""
+
+    session: str
+    start: bytes
+    records: int
+    head: bytes
+    derived: Derived
+    rows: list[BatchRow]
+
+
+async def prepare(chain: Chain, log: Log) -> NewSession:
+    """Link the batches of a log, and seal what can be pruned. Seals that a batch has stay as they are."""
+    session, start = log.session, log.start or os.urandom(16)
+    link, seq = start, 0
+    rows: list[BatchRow] = []
+    for batch in log.batches:
+        lines, count = batch.lines, batch.lines.count(b"\n") + 1
+        if batch.seals:
+            try:
+                link = chain.link(session, batch.replace(seq=seq, previous=link))
+            except ODD as error:
+                raise broken_log(session, seq, str(error)) from error
+            row = BatchRow(seq, count, link, pack(lines), pack_seals(batch.seals), batch.nonce or None)
+        else:
+            sealed = chain.seal(session, seq, link, lines)
+            link = sealed.link
+            row = BatchRow(seq, count, link, pack(lines), pack_seals(sealed.seals), sealed.nonce or None)
+        rows.append(row)
+        seq += count
+        await asyncio.sleep(0)
+    return NewSession(session, start, seq, link, await derive(session, log.batches), rows)
+
+
+# ---------------------------------------------------------------- checks
+
+
+class Stored(NamedTuple):
+    """What the tables have besides the batches of a session: its row, its questions, inbox entries and cursors.
+
+    `row` has status, agent, title, started and updated; `asks` id and data; `inbox` key, kind, position, taken,
+    data and checksum; `cursors` reader, position and checksum.
+    """
+
+    row: Sequence[Any]
+    asks: Sequence[Sequence[Any]]
+    inbox: Sequence[Sequence[Any]]
+    cursors: Sequence[Sequence[Any]]
+
+
+_COLUMNS = ("status", "agent", "title", "started", "updated")
+
+
+async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], stored: Stored) -> Verified:
+    """Raise `StoreError` unless the tables agree with a log whose chain was checked."""
+    derived = await derive(session, batches)
+    for name, found in zip(_COLUMNS, stored.row, strict=True):
+        expected = getattr(derived, name)
+        if expected is not None and found != expected:
+            raise StoreError(f"the row of session {session!r} does not agree with its log: its {name} was changed")
+    asks = [(key_of(name), encode(asked)) for name, asked in derived.asks.items()]
+    if [tuple(row) for row in stored.asks] != asks:
+        raise StoreError(f"the open questions of session {session!r} do not agree with its log")
+    for entry in stored.inbox:
+        check_entry(chain, session, entry)
+        key, kind, _, taken, _, _ = entry
+        if taken and derived.taken.get(key.decode("utf-8", "surrogatepass")) != kind:
+            raise StoreError(f"session {session!r}: inbox entry {key!r} is marked as taken, but not by the log")
+    records = batches[-1].seq + batches[-1].count if batches else 0
+    for reader, seq, checksum in stored.cursors:
+        check_cursor(chain, session, reader, seq, checksum)
+        if seq > records:
+            raise StoreError(f"session {session!r}: the cursor of {reader!r} is beyond the end of the log")
+    head = batches[-1].link.hex() if batches else ""
+    return Verified(session, records, head, sum([batch.pruned for batch in batches]))
+
+
+def entry_checksum(chain: Chain, session: str, key: bytes, kind: str, position: int, taken: bool, data: bytes) -> bytes:
+    """The checksum of an inbox entry."""
+    return chain.checksum("inbox", session, key, kind, position, bool(taken), data)
+
+
+def check_entry(chain: Chain, session: str, entry: Sequence[Any]) -> None:
+    """Raise if an inbox entry was changed."""
+    *values, checksum = entry
+    try:
+        if entry_checksum(chain, session, *values) == checksum:
+            return
+    except ODD:
+        pass
+    raise StoreError(f"session {session!r}: inbox entry {values[0]!r} was changed after it was written")
+
+
+def inbox_entry(chain: Chain, session: str, entry: Sequence[Any]) -> tuple[str, str, Any]:
+    """The key, the kind and the data of an inbox entry. Raises if it was changed."""
+    check_entry(chain, session, entry)
+    key, kind, _, _, data, _ = entry
+    return checked(f"session {session!r}: inbox entry {key!r}", lambda: (from_key(key), kind, from_json(data)))
+
+
+def cursor_checksum(chain: Chain, session: str, reader: str, seq: int) -> bytes:
+    """The checksum of a cursor."""
+    return chain.checksum("cursor", session, reader, seq)
+
+
+def check_cursor(chain: Chain, session: str, reader: str, seq: int, checksum: bytes) -> int:
+    """The position of a cursor. Raises if it was changed."""
+    try:
+        if cursor_checksum(chain, session, reader, seq) == checksum:
+            return seq
+    except ODD:
+        pass
+    raise StoreError(f"session {session!r}: the cursor of {reader!r} was changed after it was written")
+
+
+def pipeline_checksum(chain: Chain, digest: str, data: bytes) -> bytes:
+    """The checksum of the description of a pipeline."""
+    return chain.checksum("pipeline", digest, data)
+
+
+def check_pipeline(chain: Chain, digest: str, data: bytes, checksum: bytes) -> bytes:
+    """The description of a pipeline. Raises if it was changed."""
+    try:
+        if pipeline_checksum(chain, digest, data) == checksum:
+            return bytes(data)
+    except ODD:
+        pass
+    raise StoreError(f"the description of pipeline {digest!r} was changed after it was written")
+
+
+def tombstone_checksum(chain: Chain, row: Sequence[Any]) -> bytes:
+    """The checksum of an erased session's row: number, id, agent, title, parent, started, updated, records and head."""
+    return chain.checksum("erased", *row)
