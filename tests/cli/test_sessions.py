@@ -245,7 +245,7 @@ def test_a_log_that_was_cut_short_is_found_and_not_resumed(folder):
     refused(windlass("sessions", "verify"), *words)
     refused(windlass("sessions", "verify", "rent"), *words)
     assert windlass("sessions", "verify", "hello").exit_code == 0
-    refused(windlass("resume", "counter", "rent"), "rent: StoreError: ", *words)
+    refused(windlass("resume", "counter", "rent"), *words)
     assert not (folder / "paid").exists()
 
 
@@ -265,7 +265,8 @@ def test_a_session_is_exported_and_imported(folder):
     shown = windlass("sessions", "export", "rent")
     assert windlass("sessions", "export", "rent", "-o", "rent.jsonl").output == ""
     assert Path("rent.jsonl").read_text() == shown.output
-    assert json.loads(shown.output.splitlines()[0]) == {"windlass": 1, "session": "rent", "records": 7}
+    header = json.loads(shown.output.splitlines()[0])
+    assert header == {"windlass": 2, "session": "rent", "records": 7, "start": header["start"]}
     result = windlass("sessions", "import", "rent.jsonl", store="sqlite:///other.db")
     assert (result.exit_code, result.output) == (0, "imported rent\n")
     assert windlass("sessions", "export", "rent", store="sqlite:///other.db").output == shown.output
@@ -816,7 +817,7 @@ def test_no_damage_of_the_file_ends_in_a_traceback(folder):
             if result.exit_code:
                 failures += 1
                 refused(result)
-                assert re.search(r"session '|bad\.db", result.stderr), (at, command, result.stderr)
+                assert re.search(r"session|pipeline '|bad\.db", result.stderr), (at, command, result.stderr)
             else:
                 assert result.exception is None, (at, command)
     assert failures > 20
@@ -884,6 +885,12 @@ def rewrite_history(session: str) -> None:
         database.execute("DELETE FROM sessions WHERE number = ?", (number,))
     database.close()
     finished(session, "Something else.")
+    database = sqlite3.connect("till.db")
+    with database:
+        (new,) = database.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
+        database.execute("UPDATE sessions SET number = ? WHERE number = ?", (number, new))
+        database.execute("UPDATE batches SET session = ? WHERE session = ?", (number, new))
+    database.close()
 
 
 def test_a_history_that_was_rewritten_verifies_but_not_against_its_kept_head(folder):
