@@ -16,6 +16,7 @@ from msgspec.structs import astuple, replace
 
 from . import records as r
 from .decisions import Ask, Edit, Vote
+from .errors import StoreError
 from .messages import (
     Message,
     Messages,
@@ -544,9 +545,8 @@ class Fold:
         self.pending = self.pending[count:]
 
     def extend(self, records: Sequence[r.Record]) -> None:
-        """Fold records that the store has."""
-        for record in records:
-            self.add(record)
+        """Fold records that the store has. Raises `StoreError` if they do not follow from each other."""
+        self._add_stored(records)
         self._have_stored(records)
 
     async def extend_in_slices(self, records: Sequence[r.Record]) -> None:
@@ -554,9 +554,18 @@ class Fold:
         for start in range(0, len(records), SLICE):
             if start:
                 await asyncio.sleep(0)
-            for record in records[start : start + SLICE]:
-                self.add(record)
+            self._add_stored(records[start : start + SLICE])
         self._have_stored(records)
+
+    def _add_stored(self, records: Sequence[r.Record]) -> None:
+        try:
+            for record in records:
+                self.add(record)
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the log of session {self.session!r} is broken at record {self.seq + 1}: it does not follow from the "
+                f"records before it ({type(error).__name__}: {error})"
+            ) from error
 
     def _have_stored(self, records: Sequence[r.Record]) -> None:
         """The store has these records, which are folded and pending."""

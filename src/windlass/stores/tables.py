@@ -38,6 +38,11 @@ def _orphans(select: Select) -> list[str]:
         problems += [
             f"session number {number!r} does not exist, but has rows in {table}" for (number,) in select(query)
         ]
+    query = (
+        "SELECT id FROM sessions WHERE status != 'erased' AND (records IS NULL OR records <= 0) AND "
+        "EXISTS (SELECT 1 FROM batches WHERE session = number)"
+    )
+    problems += [f"the row of session {name!r} says that it has no records, but it has" for (name,) in select(query)]
     return problems
 
 
@@ -52,7 +57,8 @@ def _tombstones(select: Select, chain: Chain) -> list[str]:
             problems.append(f"the tombstone of session {row[1]!r} was changed, or was not left by an erase")
     for (session,) in select(
         "SELECT id FROM sessions WHERE status = 'erased' AND (EXISTS (SELECT 1 FROM asks WHERE session = number) OR "
-        "EXISTS (SELECT 1 FROM batches WHERE session = number AND count != 0) OR "
+        "EXISTS (SELECT 1 FROM batches WHERE session = number AND NOT (seq = records AND count = 0 AND link = head AND "
+        "length(data) = 0 AND seals IS NULL AND nonce IS NULL)) OR "
         "EXISTS (SELECT 1 FROM inbox WHERE session = id) OR EXISTS (SELECT 1 FROM cursors WHERE session = id))"
     ):
         problems.append(f"session {session!r} was erased, but there are still rows of it")
