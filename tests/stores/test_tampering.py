@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from windlass import Agent, Ask, ToolCalling, TurnEnded, TurnStarting, tool
+from windlass import Agent, Approve, Ask, ToolCalling, TurnEnded, TurnStarting, tool
 from windlass.approvals import open_questions
 from windlass.errors import ConfigError, StoreError, WindlassError
 from windlass.protocols import Store
