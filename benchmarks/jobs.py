@@ -231,7 +231,7 @@ async def _in_memory(*, keeps: bool, steps: int) -> Cost:
     """
     store = MemoryStore()
     if not keeps:
-        store.append_now = lambda session, records, expected: False  # type: ignore[method-assign]
+        store.append_now = lambda session, records, expected, claim=None: False  # type: ignore[method-assign]
     agent = Agent(agents.MODEL, tools=[agents.add], store=store)
     work.plan(steps)
     with timing() as timer:
