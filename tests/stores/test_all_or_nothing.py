@@ -194,6 +194,6 @@ async def test_of_a_fork_of_which_one_id_is_taken_nothing_is_stored():
     store = Racing()
     assert (await boss(store).run("go", session="top")).waiting_for
     before = set(await store.sessions())
-    with pytest.raises(Exception, match="another process or task advanced it"):
+    with pytest.raises(Exception, match="already exists"):
         await fork_session(store, "top", "copy", None, 0.0)
     assert len(set(await store.sessions()) - before) == 1

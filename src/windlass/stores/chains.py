@@ -86,6 +86,13 @@ class Chain:
         name = blake2b(session.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
         return blake2b(lines, digest_size=_SIZE, key=previous + self._key, person=person, salt=name).digest()
 
+    def end(self, session: str, records: int, head: bytes) -> bytes | None:
+        """What the row of a session says about the end of its log, if there is a key; otherwise None.
+
+        Each link is valid on its own, so without this a log could be cut after any of its batches.
+        """
+        return self.checksum("end", session, records, head) if self._key else None
+
     def checksum(self, *values: Any) -> bytes:
         """A checksum of the values of a row that no log covers."""
         plain = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value for value in values]

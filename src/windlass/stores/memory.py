@@ -14,7 +14,7 @@ from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 from .batches import lines_of, records_of
 from .chains import START, Chain
 from .owners import taken_over
-from .shared import belongs_to, conflict, erased_session, info_of, matches
+from .shared import belongs_to, conflict, erased_session, info_of, matches, used_session
 
 
 class MemoryStore:
@@ -94,7 +94,7 @@ class MemoryStore:
                 if session in self._erased:
                     raise erased_session(session)
                 if session in self._logs:
-                    raise conflict(session, len(self._logs[session]), 0)
+                    raise used_session(session)
             self._logs |= new
             for session, log in new.items():
                 if log and type(log[-1]) is SessionEnded:

@@ -17,7 +17,7 @@ from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
-from .chains import chain_of, pack_seals
+from .chains import Chain, chain_of, pack_seals
 from .derived import (
     NewSession,
     Stored,
@@ -44,6 +44,7 @@ from .shared import (
     erased_session,
     escape_like,
     key_of,
+    used_session,
 )
 from .sharing import Lease, call_after_fork
 from .tables import store_problems
@@ -165,7 +166,7 @@ class PostgresStore:
         if claim is not None and session != claim.root:
             _check_root(db, session, claim)
         if not expected:
-            _insert(db, session, change.at or time.time())
+            _insert(db, self.chain, session, change.at or time.time())
         row = _locked(db, session)
         if row is None:
             raise conflict(session, 0, expected)
@@ -185,13 +186,15 @@ class PostgresStore:
         made = db.execute(
             "WITH made AS (INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s) "
             "RETURNING xmin::text AS transaction) "
-            "UPDATE sessions SET records = %s, head = %s, owner = %s, epoch = %s, status = coalesce(%s, status), "
-            "agent = coalesce(%s, agent), title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
+            "UPDATE sessions SET records = %s, head = %s, checksum = %s, owner = %s, epoch = %s, "
+            "status = coalesce(%s, status), agent = coalesce(%s, agent), "
+            "title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
             "updated = coalesce(%s, updated), started = coalesce(%s, started) WHERE number = %s "
             "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
             (
                 row.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None,
-                length, link, owner, epoch, change.status, change.agent, change.title, change.at or None,
+                length, link, self.chain.end(session, length, link), owner, epoch,
+                change.status, change.agent, change.title, change.at or None,
                 None if expected else change.at or None, row.number, session,
             ),
         ).fetchone()  # fmt: skip
@@ -213,7 +216,7 @@ class PostgresStore:
         session, claim = appending.session, appending.claim
         begins = claim is not None and claim.begins
         if begins and not appending.expected:
-            _insert(db, session, time.time())
+            _insert(db, self.chain, session, time.time())
         row = _locked(db, session)
         if (found := 0 if row is None else row.records) != appending.expected:
             raise conflict(session, found, appending.expected)
@@ -277,7 +280,7 @@ class PostgresStore:
     async def create(self, logs: Sequence[Log]) -> None:
         """Store new sessions, all or none. Raises `SessionConflict` if one of the ids was used before."""
         new = [await prepare(self.chain, log) for log in logs]
-        await self._write(lambda db: _create(db, new), repeatable=False)
+        await self._write(lambda db: _create(db, self.chain, new), repeatable=False)
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -457,7 +460,7 @@ class PostgresStore:
 
 
 _LOG: LiteralString = (
-    "SELECT status, records, head, start, seq, count, link, data, seals, nonce FROM sessions "
+    "SELECT status, records, head, start, checksum, seq, count, link, data, seals, nonce FROM sessions "
     "LEFT JOIN batches ON session = number "
 )
 _MAX = 2**62
@@ -509,12 +512,13 @@ def _waiting(db: Connection, session: str) -> bool:
     return db.execute("SELECT 1 FROM inbox WHERE session = %s AND NOT taken LIMIT 1", (session,)).fetchone() is not None
 
 
-def _insert(db: Connection, session: str, now: float) -> None:
+def _insert(db: Connection, chain: Chain, session: str, now: float) -> None:
     """Make the row of a session, unless it is there."""
     start = os.urandom(16)
     db.execute(
-        "INSERT INTO sessions (id, started, updated, head, start) VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
-        (session, now, now, start, start),
+        "INSERT INTO sessions (id, started, updated, head, start, checksum) VALUES (%s, %s, %s, %s, %s, %s) "
+        "ON CONFLICT DO NOTHING",
+        (session, now, now, start, start, chain.end(session, 0, start)),
     )
 
 
@@ -533,22 +537,23 @@ def _insert_ask(db: Connection, number: int, asked: Asked) -> None:
     )
 
 
-def _create(db: Connection, new: Sequence[NewSession]) -> None:
+def _create(db: Connection, chain: Chain, new: Sequence[NewSession]) -> None:
     for one in new:
         derived, now = one.derived, time.time()
         made = db.execute(
-            "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING number",
+            "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start, checksum) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING number",
             (
                 one.session, derived.status, derived.agent, derived.title, derived.parent, derived.started or now,
                 derived.updated or now, one.records, one.head, one.start,
+                chain.end(one.session, one.records, one.head),
             ),
         ).fetchone()  # fmt: skip
         if made is None:
             row = _locked(db, one.session)
             if row is not None and row.status == "erased":
                 raise erased_session(one.session)
-            raise conflict(one.session, None if row is None else row.records, 0)
+            raise used_session(one.session)
         with db.cursor() as cursor:
             query = "INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s)"
             cursor.executemany(query, [(made[0], *row) for row in one.rows])

@@ -25,6 +25,7 @@ class End(NamedTuple):
     records: int
     head: bytes
     start: bytes
+    checksum: bytes | None
 
 
 class BatchRow(NamedTuple):
@@ -51,8 +52,8 @@ async def read_batches(chain: Chain, session: str, rows: Sequence[Sequence[Any]]
     """
     if not rows:
         return []
-    end = End(*rows[0][:4])
-    found = [BatchRow(*row[4:]) for row in rows if row[4] is not None]
+    end = End(*rows[0][:5])
+    found = [BatchRow(*row[5:]) for row in rows if row[5] is not None]
     if end.status == "erased":
         _check_tombstone(session, end, found)
         return []
@@ -116,6 +117,8 @@ class _Walk:
         check_end(self.session, self.position, self.end.records)
         if self.link != self.end.head:
             raise broken_log(self.session, self.position, "the last link differs from the one in the session's row")
+        if self.chain.end(self.session, self.position, self.link) != self.end.checksum:
+            raise broken_log(self.session, self.position, "it may have had more records: its row was changed")
 
 
 def _check_tombstone(session: str, end: End, rows: Sequence[BatchRow]) -> None:

@@ -113,6 +113,11 @@ def erased_session(session: str) -> SessionConflict:
     return SessionConflict(f"session {session!r} was erased; its id cannot be used again", session=session)
 
 
+def used_session(session: str) -> SessionConflict:
+    """The error for a new session whose id is in use."""
+    return SessionConflict(f"session {session!r} already exists; use another id", session=session)
+
+
 def broken_log(session: str, seq: int, why: str) -> StoreError:
     """The error for a log that differs from what was written."""
     return StoreError(f"the log of session {session!r} is broken at record {seq}: {why}")

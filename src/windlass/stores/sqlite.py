@@ -43,6 +43,7 @@ from .shared import (
     erased_session,
     escape_like,
     key_of,
+    used_session,
 )
 from .sharing import Lease
 from .sqlite_file import absolute, use_file
@@ -155,7 +156,10 @@ class SQLiteStore:
                 now = _head(db, session)
                 raise conflict(session, None if now is None else now.records, expected) from None
             length = expected + len(records)
-            db.execute("UPDATE sessions SET records = ?, head = ? WHERE number = ?", (length, link, head.number))
+            db.execute(
+                "UPDATE sessions SET records = ?, head = ?, checksum = ? WHERE number = ?",
+                (length, link, self.chain.end(session, length, link), head.number),
+            )
             heads[session] = _Head(head.number, length, link)
             heads.move_to_end(session)
             if len(heads) > _KNOWN:
@@ -169,9 +173,30 @@ class SQLiteStore:
         elif claim is not None and claim.begins:
             if head is None:
                 head = _new(db, session, None)
-                db.execute("UPDATE sessions SET records = 0, head = ? WHERE number = ?", (head.link, head.number))
+                end = (head.link, self.chain.end(session, 0, head.link), head.number)
+                db.execute("UPDATE sessions SET records = 0, head = ?, checksum = ? WHERE number = ?", end)
             self._own(db, head.number, claim)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
+
+    def _create(self, db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
+        for one in new:  # before anything is written: what was written before an error is committed with other jobs
+            if _head(db, one.session) is not None:
+                raise used_session(one.session)
+        for one in new:
+            derived, now = one.derived, time.time()
+            started, updated = derived.started or now, derived.updated or now
+            made = db.execute(
+                "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start, "
+                "checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    one.session, derived.status, derived.agent, derived.title, derived.parent, started, updated,
+                    one.records, one.head, one.start, self.chain.end(one.session, one.records, one.head),
+                ),
+            )  # fmt: skip
+            number = made.lastrowid or 0
+            db.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in one.rows])
+            for asked in derived.asks.values():
+                _insert_ask(db, number, asked)
 
     # ------------------------------------------------------------ who owns a session
 
@@ -231,7 +256,7 @@ class SQLiteStore:
     async def create(self, logs: Sequence[Log]) -> None:
         """Store new sessions, all or none. Raises `SessionConflict` if one of the ids was used before."""
         new = [await prepare(self.chain, log) for log in logs]
-        await self._write(lambda db: _create(db, new))
+        await self._write(lambda db: self._create(db, new))
 
     # ------------------------------------------------------------ sessions and their questions
 
@@ -427,7 +452,7 @@ _MAX = 2**62
 """More records than a log can have."""
 
 _LOG = (
-    "SELECT status, records, head, start, seq, count, link, data, seals, nonce FROM sessions "
+    "SELECT status, records, head, start, checksum, seq, count, link, data, seals, nonce FROM sessions "
     "LEFT JOIN batches ON session = number"
 )
 _OVER = "status IN ('open', 'ended') AND updated < ?"
@@ -471,27 +496,6 @@ def _insert_ask(db: sqlite3.Connection, number: int, asked: Asked) -> None:
         "ON CONFLICT (session, id) DO UPDATE SET data = excluded.data",
         (number, key_of(asked.id), encode(asked)),
     )
-
-
-def _create(db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
-    for one in new:  # before anything is written: what was written before an error is committed with other jobs
-        if (head := _head(db, one.session)) is not None:
-            raise conflict(one.session, head.records, 0)
-    for one in new:
-        derived, now = one.derived, time.time()
-        started, updated = derived.started or now, derived.updated or now
-        made = db.execute(
-            "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                one.session, derived.status, derived.agent, derived.title, derived.parent, started, updated,
-                one.records, one.head, one.start,
-            ),
-        )  # fmt: skip
-        number = made.lastrowid or 0
-        db.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in one.rows])
-        for asked in derived.asks.values():
-            _insert_ask(db, number, asked)
 
 
 def _prune(db: sqlite3.Connection, *, pruned: Sequence[Pruned], before: float) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from windlass.deltas import AnyDelta
+from windlass.logs import Log
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
 from windlass.protocols import Model, Store
 from windlass.records import Record
@@ -207,6 +208,9 @@ class CrashingStore:
     async def append(self, session: str, records: Sequence[Record], expected: int, claim: Any = None) -> bool:
         kinds = ", ".join(type(record).__name__ for record in records)
         return bool(await self._write(kinds, self._store.append(session, records, expected, claim)))
+
+    async def create(self, logs: Sequence[Log]) -> None:
+        await self._write("new sessions", self._store.create(logs))
 
     async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
         return bool(await self._write(f"inbox: {kind}", self._store.put(session, key, kind, data)))
