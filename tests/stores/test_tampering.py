@@ -24,9 +24,9 @@ from windlass.errors import ConfigError, StoreError, WindlassError
 from windlass.protocols import Store
 from windlass.stores import open_store
 from windlass.stores.batches import pack, unpack
-from windlass.stores.chains import Chain
+from windlass.stores.chains import Chain, chain_of
 from windlass.stores.postgres import PostgresStore
-from windlass.stores.reading import ODD
+from windlass.stores.reading import ODD, read_batches
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, FunctionModel, calls, says
 from windlass.transfer import export_session, import_session
@@ -276,24 +276,48 @@ def test_a_store_that_nobody_changed_is_sound(place):
     sound(place)
 
 
-def test_every_flipped_byte_of_a_batch_is_detected(place):
-    """A flip that leaves the records as they are, in the padding of compressed data, changes nothing."""
-    flips = [
-        (row, column, at, bit)
-        for row in batch_rows(place)
-        for column, value in zip(("link", "data", "seals", "nonce"), row[4:], strict=True)
-        for at in range(len(value or b""))
-        for bit in ((0, 3, 7) if SIEGE else (at % 8,))
-    ]
-    for row, column, at, bit in sample(flips, 40):
+COLUMNS = ("link", "data", "seals", "nonce")
+
+
+def flips(place: Place) -> list[tuple[tuple[Any, ...], str, bytes]]:
+    """All batches with one flipped bit: the row, the column and its new value; under siege every bit of every byte.
+
+    A flip in the padding of compressed data leaves the records as they are. It changes nothing, so it is left out.
+    """
+    found: list[tuple[tuple[Any, ...], str, bytes]] = []
+    for row in batch_rows(place):
+        for column, value in zip(COLUMNS, row[4:], strict=True):
+            for at in range(len(value or b"")):
+                for bit in range(8) if SIEGE else (at % 8,):
+                    new = bytearray(value)
+                    new[at] ^= 1 << bit
+                    if column != "data" or not _same_lines(value, bytes(new)):
+                        found.append((row, column, bytes(new)))
+    return found
+
+
+def test_every_flipped_bit_of_a_batch_is_detected_when_it_is_read(place):
+    ends = {row[0]: row[1:] for row in place.execute("SELECT id, status, records, head, start, checksum FROM sessions")}
+    rows = batch_rows(place)
+
+    async def check() -> None:
+        for changed, column, new in flips(place):
+            session, at = changed[1], 4 + COLUMNS.index(column)
+            log = [
+                (*ends[session], *row[2:at], new, *row[at + 1 :]) if row is changed else (*ends[session], *row[2:])
+                for row in [changed if row[:3] == changed[:3] else row for row in rows if row[1] == session]
+            ]
+            with pytest.raises(StoreError, match=repr(session)):
+                await read_batches(chain_of(place.key), session, log)
+
+    asyncio.run(check())
+
+
+def test_a_flipped_byte_of_a_batch_is_detected_by_every_use(place):
+    for row, column, new in random.Random(SEED).sample(flips(place), 300 if SIEGE else 30):
         number, session, seq = row[:3]
-        old = dict(zip(("link", "data", "seals", "nonce"), row[4:], strict=True))[column]
-        new = bytearray(old)
-        new[at] ^= 1 << bit
-        if column == "data" and _same_lines(old, bytes(new)):
-            continue
-        place.execute(f"UPDATE batches SET {column} = ? WHERE session = ? AND seq = ?", bytes(new), number, seq)
-        detected(place, session=session, what=(session, seq, column, at, bit))
+        place.execute(f"UPDATE batches SET {column} = ? WHERE session = ? AND seq = ?", new, number, seq)
+        detected(place, session=session, what=(session, seq, column, new))
         place.reset()
 
 
