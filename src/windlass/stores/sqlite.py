@@ -148,7 +148,15 @@ class SQLiteStore:
             elif not expected and change is not None and change.at:  # its row was made by a claim
                 db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
             link, seals, nonce = self.chain.seal(session, expected, head.link, lines)
-            row = (head.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None)
+            row = (
+                head.number,
+                expected,
+                len(records),
+                link,
+                pack(lines),
+                pack_seals(seals) if seals else None,
+                nonce or None,
+            )
             try:
                 db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             except sqlite3.IntegrityError:
