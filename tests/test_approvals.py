@@ -241,7 +241,7 @@ async def test_a_child_hears_an_answer_in_time_that_its_parent_reads_late(store)
         ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store, clock=clock
     )
     (asked,) = (await parent.run("go", session="s")).waiting_for
-    await parent.resolve("s/1/1", asked.id, Approve())
+    await parent.resolve("s//1/1", asked.id, Approve())
     await clock.advance(61)
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [5])
@@ -273,8 +273,8 @@ async def test_a_question_of_a_child_is_answered_through_its_parent(store):
     assert (result.text, paid) == ("done", [5])
 
 
-@pytest.mark.parametrize("first", ["s", "s/1/1"])
-@pytest.mark.parametrize("second", ["s", "s/1/1"])
+@pytest.mark.parametrize("first", ["s", "s//1/1"])
+@pytest.mark.parametrize("second", ["s", "s//1/1"])
 async def test_a_question_of_a_child_is_answered_once_by_whichever_session(store, first, second):
     child, paid = make(store, calls("pay", euros=5), says("child done"), name="child")
     parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
@@ -284,11 +284,11 @@ async def test_a_question_of_a_child_is_answered_once_by_whichever_session(store
         await parent.resolve(second, asked.id, Approve())
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [])
-    assert [by for s in ("s", "s/1/1") for by, _, _ in await parent.store.take(s, ())] == []
+    assert [by for s in ("s", "s//1/1") for by, _, _ in await parent.store.take(s, ())] == []
 
 
 async def test_a_question_of_a_grandchild_is_answered_by_any_of_the_three_sessions(store):
-    for session in ("s", "s/1/1", "s/1/1/1/1"):
+    for session in ("s", "s//1/1", "s//1/1//1/1"):
         made = store or MemoryStore()
         child, paid = make(made, calls("pay", euros=5), says("child done"), name="child")
         middle = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], name="middle")
@@ -305,7 +305,7 @@ async def test_an_answer_that_only_the_inbox_of_the_child_has_is_heard(store):
     parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
     (asked,) = (await parent.run("go", session="s")).waiting_for
     answer = {"id": asked.id, "digest": asked.digest, "answer": {"answer": "Approve"}, "at": 0.0}
-    await parent.store.put("s/1/1", f"answer/{asked.id}/1", "answer", answer)
+    await parent.store.put("s//1/1", f"answer/{asked.id}/1", "answer", answer)
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [5])
 
@@ -321,7 +321,7 @@ def nested(store: Any, clock: FakeClock | None = None, **ask: Any) -> tuple[Agen
     return Agent(script, tools=[middle.as_tool()], store=store, clock=clock), paid
 
 
-LEVELS = ["s", "s/1/1", "s/1/1/1/1"]
+LEVELS = ["s", "s//1/1", "s//1/1//1/1"]
 
 ANSWER = """
 import asyncio, sys
@@ -411,10 +411,10 @@ async def test_a_child_that_waits_can_be_cancelled_alone(store):
     parent = Agent(ScriptedModel(calls("child", task="t"), says("done")), tools=[child.as_tool()], store=store)
     await parent.run("go", session="s")
     other = Agent(ScriptedModel(), store=parent.store)
-    assert await other.cancel("s/1/1", "enough")
+    assert await other.cancel("s//1/1", "enough")
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [])
-    assert (await parent.state("s/1/1")).outcome == Cancelled("enough")
+    assert (await parent.state("s//1/1")).outcome == Cancelled("enough")
 
 
 # ---------------------------------------------------------------- answerers in the process

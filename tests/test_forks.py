@@ -121,7 +121,7 @@ async def forked_everywhere(play: Any, given: Store, folder: Path, exact: bool =
 
 
 async def _of(store: Store, session: str) -> list[str]:
-    return [name for name in await store.sessions() if name == session or name.startswith(f"{session}/")]
+    return [name for name in await store.sessions() if name == session or name.startswith(f"{session}//")]
 
 
 LOOSE: dict[Any, list[tuple[str, str]]] = {
@@ -228,7 +228,7 @@ async def test_whatever_is_asked_a_fork_asks_for_itself_and_comes_to_its_end(sto
         assert state.usage == whole.usage, where
         assert "Error" not in repr(state.messages), where
         assert before == await exported(store, before), where
-    assert set(shop.paid) & {"s/1/1" + "/1/1" * depth} == {shop.paid[0]}
+    assert set(shop.paid) & {"s" + "//1/1" * depth + "/1/1"} == {shop.paid[0]}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -261,7 +261,7 @@ async def test_an_answer_that_a_sub_agent_has_not_acted_on_does_not_travel(store
     """As after a crash: the answer is in the logs above, and maybe in its own, but the call was not made."""
     whole = Shop(MemoryStore(), depth)
     await whole.finish("s")
-    names = ["s" + "/1/1" * level for level in range(depth + 1)]
+    names = ["s" + "//1/1" * level for level in range(depth + 1)]
     logs = {name: await whole.store.read(name) for name in names}
     waited, called = await whole.at(names[-1], Suspended), await whole.at(names[-1], ToolCalled)
     for number, count in enumerate(range(waited, called)):
@@ -282,10 +282,14 @@ async def test_an_answer_that_a_sub_agent_has_not_acted_on_does_not_travel(store
 
 def _moved(records: Any, names: dict[str, str]) -> list[Record]:
     """The records with the sessions of sub-agents under other ids."""
-    return [
-        record.replace(session=names[record.session]) if isinstance(record, Delegated | Charged) else record
-        for record in records
-    ]
+    moved: list[Record] = []
+    for record in records:
+        if isinstance(record, Delegated | Charged):
+            record = record.replace(session=names[record.session])
+        elif isinstance(record, SessionOpened) and record.parent:
+            record = record.replace(parent=names[record.parent])
+        moved.append(record)
+    return moved
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -294,7 +298,7 @@ async def test_a_sub_agent_that_waited_waits_in_the_fork(store: Store, depth: in
     await shop.finish("s")
     fork = await shop.agent.fork("s", at=await shop.at("s", Suspended))
     for level in range(depth + 1):
-        name = fork + "/1/1" * level
+        name = fork + "//1/1" * level
         state = fold(name, await store.read(name))
         assert isinstance(state.outcome, Suspended)
         assert state.outcome.waiting_for == state.waiting != ()
@@ -351,9 +355,9 @@ async def test_an_unsafe_call_of_a_sub_agent_is_in_doubt_in_a_fork(store: Store,
     fork = await shop.agent.fork("s", at=await shop.at("s", Delegated))
     result = await shop.agent.resume(fork)
     assert (result.outcome, result.text, len(shop.paid)) == (Completed(), "done", 1)
-    lowest = fork + "/1/1" * depth
+    lowest = fork + "//1/1" * depth
     (returned,) = [record for record in await store.read(lowest) if isinstance(record, ToolReturned)]
-    assert (returned.call, returned.result.status) == ("s" + "/1/1" * (depth + 1), "interrupted")
+    assert (returned.call, returned.result.status) == ("s" + "//1/1" * depth + "/1/1", "interrupted")
     assert before == await exported(store, before)
 
 
@@ -362,7 +366,7 @@ async def test_an_idempotent_call_of_a_sub_agent_is_made_again_with_its_key(stor
     shop = Shop(store, depth, None, effect="idempotent")
     await _cancelled(shop, "s")
     result = await shop.agent.resume(await shop.agent.fork("s", at=await shop.at("s", Delegated)))
-    assert (result.outcome, shop.paid) == (Completed(), ["s" + "/1/1" * (depth + 1)] * 2)
+    assert (result.outcome, shop.paid) == (Completed(), ["s" + "//1/1" * depth + "/1/1"] * 2)
 
 
 async def test_a_person_is_asked_in_the_fork_about_a_call_in_doubt(store: Store):
@@ -371,9 +375,9 @@ async def test_a_person_is_asked_in_the_fork_about_a_call_in_doubt(store: Store)
     forks = [await shop.agent.fork("s", at=await shop.at("s", Delegated)) for _ in range(2)]
     for fork, answer in zip(forks, [Reject("leave it"), Approve()], strict=True):
         (asked,) = (await shop.agent.resume(fork)).waiting_for
-        assert asked.id == "s/1/1/1/1/1/1/doubt.1"
+        assert asked.id == "s//1/1//1/1/1/1/doubt.1"
         assert (await shop.agent.resume(fork, answers={asked.id: answer})).outcome == Completed()
-    assert shop.paid == ["s/1/1/1/1/1/1"] * 2
+    assert shop.paid == ["s//1/1//1/1/1/1"] * 2
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -396,7 +400,7 @@ async def test_a_session_can_be_forked_while_its_sub_agent_works(store: Store):
     shop.hold.set()
     assert (await running).outcome == (await shop.agent.resume(fork)).outcome == Completed()
     if store.durable:  # else the log may not tell of the call yet
-        assert shop.paid == ["s/1/1/1/1/1/1"] * 2
+        assert shop.paid == ["s//1/1//1/1/1/1"] * 2
 
 
 async def test_an_answer_that_a_sub_agent_heard_while_it_worked_does_not_travel_before_it_is_charged(store: Store):
@@ -421,17 +425,17 @@ async def test_an_answer_that_a_sub_agent_heard_while_it_worked_does_not_travel_
     helper.gate(ToolCalling, tool="send")(lambda event: Ask("sure?"))
     agent = Agent(FunctionModel(_once(calls("helper", task="help"))), tools=[helper.as_tool()], store=store)
     running = asyncio.ensure_future(agent.run("go", session="s"))
-    while not await store.approvals("s/1/1"):  # noqa: ASYNC110
+    while not await store.approvals("s//1/1"):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await agent.resolve("s/1/1", "s/1/1/1/2", Approve())
+    await agent.resolve("s//1/1", "s//1/1/1/2", Approve())
     release.set()
     (second,) = (await running).waiting_for
-    assert (second.id, ran) == ("s/1/1/2/1", ["send 1"])
+    assert (second.id, ran) == ("s//1/1/2/1", ["send 1"])
     records = list(await store.read("s"))
     charged = 1 + [isinstance(record, Charged) for record in records].index(True)
     early, late = await agent.fork("s", at=charged - 1), await agent.fork("s", at=charged)
-    assert [asked.id for asked in (await agent.resume(early)).waiting_for] == ["s/1/1/1/2"]
-    assert [asked.id for asked in (await agent.resume(late)).waiting_for] == ["s/1/1/2/1"]
+    assert [asked.id for asked in (await agent.resume(early)).waiting_for] == ["s//1/1/1/2"]
+    assert [asked.id for asked in (await agent.resume(late)).waiting_for] == ["s//1/1/2/1"]
     assert ran == ["send 1"]
 
 
@@ -496,16 +500,17 @@ async def test_the_copies_are_below_the_fork_and_say_where_they_come_from(store:
     shop = Shop(store, 2)
     await shop.agent.run("go", session="s")
     await shop.agent.fork("s", to="t")
-    assert list(await store.sessions())[3:] == ["t/1/1/1/1", "t/1/1", "t"]
-    for session in ("t", "t/1/1", "t/1/1/1/1"):
+    assert list(await store.sessions())[3:] == ["t//1/1//1/1", "t//1/1", "t"]
+    for session, parent in {"t": "", "t//1/1": "t", "t//1/1//1/1": "t//1/1"}.items():
         (opened, *rest) = await store.read(session)
         origin = session.replace("t", "s")
         assert isinstance(opened, SessionOpened)
         assert (opened.how, opened.origin) == ("forked", f"{origin}@{len(await store.read(origin))}")
+        assert opened.parent == parent
         assert not [record for record in rest if isinstance(record, Delegated) and record.session[0] != "t"]
         await store.verify(session)
     with pytest.raises(SessionError, match="belongs to a sub-agent"):
-        await shop.agent.resume("t/1/1")
+        await shop.agent.resume("t//1/1")
 
 
 async def test_a_fork_of_a_fork_takes_the_sub_agents_along(store: Store):
@@ -516,7 +521,7 @@ async def test_a_fork_of_a_fork_takes_the_sub_agents_along(store: Store):
     for name in ("u", "t", "s"):
         state = await shop.agent.state(name)
         assert isinstance(state.outcome, Suspended)
-        assert [asked.id for asked in state.waiting] == [f"{name}/1/1/1/1/t1"]
+        assert [asked.id for asked in state.waiting] == [f"{name}//1/1//1/1/t1"]
         assert state.outcome.waiting_for == state.waiting
         assert (await shop.finish(name)).outcome == Completed()
 
@@ -530,16 +535,16 @@ async def test_the_second_attempt_at_a_task_is_forked_with_the_first(store: Stor
         return await call_next(call)
 
     assert (await shop.finish("s")).outcome == Completed()
-    assert shop.paid == ["s/1/1/1/1", "s/1/1.2/1/1"]
+    assert shop.paid == ["s//1/1/1/1", "s//1/1.2/1/1"]
     before = await exported(store)
     started: set[tuple[str, ...]] = set()
     for at, record in enumerate(await store.read("s"), 1):
         fork = await shop.agent.fork("s", at=at, to="fork" + "+" * at)
-        started.add(tuple([name.lstrip("fork+") for name in await store.sessions() if name.startswith(f"{fork}/")]))
+        started.add(tuple([name.lstrip("fork+") for name in await store.sessions() if name.startswith(f"{fork}//")]))
         state = await shop.finish(fork)
         assert (state.outcome, unpaired(state.messages)) == (Completed(), []), f"forked at {at}, {record!r}"
         assert before == await exported(store, before)
-    assert started == {(), ("/1/1",), ("/1/1.2", "/1/1")}
+    assert started == {(), ("//1/1",), ("//1/1.2", "//1/1")}
 
 
 async def test_erasing_a_fork_leaves_the_original_and_its_sub_agents(store: Store):
@@ -574,11 +579,11 @@ async def test_a_fork_needs_a_free_name_for_itself_and_for_those_below(store: St
     shop = Shop(store)
     await shop.agent.run("go", session="s")
     await shop.agent.run("go", session="t")
-    await shop.agent.fork("s", to="u/1/1")
+    await store.append("u//1/1", [SessionOpened(parent="u")], 0)
     await shop.agent.fork("s", to="gone")
-    await store.erase("gone/1/1")
+    await store.erase("gone//1/1")
     before = await exported(store)
-    for to, name in {"s": "s", "t": "t", "u": "u/1/1"}.items():
+    for to, name in {"s": "s", "t": "t", "u": "u//1/1"}.items():
         with pytest.raises(SessionConflict, match=f"session '{name}' already exists; fork to another id"):
             await shop.agent.fork("s", to=to)
     await store.erase("gone")
@@ -592,7 +597,7 @@ async def test_where_the_log_of_a_sub_agent_is_gone_there_is_no_fork(store: Stor
     shop = Shop(store)
     await shop.finish("s")
     at = await shop.at("s", Delegated)
-    await store.erase("s/1/1")
-    with pytest.raises(SessionUnknown, match=r"sub-agent 'a0' is running there, .* 's/1/1' is no longer in the store"):
+    await store.erase("s//1/1")
+    with pytest.raises(SessionUnknown, match=r"sub-agent 'a0' is running there, .* 's//1/1' is no longer in the store"):
         await shop.agent.fork("s", at=at)
     assert (await shop.finish(await shop.agent.fork("s", at=at - 1))).outcome == Completed()

@@ -141,7 +141,7 @@ async def test_an_answer_from_somebody_who_does_not_know_the_secrets_is_masked_w
     await resolve(store, "s", asked.id, answer)
     events = [event async for event in agent.stream(session="s")]
     assert "sk-12345" not in repr(events)
-    for session in ("s", "s/1/1"):
+    for session in ("s", "s//1/1"):
         log = await store.read(session)
         assert "sk-12345" not in repr(log)
         assert MASK in repr([record for record in log if isinstance(record, Answered)])

@@ -216,9 +216,9 @@ async def test_a_sub_agent_whose_log_was_left_behind_is_not_begun_anew(store, ot
     await import_session(other, await export_session(store, "s"))
     failed = await agent(other).resume("s", answers={asked.id: Approve()})
     assert isinstance(failed.outcome, Failed)
-    assert "the log of session 's/1/1'" in failed.outcome.error.message
+    assert "the log of session 's//1/1'" in failed.outcome.error.message
     assert done == [1]
-    await import_session(other, await export_session(store, "s/1/1"))
+    await import_session(other, await export_session(store, "s//1/1"))
     assert (await agent(other).resume("s")).outcome == Completed()
     assert done == [1, 2]
 
@@ -472,12 +472,12 @@ async def test_the_sub_agent_of_a_fork_has_a_session_of_its_own(store):
     records = list(await store.read("s"))
     at = next(at for at, record in enumerate(records) if isinstance(record, Delegated))
     name = await shop.agent.fork("s", at=at, to="t")
-    before = await shop.logs("s", "s/2/1")
+    before = await shop.logs("s", "s//2/1")
     shop.effects.clear()
     assert (await shop.finish(name)).text == "done"
     assert shop.effects == ["send"]
-    assert "t/2/1" in await store.sessions()
-    assert await shop.logs("s", "s/2/1") == before
+    assert "t//2/1" in await store.sessions()
+    assert await shop.logs("s", "s//2/1") == before
 
 
 async def test_a_fork_of_a_fork_goes_on_too(store):

@@ -28,6 +28,7 @@ from .checking import check_reason, message_without_calls
 from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
+from .ids import check_id, check_new_id
 from .lifecycle import install_lifecycle
 from .masking import Mask
 from .messages import AnyMessage, Message, ToolCall, as_message, user
@@ -298,6 +299,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         doubt.
         """
         given = user(message) if type(message) is str else _user_message(message)
+        if session is not None:
+            check_id(session)
         program = self._program or self.compile()
         if program.scopes:
             check_scope(program, scope)
@@ -334,6 +337,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         A turn that another process is working on is `SessionBusy`, unless `takeover=True`. If that process has died,
         the turn is resumed at once.
         """
+        check_id(session)
         program = self._enter(scope)
         check_answers(answers)
         return await self._sessions.run(program, TurnRequest(session, None, answers, scope, takeover=takeover))
@@ -497,6 +501,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
         """A session that is closed at the end of the block."""
+        check_id(session)
         opened = Session(self, session)
         try:
             yield opened
@@ -508,6 +513,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return (await fold_in_slices(session, await self._records(session))).state
 
     async def _records(self, session: str) -> Sequence[Record]:
+        check_id(session)
         records = await self._store.read(session)
         if not records:
             raise unknown_session(session)
@@ -535,6 +541,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         If no turn is running, the session's next turn reads it.
         """
+        check_id(session)
         if not self._sessions.is_running(session):
             await self._records(session)
         await self._sessions.put(session, token_hex(8), "steer", _user_message(message))
@@ -545,6 +552,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         A turn that runs in this process ends now. A turn that is suspended or runs in another process ends when its
         owner next reads its inbox. If the session belongs to a sub-agent, the agent that called it continues.
         """
+        check_id(session)
         check_reason(reason)
         if (cancelled := self._sessions.cancel(session, reason)) is not None:
             return cancelled
@@ -559,6 +567,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         The answer counts at the session's next `resume`, or at once if other work of its turn is still running.
         """
+        check_id(session)
         mask, now = self.compile().mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
@@ -615,9 +624,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         from .transfer import fork_session
 
-        if "/" in session:
-            await self._sessions.refuse_child(session)
-        name = to or new_id()
+        check_id(session)
+        if to is not None:
+            check_new_id(to)
+        name = new_id() if to is None else to
         await fork_session(self._store, session, name, at, self._options.clock.now())
         return name
 
@@ -628,6 +638,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         `instructions` are for the writer of a summary. The transcript does not change. If it fails, nothing changes.
         """
+        check_id(session)
         program = self._enter(scope)
         self.refuse_busy(session)
         if not program.compactors:
@@ -695,6 +706,8 @@ def _message_or_session(verb: str, message: AnyMessage | None, session: str | No
     """The message that opens a turn, or None if a session is resumed."""
     if message is None and session is None:
         raise ConfigError(f"{verb} needs a message, or a session to resume")
+    if session is not None:
+        check_id(session)
     return None if message is None else _user_message(message)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ from .decisions import AnyResolution, Approve, Edit, Reject, Respond
 from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
 from .messages import ToolCall
 from .protocols import Store
-from .records import Answered, Asked, Delegated, Record
+from .records import Answered, Asked, Delegated, Record, parent_of
 from .states import fold_in_slices
 from .types import Approver
 
@@ -105,6 +104,7 @@ async def _holders(store: Store, session: str, records: Sequence[Record], asked:
     The first one decides: whichever session the question was found in, it is answered there, once.
     """
     holders = [(session, _key(records, asked))]
+    above = parent_of(records)
     child: str | None = session
     while child is not None:
         children = [record.session for record in records if isinstance(record, Delegated)]
@@ -115,13 +115,18 @@ async def _holders(store: Store, session: str, records: Sequence[Record], asked:
                 child = name
                 holders.insert(0, (name, _key(records, asked)))
                 break
-    while (match := CHILD.fullmatch(session)) is not None:
-        session = match[1]
-        records = await store.read(session)
-        if not await _asks(session, records, asked):
+    while above:
+        records = await store.read(above)
+        if not _started(session, records) or not await _asks(above, records, asked):
             break
-        holders.append((session, _key(records, asked)))
+        holders.append((above, _key(records, asked)))
+        session, above = above, parent_of(records)
     return holders
+
+
+def _started(session: str, records: Sequence[Record]) -> bool:
+    """Whether a log says that its agent started this session. An old fork of a child names the original's parent."""
+    return any(isinstance(record, Delegated) and record.session == session for record in records)
 
 
 async def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
@@ -129,8 +134,15 @@ async def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
     return any(other.id == asked.id and other.digest == asked.digest for other in waiting)
 
 
-CHILD = re.compile(r"(.+)/\d+/\d+(?:\.\d+)?")
-"""The id of a sub-agent's session: its parent's id, then the step and the position of the call."""
+async def top_session(store: Store, session: str, asking: Container[str]) -> str:
+    """The session to resume for a question: of the sessions above that ask it too, the topmost."""
+    above = parent_of(await store.read(session))
+    while above in asking:
+        records = await store.read(above)
+        if not _started(session, records):
+            break
+        session, above = above, parent_of(records)
+    return session
 
 
 def child_session_error(session: str, parent: str) -> SessionError:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .messages import Value
 
 
 class SessionInfo(Value, frozen=True):
-    """A session in a list of sessions. `status` is open, running, suspended, ended or erased."""
+    """A session in a list of sessions. `status` is open, running, suspended, ended or erased.
+
+    For the session of a sub-agent, `parent` is the session that started it.
+    """
 
     session: str
     status: str = "open"
@@ -16,6 +21,19 @@ class SessionInfo(Value, frozen=True):
     updated: float = 0.0
     records: int = 0
     waiting: int = 0
+    parent: str = ""
+
+
+def tree_of(session: str, infos: Iterable[SessionInfo]) -> list[str]:
+    """A session and those of its sub-agents at all depths, each after its parent."""
+    children: dict[str, list[str]] = {}
+    for info in infos:
+        if info.parent:
+            children.setdefault(info.parent, []).append(info.session)
+    names = [session]
+    for name in names:
+        names += [child for child in children.pop(name, ()) if child != session]
+    return names
 
 
 class Seal(Value, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as stdlib_json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args
 
@@ -513,6 +513,12 @@ def encode(record: Record) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_refuse)).encode()
+
+
+def parent_of(records: Iterable[Record]) -> str:
+    """The session that started this one, according to its log; "" unless it is the session of a sub-agent."""
+    parents = [record.parent for record in records if isinstance(record, SessionOpened) and record.parent]
+    return parents[-1] if parents else ""
 
 
 def decode(data: bytes) -> Record:

@@ -32,7 +32,7 @@ from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
 from ._kernel.segment import Segment, compaction
 from ._kernel.shields import STORE_PATIENCE, within
-from .approvals import CHILD, ask_approver, child_session_error
+from .approvals import ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -46,6 +46,7 @@ from .errors import (
     StaleAnswer,
     StoreError,
 )
+from .ids import check_new_id
 from .masking import Mask
 from .messages import Message
 from .outcomes import error_value
@@ -54,7 +55,6 @@ from .ownership import Claim, Passes
 from .protocols import Store
 from .records import (
     Compacted,
-    Delegated,
     HookFailed,
     InboxTaken,
     Record,
@@ -175,6 +175,8 @@ class Sessions(Generic[OutputT]):
         message, fold = request.message, running.fold
         if running.named:
             _refuse_parented(fold)
+            if not fold.stored:
+                check_new_id(fold.session)
             if message is None:
                 _check_resumable(fold.state)
         entry = Entry(
@@ -276,8 +278,6 @@ class Sessions(Generic[OutputT]):
 
         The caller owns it. A kept one counts only if the store still has the record it ends with.
         """
-        if "/" in session:
-            await self.refuse_child(session)
         kept = self._logs.pop(session, None)
         if kept is not None:
             since = await self._store.read(session, kept.stored - 1)
@@ -294,13 +294,6 @@ class Sessions(Generic[OutputT]):
             self._logs[fold.session] = fold
             if len(self._logs) > _KEPT_LOGS:
                 self._logs.popitem(last=False)
-
-    async def refuse_child(self, session: str) -> None:
-        """Raise if the session is that of a sub-agent: outside of its call the hooks above would not hold for it."""
-        named = CHILD.fullmatch(session)
-        above = await self._store.read(named[1]) if named is not None else ()
-        if named is not None and any(isinstance(record, Delegated) and record.session == session for record in above):
-            raise child_session_error(session, named[1])
 
     # ------------------------------------------------------------ a session is busy
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from .approvals import child_session_error
-from .errors import SessionConflict, SessionError, SessionUnknown, StoreError
+from .errors import ConfigError, SessionConflict, SessionError, SessionUnknown, StoreError
+from .ids import check_id, check_new_id
 from .logs import Batch, Log, Seal
 from .messages import Message
 from .protocols import Store
@@ -45,6 +46,7 @@ from .records import (
     TurnStarted,
     UndoCalled,
     decode,
+    parent_of,
 )
 from .states import Fold
 from .stores.batches import lines_of, records_of
@@ -79,14 +81,28 @@ async def import_session(
     and steps get new ids, as in a fork. The sessions of its sub-agents are not copied, so none of them may be running.
     `key` is the key of the store that the session was exported from, if it is not the key of this one.
     """
+    if session is not None:
+        check_new_id(session)
     log = _parse(lines, chain_of(key) if key is not None else _chain_of(store))
-    name = session or log.session
+    name = log.session if session is None else session
+    if session is None:
+        _check_exported_id(log)
     if await store.read(name):
         raise SessionConflict(f"session {name!r} already exists; import it under another id", session=name)
     if name != log.session:
         log = _renamed_log(log, name)
     await store.create([log])
     return name
+
+
+def _check_exported_id(log: Log) -> None:
+    """Raise if an id from an export cannot be that of a user's session, nor that of a sub-agent's."""
+    records = [decode(line) for batch in log.batches for line in batch.lines.split(b"\n")]
+    try:
+        check = check_id if parent_of(records) else check_new_id
+        check(log.session)
+    except ConfigError as error:
+        raise StoreError(f"{error}. Import it under another id") from None
 
 
 def _chain_of(store: Store) -> Chain:
@@ -222,9 +238,8 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
     records = await store.read(session)
     if not records:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
-    opened = [record for record in records if isinstance(record, SessionOpened) and record.parent]
-    if opened:
-        raise child_session_error(session, opened[0].parent)
+    if parent := parent_of(records):
+        raise child_session_error(session, parent)
     at = len(records) if at is None else at
     if not 0 < at <= len(records):
         raise SessionError(
@@ -248,10 +263,9 @@ class _Copy:
         self.records = records
         self.at = at
         self.asked = set(asked)
+        self.parent = ""
         self.children: list[_Copy] = []
-        self.calls = {
-            part.id for record in records if isinstance(record, ModelReplied) for part in record.reply.tool_calls
-        }
+        self.calls = _calls(records)
 
     def with_children(self) -> list[_Copy]:
         """This copy, then those of its sub-agents, at all depths."""
@@ -268,6 +282,8 @@ class _Copy:
         opened = next((index for index, record in enumerate(log) if isinstance(record, SessionOpened)), None)
         if opened is not None:
             log[opened] = log[opened].replace(how="forked", origin=f"{self.session}@{self.at}", forked_at=now)
+        if self.parent:
+            log = [record.replace(parent=self.parent) if _names_parent(record) else record for record in log]
         return log
 
     def renamed(self, record: Record) -> Record:
@@ -292,6 +308,17 @@ _IDS: dict[type[Record], str] = {
     Answered: "id",
     TurnStarted: "ref",
 }
+
+
+def _names_parent(record: Record) -> bool:
+    return isinstance(record, SessionOpened) and bool(record.parent)
+
+
+def _calls(records: Sequence[Record]) -> dict[str, str]:
+    """The ids of all calls, by their own id and by the sessions of the sub-agents that worked on them."""
+    calls = [part.id for record in records if isinstance(record, ModelReplied) for part in record.reply.tool_calls]
+    started = [(record.session, record.call) for record in records if isinstance(record, Delegated)]
+    return dict([*started, *zip(calls, calls, strict=True)])
 
 
 def _new_id(name: str, levels: Sequence[_Copy]) -> str:
@@ -328,14 +355,17 @@ async def _copy_of(store: Store, session: str, to: str, records: Sequence[Record
                 f"session {started.session!r} is no longer in the store",
                 session=started.session,
             )
-        name = to + "/" + "/".join(started.session.rsplit("/", 2)[1:])
-        children.append(await _copy_of(store, started.session, name, log, _independent_length(log, kept, started)))
+        place = started.session.removeprefix(session).lstrip("/")
+        end = _independent_length(log, kept, started)
+        children.append(await _copy_of(store, started.session, f"{to}//{place}", log, end))
     kept = _matching_children(kept, children)
     asked = [record.id for record in records if isinstance(record, Asked)]
     copy = _Copy(session, to, kept, at, asked)
     pending = _pending_answers(kept, copy.calls, {name for child in children for name in child.asked})
     copy.records = [record for index, record in enumerate(kept) if index not in pending]
     copy.children = children
+    for child in children:
+        child.parent = to
     return copy
 
 
@@ -440,7 +470,7 @@ def _matching_children(records: Sequence[Record], children: Sequence[_Copy]) -> 
     return kept
 
 
-def _pending_answers(records: Sequence[Record], calls: set[str], child_questions: set[str]) -> set[int]:
+def _pending_answers(records: Sequence[Record], calls: Mapping[str, str], child_questions: set[str]) -> set[int]:
     """The positions of answers in the open turn that had no effect yet, and of the decisions that follow from them.
 
     Questions of running sub-agents are skipped: their own copies deal with them.
@@ -463,19 +493,20 @@ def _pending_answers(records: Sequence[Record], calls: set[str], child_questions
     return {index for places in pending.values() for index in places}
 
 
-def _about(record: Record, calls: set[str]) -> str:
+def _about(record: Record, calls: Mapping[str, str]) -> str:
     """The id of the call, or else of the turn, request or reply, that a record is about."""
     name: str = getattr(record, _IDS.get(type(record), "call"), "")
     return _call_of(name, calls) or name
 
 
-def _call_of(name: str, calls: set[str]) -> str:
+def _call_of(name: str, calls: Mapping[str, str]) -> str:
     """The call that an id belongs to: the id of the call, of an attempt, a doubt or a sub-agent's question; else ""."""
     parts = name.split("/")
     for end in range(3, len(parts) + 1):
         *above, last = parts[:end]
-        if (call := "/".join([*above, last.split(".")[0]])) in calls:
-            return call
+        for prefix in ("/".join(parts[:end]), "/".join([*above, last.split(".")[0]])):
+            if prefix in calls:
+                return calls[prefix]
     return ""
 
 

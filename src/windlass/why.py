@@ -63,6 +63,7 @@ class _Reader:
         self.calls: dict[str, ToolCallPart] = {}
         self.known: dict[tuple[str, str], Any] = {}
         self.questions: dict[str, r.Asked] = {}
+        self.children: dict[str, str] = {}
         self.pipeline = ""
         self.restarts = 0
 
@@ -104,6 +105,10 @@ class _Reader:
             return "end"
         step = getattr(record, "step", None)
         about = getattr(record, "about", None) or getattr(record, "call", None) or getattr(record, "id", None)
+        if isinstance(record, r.Delegated):
+            self.children[f"{record.session}/"] = record.call
+        if isinstance(record, r.Asked | r.Answered):  # perhaps the question of a sub-agent
+            about = next((call for child, call in self.children.items() if record.id.startswith(child)), about)
         if step is None and isinstance(about, str) and about.startswith(f"{self.session}/"):
             number = re.match(r"\d+(?=/|$)", about[len(self.session) + 1 :])
             step = int(number[0]) if number is not None else None

@@ -35,7 +35,7 @@ from windlass import (
 from windlass.records import HookFailed, Rewritten
 from windlass.testing import HookTrace
 
-from .trees import CHILD, S1, Tree, asked_for
+from .trees import CALL, CHILD, S1, Tree, asked_for
 
 
 async def test_a_task_passes_tool_calling_and_then_delegating():
@@ -229,7 +229,7 @@ async def test_a_question_about_the_task_waits_and_goes_on():
     tree.parent.gate(Delegating, name="ask")(lambda event: Ask("Hand this over?"))
     result = await tree.run()
     (asked,) = result.waiting_for
-    assert (asked.id, asked.event, asked.by) == (CHILD, "Delegating", ("ask",))
+    assert (asked.id, asked.event, asked.by) == (CALL, "Delegating", ("ask",))
     assert asked.call.arguments == {"task": "do it"}
     assert await tree.find(Delegated) == []
     result = await tree.parent.resume(S1, answers={asked.id: Approve(by="eve")})
@@ -293,7 +293,7 @@ async def test_an_allowed_task_is_no_allowed_call(unmatched: Any):
     tree.parent.gate(Delegating)(lambda event: Allow())
     result = await tree.run()
     if unmatched == "ask":
-        assert [asked.id for asked in result.waiting_for] == [CHILD]
+        assert [asked.id for asked in result.waiting_for] == [CALL]
     else:
         assert (await tree.result()).status == "denied"
 

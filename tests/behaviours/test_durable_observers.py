@@ -417,7 +417,7 @@ async def test_facts_of_sub_agents_are_caught_up_with_their_path():
     await family(store, None).run("go", session=SESSION)
     seen: list[Any] = []
     assert await family(store, seen).catch_up() == 2
-    assert sorted(seen) == [("s1", "", "child"), ("s1/1/1", "s1/1/1", "add")]
+    assert sorted(seen) == [("s1", "", "child"), ("s1//1/1", "s1//1/1", "add")]
     live: list[Any] = []
     await family(MemoryStore(), live).run("go", session=SESSION)
     assert sorted(live) == sorted(seen)

@@ -69,7 +69,7 @@ async def outcome(agent: Agent[Any, Any], way: str) -> Any:
             ScriptedModel(calls("inner", task="t"), says("end")), tools=[agent.as_tool("inner")], store=agent.store
         )
         await parent.run("go", session=SESSION)
-        return await agent.state(f"{SESSION}/1/1")
+        return await agent.state(f"{SESSION}//1/1")
     return await agent.run("go", session=SESSION)
 
 

@@ -313,7 +313,7 @@ async def test_a_childs_tool_is_guarded_by_name_and_rule(options):
     parent.gate(ToolCalling, tool="t(path=/etc/*, n=5)", name="guard", **options)(lambda event: Deny("no"))
     assert parent.explain().data["warnings"] == []
     result = await parent.run("go", session="s")
-    log = await parent.store.read("s/1/1")
+    log = await parent.store.read("s//1/1")
     assert [r.result.status for r in log if type(r).__name__ == "ToolReturned"] == ["denied"]
     assert result.text == "done"
 

@@ -99,7 +99,7 @@ async def run(agent: Agent[Any, Any], way: str) -> str:
     if way == "child":
         model = ScriptedModel(calls("inner", task="t"), says("end"))
         await Agent(model, tools=[agent.as_tool()], store=agent.store).run("go", session=SESSION)
-        return f"{SESSION}/1/1"
+        return f"{SESSION}//1/1"
     await agent.run("go", session=SESSION)
     return SESSION
 

@@ -105,7 +105,7 @@ async def test_the_limit_of_the_root_holds_at_any_depth():
     assert len(models[0].requests) == 2
     assert result.stop_reason is StopReason.TOKEN_LIMIT
     assert result.usage.total == 220
-    lowest = fold("s1/1/1/1/1", await top.store.read("s1/1/1/1/1"))
+    lowest = fold("s1//1/1//1/1", await top.store.read("s1//1/1//1/1"))
     assert "TokenLimit of agent 'top'" in lowest.outcome.detail  # type: ignore[union-attr]
     middle = fold(CHILD, await top.store.read(CHILD))
     assert middle.stop_reason is StopReason.TOKEN_LIMIT

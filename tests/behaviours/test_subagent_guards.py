@@ -229,8 +229,8 @@ async def test_the_childs_own_hooks_come_first_and_a_grandparents_only_if_passed
         top: Agent[Any, Any] = Agent(asked_for(tool="a1"), tools=[agent.as_tool()])
         top.gate(SubagentStopping, inherit=inherit)(lambda event: seen.append(f"top {event.turn.session_id}"))
         await top.run("go", session=S1)
-        low = ["mid s1/1/1/1/1", *(["top s1/1/1/1/1"] if inherit else [])]
-        assert seen == [*low, "own s1/1/1", "top s1/1/1"]
+        low = ["mid s1//1/1//1/1", *(["top s1//1/1//1/1"] if inherit else [])]
+        assert seen == [*low, "own s1//1/1", "top s1//1/1"]
 
 
 async def test_vetoes_of_the_parent_are_bounded():
@@ -292,10 +292,10 @@ async def test_a_child_goes_on_only_in_its_call_where_the_guards_above_hold(whos
     entered = agent if whose == "parent" else child
     answers = {result.waiting_for[0].id: Approve()}
     entering: dict[str, Any] = {
-        "resume": lambda: entered.resume("s1/1/1", answers=answers),
-        "run": lambda: entered.run("never mind the guard", session="s1/1/1"),
-        "stream": lambda: anext(entered.stream(session="s1/1/1", answers=answers)),
-        "iterate": lambda: anext(entered.iterate(session="s1/1/1", answers=answers)),
+        "resume": lambda: entered.resume("s1//1/1", answers=answers),
+        "run": lambda: entered.run("never mind the guard", session="s1//1/1"),
+        "stream": lambda: anext(entered.stream(session="s1//1/1", answers=answers)),
+        "iterate": lambda: anext(entered.iterate(session="s1//1/1", answers=answers)),
     }
     with pytest.raises(SessionError, match="resume 's1'"):
         await entering[way]()

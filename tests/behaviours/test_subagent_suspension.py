@@ -50,7 +50,7 @@ from .trees import CHILD, S1, Asking, Tree, asked_for, sound
 
 # ---------------------------------------------------------------- a child that waits
 
-ANN, BOB = "s1/1/1/1/1/1/1", "s1/1/3/1/1/1/1"
+ANN, BOB = "s1//1/1//1/1/1/1", "s1//1/3//1/1/1/1"
 
 
 async def test_a_question_at_the_bottom_suspends_all_above_it():
@@ -60,7 +60,7 @@ async def test_a_question_at_the_bottom_suspends_all_above_it():
     assert [asked.id for asked in result.waiting_for] == [ANN, BOB]
     assert [asked.question for asked in result.waiting_for] == ["Send to ann?", "Send to bob?"]
     assert tree.ran == ["look"], "a sibling runs to its end"
-    for session in (S1, "s1/1/1", "s1/1/1/1/1", "s1/1/3", "s1/1/3/1/1"):
+    for session in (S1, "s1//1/1", "s1//1/1//1/1", "s1//1/3", "s1//1/3//1/1"):
         assert isinstance((await tree.root.state(session)).outcome, Suspended)
     await sound(tree.root)
 
@@ -68,13 +68,13 @@ async def test_a_question_at_the_bottom_suspends_all_above_it():
 async def test_questions_are_answered_one_by_one_each_lets_its_own_child_go_on():
     tree = Asking()
     await tree.root.run("go", session=S1)
-    before = [list(await tree.root.store.read(s)) for s in ("s1/1/1", "s1/1/1/1/1")]
+    before = [list(await tree.root.store.read(s)) for s in ("s1//1/1", "s1//1/1//1/1")]
     result = await tree.root.resume(S1, answers={BOB: Approve(by="eve")})
     assert isinstance(result.outcome, Suspended)
     assert [asked.id for asked in result.waiting_for] == [ANN]
     assert tree.ran == ["look", "bob"]
-    assert [list(await tree.root.store.read(s)) for s in ("s1/1/1", "s1/1/1/1/1")] == before, "it was not entered"
-    (answered,) = [r for r in await tree.root.store.read("s1/1/3/1/1") if isinstance(r, Answered)]
+    assert [list(await tree.root.store.read(s)) for s in ("s1//1/1", "s1//1/1//1/1")] == before, "it was not entered"
+    (answered,) = [r for r in await tree.root.store.read("s1//1/3//1/1") if isinstance(r, Answered)]
     assert (answered.id, answered.by) == (BOB, "eve")
     result = await tree.root.resume(S1, answers={ANN: Edit({"to": "amy"})})
     assert result.outcome == Completed()
@@ -222,9 +222,9 @@ async def test_a_user_who_goes_on_ends_the_child_that_waits():
     again.root.model = ScriptedModel(says("hello"))
     result = await again.root.run("forget it", session=S1)
     assert result.text == "hello"
-    for session in ("s1/1/1", "s1/1/1/1/1", "s1/1/3", "s1/1/3/1/1"):
+    for session in ("s1//1/1", "s1//1/1//1/1", "s1//1/3", "s1//1/3//1/1"):
         assert isinstance((await again.root.state(session)).outcome, Cancelled)
-    assert ended == ["s1/1/1/1/1", "s1/1/1", "s1/1/3/1/1", "s1/1/3", S1, S1]
+    assert ended == ["s1//1/1//1/1", "s1//1/1", "s1//1/3//1/1", "s1//1/3", S1, S1]
     assert again.ran == []
     await sound(again.root)
 
@@ -432,7 +432,7 @@ async def test_an_answer_that_had_not_reached_the_child_is_delivered():
         i for i, (s, batch) in enumerate(whole.batches) if s == S1 and any(isinstance(r, Answered) for r in batch)
     )
     store = Journal(whole.batches[: at + 1])
-    assert not any(isinstance(r, Answered) for r in await store.read("s1/1/3"))
+    assert not any(isinstance(r, Answered) for r in await store.read("s1//1/3"))
     tree = Asking(store)
     result = await tree.root.resume(S1)
     assert [asked.id for asked in result.waiting_for] == [ANN]

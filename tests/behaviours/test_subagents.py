@@ -43,7 +43,7 @@ from windlass import (
 from windlass.errors import ConfigError, SessionConflict, ToolDefinitionError, ToolError
 from windlass.testing import FunctionModel, HookTrace, ScriptedModel, assert_same_everywhere, calls, says
 
-from .trees import CHILD, S1, Asking, Tree, asked_for, sound, working
+from .trees import CALL, CHILD, S1, Asking, Tree, asked_for, sound, working
 
 # ---------------------------------------------------------------- an agent as a tool
 
@@ -115,7 +115,7 @@ async def test_the_child_is_a_session_of_its_own_named_after_the_call():
     assert [r.call for r in log if isinstance(r, ToolCalled)] == [f"{CHILD}/1/1"]
     assert isinstance(log[-1], SessionEnded)
     (delegated,) = await tree.find(Delegated)
-    assert (delegated.call, delegated.session, delegated.agent, delegated.task) == (CHILD, CHILD, "child", "do it")
+    assert (delegated.call, delegated.session, delegated.agent, delegated.task) == (CALL, CHILD, "child", "do it")
     await sound(tree.parent)
 
 
@@ -177,7 +177,7 @@ async def test_one_child_may_work_on_two_calls_at_once():
     tree = Tree(child=FunctionModel(reply), parent=ScriptedModel(both, says("done")))
     result = await tree.run()
     assert [part.text for part in result.messages[2].parts] == ["did a", "did b"]
-    assert sorted(await tree.parent.store.sessions()) == [S1, "s1/1/1", "s1/1/2"]
+    assert sorted(await tree.parent.store.sessions()) == [S1, "s1//1/1", "s1//1/2"]
     assert result.usage.requests == 4
 
 
@@ -189,7 +189,7 @@ async def test_an_agent_may_be_its_own_child_as_deep_as_it_may_go():
     agent: Agent[Any, Any] = Agent(FunctionModel(reply), max_depth=2)
     agent.tool(agent.as_tool())
     result = await agent.run("go", session=S1)
-    assert list(await agent.store.sessions()) == ["s1", "s1/1/1", "s1/1/1/1/1"]
+    assert list(await agent.store.sessions()) == ["s1", "s1//1/1", "s1//1/1//1/1"]
     assert "nested as deep" in result.text
     assert "max_depth" in result.text
 
@@ -321,11 +321,11 @@ async def test_a_cancel_of_the_parent_closes_both():
     task.cancel("enough")
     with pytest.raises(asyncio.CancelledError):
         await task
-    for session in (S1, "s1/1/1", "s1/1/2"):
+    for session in (S1, "s1//1/1", "s1//1/2"):
         state = fold(session, await tree.log(session))
         assert state.outcome == Cancelled("enough") or session != S1
         assert isinstance(state.outcome, Cancelled)
-    assert ended == ["s1/1/1", "s1/1/2", S1]
+    assert ended == ["s1//1/1", "s1//1/2", S1]
     assert [r.result.status for r in await tree.find(ToolReturned)] == ["interrupted"] * 2
 
 
@@ -379,7 +379,7 @@ async def test_why_tells_of_the_child_and_of_what_it_cost():
     tree.parent.gate(Delegating, name="may")(lambda event: Allow())
     result = await tree.run()
     why = result.why()
-    assert 'agent child was given the task "do it", in session s1/1/1' in str(why)
+    assert 'agent child was given the task "do it", in session s1//1/1' in str(why)
     told = {entry["what"]: entry for part in why.data["parts"] for entry in part["entries"]}
     assert (told["decide"]["event"], told["decide"]["hook"]) == ("Delegating", "may")
     assert told["charge"]["tokens"] == 22
@@ -457,7 +457,7 @@ async def test_a_child_can_be_cancelled_alone():
     async def work() -> str:
         """Work."""
         assert agent is not None
-        assert await agent.cancel("s1/1/1", "too slow")
+        assert await agent.cancel("s1//1/1", "too slow")
         await asyncio.Event().wait()
         return "never"
 
@@ -465,4 +465,4 @@ async def test_a_child_can_be_cancelled_alone():
     agent = Agent(asked_for("went on", task="go"), tools=[child.as_tool()])
     parent = await agent.run("go", session=S1)
     assert (parent.text, parent.outcome) == ("went on", Completed())
-    assert (await agent.state("s1/1/1")).outcome == Cancelled("too slow")
+    assert (await agent.state("s1//1/1")).outcome == Cancelled("too slow")

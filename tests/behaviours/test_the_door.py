@@ -443,9 +443,9 @@ async def test_a_sub_agents_session_cannot_be_forked_or_imported_out_of_its_pare
     top = Agent(ScriptedModel(calls("kid", task="t"), says("end")), tools=[kid.as_tool()])
     await top.run("go", session="p")
     with pytest.raises(SessionError, match="sub-agent"):
-        await top.fork("p/1/1", to="f")
+        await top.fork("p//1/1", to="f")
     other = MemoryStore()
-    await import_session(other, await export_session(top.store, "p/1/1"), session="mine")
+    await import_session(other, await export_session(top.store, "p//1/1"), session="mine")
     alone = Agent(ScriptedModel(says("free")), tools=[card], store=other)
     with pytest.raises(SessionError, match="sub-agent"):
         await alone.run("go", session="mine")

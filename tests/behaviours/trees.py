@@ -20,7 +20,7 @@ from windlass.records import decode, encode
 from windlass.testing import FunctionModel, calls, says
 
 S1 = "s1"
-CHILD = "s1/1/1"
+CALL, CHILD = "s1/1/1", "s1//1/1"
 
 
 def asked_for(text: str = "done", tool: str = "child", **arguments: Any) -> FunctionModel:

@@ -102,7 +102,7 @@ async def test_a_session_of_an_agent_below_is_left_to_its_own():
     outer.with_capability(Trim([], 1))
     await outer.run("go", session="s")
     with pytest.raises(SessionError, match="sub-agent"):
-        await outer.compact("s/1/1")
+        await outer.compact("s//1/1")
 
 
 async def test_a_gate_that_fails_has_denied():

@@ -299,7 +299,7 @@ async def test_agents_below_have_their_own():
     assert result.text == "done"
     assert len(inner.asked) >= 1
     assert not result.state.compactions
-    assert {fact.path for fact in seen} == {"s/1/1"}
+    assert {fact.path for fact in seen} == {"s//1/1"}
 
 
 async def test_two_of_one_name_are_refused():

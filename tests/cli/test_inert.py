@@ -178,7 +178,7 @@ RUNS: dict[str, list[list[str]]] = {
     "sessions prune": [[], ["--days", "-1"], ["--days", EVIL]],
     "sessions verify": [[], ["ask" + EVIL], ["nobody" + EVIL], ["--against", "heads.json"], ["--against", BAD_FILE]],
     "show": [
-        *[[name + EVIL, *options] for name in ("ask", "failed", "unknown", "done", "top", f"top{EVIL}/1/1")
+        *[[name + EVIL, *options] for name in ("ask", "failed", "unknown", "done", "top", f"top{EVIL}//1/1")
           for options in ([], ["--full"], ["--json"], ["--records"], ["--records", "--full"], ["--records", "--json"])],
         ["ask" + EVIL, "--context", "1"],
         ["ask" + EVIL, "--context", "1", "--json"],

@@ -362,9 +362,9 @@ def test_the_question_of_a_sub_agent_is_listed_once_where_it_can_be_resumed(fold
     )
     subprocess.run([sys.executable, "boss.py"], check=True)
     assert windlass("approve").output.count("Pay 5 euros?") == 1
-    assert "top  top/1/1/1/1  Pay 5 euros?" in windlass("approve").output
-    assert "top/1/1  top/1/1/1/1  Pay 5 euros?" in windlass("approve", "top/1/1").output
-    result = windlass("approve", "top/1/1", "top/1/1/1/1")
+    assert "top  top//1/1/1/1  Pay 5 euros?" in windlass("approve").output
+    assert "top//1/1  top//1/1/1/1  Pay 5 euros?" in windlass("approve", "top//1/1").output
+    result = windlass("approve", "top//1/1", "top//1/1/1/1")
     assert result.output == "approve: saved for the next resume of top\n"
 
 
@@ -728,16 +728,16 @@ def listings(agent: Agent[Any, Any], session: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("asked_in", ["top", "top/1/1"])
+@pytest.mark.parametrize("asked_in", ["top", "top//1/1"])
 def test_an_answered_question_is_open_nowhere(folder, asked_in):
     Path("boss.py").write_text(BOSS)
     sys.path.insert(0, str(folder))
     boss = import_module("boss").boss
     boss.run_sync("See to it.", session="top")
     assert len(listings(boss, "top")) == 8
-    assert windlass("approve", asked_in, "top/1/1/1/1").exit_code == 0
+    assert windlass("approve", asked_in, "top//1/1/1/1").exit_code == 0
     assert listings(boss, "top") == []
-    assert listings(boss, "top/1/1") == []
+    assert listings(boss, "top//1/1") == []
     stale = windlass("approve", "top", "top/9/9")
     refused(stale, "no such question is open; no question is open")
 
@@ -748,7 +748,7 @@ def test_an_answer_that_reached_only_the_sub_agent_counts_for_its_parent_too(fol
     sys.path.insert(0, str(folder))
     boss = import_module("boss").boss
     boss.run_sync("See to it.", session="top")
-    assert windlass("approve", "top", "top/1/1/1/1").exit_code == 0
+    assert windlass("approve", "top", "top//1/1/1/1").exit_code == 0
     database = sqlite3.connect("till.db")
     with database:
         assert database.execute("DELETE FROM inbox WHERE session = 'top'").rowcount == 1

@@ -123,7 +123,7 @@ async def test_a_suspension_begins_the_count_anew(tmp_path: Path):
 
 async def test_in_a_tree_the_agent_that_makes_no_progress_is_the_one_whose_call_is_closed(tmp_path: Path):
     assert live_through("tree", tmp_path) == 3
-    leaf, middle, root = [await log_of(tmp_path, session) for session in ("s/1/1/1/1", "s/1/1", "s")]
+    leaf, middle, root = [await log_of(tmp_path, session) for session in ("s//1/1//1/1", "s//1/1", "s")]
     assert result_in(leaf).status == "interrupted"
     assert (result_in(middle).status, result_in(middle).text) == ("ok", "the kid lives")
     assert (result_in(root).status, result_in(root).text) == ("ok", "the middle lives")
@@ -134,7 +134,7 @@ async def test_a_sub_agent_whose_model_call_kills_the_process_is_stopped_and_its
     assert live_through("deadly_kid", tmp_path) == 3
     root = await log_of(tmp_path)
     assert "crash_loop" in result_in(root).text
-    assert fold("s/1/1", await log_of(tmp_path, "s/1/1")).stop_reason is StopReason.CRASH_LOOP
+    assert fold("s//1/1", await log_of(tmp_path, "s//1/1")).stop_reason is StopReason.CRASH_LOOP
     assert fold("s", root).outcome == Completed()
 
 

@@ -38,9 +38,7 @@ class Cancellation(Struct, eq=False):
         """The pass over a session, which may be that of an agent below this one."""
         if self.session == session:
             return self
-        found = [
-            below.find(session) for below in self._below if session.startswith(f"{self.session}/")
-        ]
+        found = [below.find(session) for below in self._below]
         return next((one for one in found if one is not None), None)
 
     def add(self, child: Cancellation) -> None:

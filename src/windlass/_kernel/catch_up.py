@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from windlass._hooks.readers import Source
-from windlass.approvals import CHILD
 from windlass.errors import StoreError
-from windlass.records import Delegated, Record, SessionOpened
+from windlass.logs import SessionInfo
+from windlass.records import Delegated, Record, SessionOpened, parent_of
 
 from .child_program import program_of
 from .delegation import Compiles
@@ -40,7 +40,7 @@ async def _catch_up(name: str, owners: _Owners, at_rest: bool) -> int:
         if at_rest and info.status == "running":
             continue
         try:
-            source = await owners.source(info.session, info.agent)
+            source = await owners.source(info)
             durable = () if source is None else source.hooks.durable
             hook = next((hook for hook in durable if hook.name == name), None)
             if source is not None and hook is not None:
@@ -69,38 +69,48 @@ def _observer_names(program: Program) -> list[str]:
     return list(names)
 
 
+class _Log(NamedTuple):
+    """The agent that a session names as its own, its parent, and its delegations by child session."""
+
+    agent: str
+    parent: str
+    started: dict[str, Delegated]
+
+
 class _Owners:
     """Finds the agent, or the sub-agent, that a session of the store belongs to."""
 
     def __init__(self, root: Program) -> None:
         self.root = root
-        self._logs: dict[str, tuple[str, dict[str, Delegated]]] = {}
+        self._logs: dict[str, _Log] = {}
 
-    async def source(self, session: str, agent: str) -> Source | None:
+    async def source(self, info: SessionInfo) -> Source | None:
         """The source of a session's log; None if the session belongs to another agent."""
-        owner = await self._owner(session, agent)
+        owner = await self._owner(info.session, info.agent, info.parent)
         if owner is None:
             return None
         program, mask = owner
         return Source(program.store, program.clock, program.hooks, mask)
 
-    async def _owner(self, session: str, agent: str) -> tuple[Program, Mask | None] | None:
-        if (named := CHILD.fullmatch(session)) is not None:
-            name, started = await self._log(named[1])
-            if session in started:
-                above = await self._owner(named[1], name)
-                return None if above is None else _child_owner(*above, started[session])
+    async def _owner(
+        self, session: str, agent: str, parent: str
+    ) -> tuple[Program, Mask | None] | None:
+        if parent:
+            log = await self._log(parent)
+            if session in log.started:
+                above = await self._owner(parent, log.agent, log.parent)
+                return None if above is None else _child_owner(*above, log.started[session])
         return (self.root, self.root.mask) if agent in ("", self.root.name) else None
 
-    async def _log(self, session: str) -> tuple[str, dict[str, Delegated]]:
-        """The agent that a session names as its own, and its delegations by child session."""
+    async def _log(self, session: str) -> _Log:
         if session not in self._logs:
             records = await self.root.store.read(session)
             opened = [record for record in records if isinstance(record, SessionOpened)]
             started = {
                 record.session: record for record in records if isinstance(record, Delegated)
             }
-            self._logs[session] = (opened[0].agent if opened else "", started)
+            agent = opened[0].agent if opened else ""
+            self._logs[session] = _Log(agent, parent_of(records), started)
         return self._logs[session]
 
 

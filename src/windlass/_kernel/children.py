@@ -20,6 +20,7 @@ from windlass._hooks.dispatch import Passage, cancelled
 from windlass.decisions import Ask, Deny, Halt
 from windlass.errors import HookError, SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping
+from windlass.ids import child_id, old_child_id
 from windlass.messages import (
     Message,
     ModelCall,
@@ -123,9 +124,11 @@ class Children(Struct, eq=False):
                 tool,
                 "was not started: agents are nested as deep as they may be already (max_depth)",
             )
-        session = self._session(call, number)
+        session, old = [
+            name(journal.fold.session, call.id, number) for name in (child_id, old_child_id)
+        ]
         try:
-            known = state.child(session)
+            known = state.child(session) or state.child(old)
             if known is not None:
                 self._check_task(call, known.started, task)
             if self._questions.resumed:
@@ -304,19 +307,20 @@ class Children(Struct, eq=False):
 
     # ------------------------------------------------------------ tasks of the model
 
+    def _check_parent(self, fold: Fold) -> None:
+        """Raise if the log of a child says that another session started it. Old logs do not always
+        say it."""
+        session, parent = fold.session, self._journal.fold.session
+        if "//" in session and fold.opened is not None and fold.opened.parent != parent:
+            raise SessionConflict(
+                f"session {session!r} was not started by session {parent!r}", session=session
+            )
+
     def _check_task(self, call: ToolCall, started: Delegated, task: str) -> None:
         """Raise if a child was started with another task than the call has: the log was changed."""
         mask = self._journal.mask
         if started.task != (task if mask is None else mask.text(task)):
             raise changed_log(self._journal.fold.session, call.id, call.name)
-
-    def _session(self, call: ToolCall, number: int) -> str:
-        """The session of a child: named after its call, but below this session, which may be a fork
-        of the call's."""
-        *_, step, position = call.id.split("/")
-        return f"{self._journal.fold.session}/{step}/{position}" + (
-            f".{number}" if number > 1 else ""
-        )
 
     async def _inject_again(self, state: CallFold) -> None:
         """On resume: hooks whose parts for the child are not in the log are asked once more."""
@@ -358,6 +362,7 @@ class Children(Struct, eq=False):
         program = program_of(journal.program, tool, started.tools)
         log = await program.store.read(started.session)
         fold = await fold_in_slices(started.session, log)
+        self._check_parent(fold)
         if fold.turn is None and (known.charged.requests or known.charged.total):
             raise StoreError(
                 f"the log of session {started.session!r}, in which agent {tool.agent!r} was at work for session "

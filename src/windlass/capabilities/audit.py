@@ -391,8 +391,8 @@ def _leading(old: Sequence[Message], new: Sequence[Message]) -> int:
 
 
 def _with_children(session: str) -> tuple[str, int, str]:
-    """Query parameters that match a session and the sessions of its sub-agents."""
-    return session, len(session) + 1, f"{session}/"
+    """Query parameters that match a session and the sessions of its sub-agents. Users' ids cannot contain `//`."""
+    return session, len(session) + 2, f"{session}//"
 
 
 def _encoded(plain: Any) -> bytes:

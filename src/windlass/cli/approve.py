@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from windlass import Agent
 from windlass._text import visible, visible_id
-from windlass.approvals import CHILD, call_text, expired, open_questions, resolve
+from windlass.approvals import call_text, expired, open_questions, resolve, top_session
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.errors import StoreError
 from windlass.protocols import Store
@@ -60,12 +60,12 @@ def approve(
     answer = _answer(message, arguments, text, by or _login())
 
     async def work(store: Store) -> str:
-        asking = [name for name, asked in await store.approvals() if asked.id == question]
+        asking = {name for name, asked in await store.approvals() if asked.id == question}
         if agent is None:
             await resolve(store, session, question, answer)
         else:
             await agent.resolve(session, question, answer)
-        return _top(session, asking)
+        return await top_session(store, session, asking)
 
     top = with_store(where, work)
     echo(f"{type(answer).__name__.lower()}: saved for the next resume of {visible_id(top)}")
@@ -76,14 +76,6 @@ def _login() -> str | None:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         return None
-
-
-def _top(session: str, asking: Iterable[str]) -> str:
-    """The session to resume: for a sub-agent, the topmost parent session that asks the same question."""
-    known = set(asking)
-    while (child := CHILD.fullmatch(session)) is not None and child[1] in known:
-        session = child[1]
-    return session
 
 
 def _answer(message: str | None, arguments: str | None, text: str | None, by: str | None) -> AnyResolution:
@@ -116,8 +108,8 @@ def _list(where: str | Store, session: str | None) -> None:
         asking: dict[tuple[str, str], list[str]] = {}
         for name, asked in found:
             asking.setdefault((asked.id, asked.digest), []).append(name)
-        top = [(name, asked) for name, asked in found if _top(name, asking[asked.id, asked.digest]) == name]
-        return top, damaged
+        tops = [await top_session(store, name, asking[asked.id, asked.digest]) for name, asked in found]
+        return [item for item, top in zip(found, tops, strict=True) if item[0] == top], damaged
 
     found, damaged = with_store(where, work)
     if found:

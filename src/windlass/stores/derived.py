@@ -114,7 +114,7 @@ async def prepare(chain: Chain, log: Log) -> NewSession:
 class Stored(NamedTuple):
     """What the tables have besides the batches of a session: its row, its questions, inbox entries and cursors.
 
-    `row` has status, agent, title, started and updated; `asks` id and data; `inbox` key, kind, position, taken,
+    `row` has status, agent, title, started, updated and parent; `asks` id and data; `inbox` key, kind, position, taken,
     data and checksum; `cursors` reader, position and checksum.
     """
 
@@ -124,7 +124,7 @@ class Stored(NamedTuple):
     cursors: Sequence[Sequence[Any]]
 
 
-_COLUMNS = ("status", "agent", "title", "started", "updated")
+_COLUMNS = ("status", "agent", "title", "started", "updated", "parent")
 
 
 async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], stored: Stored) -> Verified:
@@ -132,7 +132,8 @@ async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], st
     derived = await derive(session, batches)
     for name, found in zip(_COLUMNS, stored.row, strict=True):
         expected = getattr(derived, name)
-        if expected is not None and found != expected:
+        unknown = expected is None or (name == "parent" and found is None)  # forks of older versions name another parent
+        if not unknown and found != expected:
             raise StoreError(f"the row of session {session!r} does not agree with its log: its {name} was changed")
     asks = [(key_of(name), encode(asked)) for name, asked in derived.asks.items()]
     if [tuple(row) for row in stored.asks] != asks:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from windlass.logs import Batch, Log, SessionInfo, Verified
+from windlass.logs import Batch, Log, SessionInfo, Verified, tree_of
 from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import lines_of, records_of
 from .chains import START, Chain
 from .owners import taken_over
-from .shared import belongs_to, conflict, erased_session, info_of, matches, used_session
+from .shared import conflict, erased_session, info_of, matches, used_session
 
 
 class MemoryStore:
@@ -129,11 +130,11 @@ class MemoryStore:
 
     async def erase(self, session: str) -> bool:
         with self._lock:
-            names = [name for name in self._logs if belongs_to(name, session)]
+            infos = {name: info_of(name, log)[0] for name, log in self._logs.items()}
+            names = [name for name in tree_of(session, [*self._erased.values(), *infos.values()]) if name in infos]
             for name in names:
-                info, _ = info_of(name, self._logs[name])
                 self._drop(name)
-                self._erased[name] = info.replace(status="erased", title="", waiting=0)
+                self._erased[name] = infos[name].replace(status="erased", title="", waiting=0, updated=time.time())
         return bool(names)
 
     async def verify(self, session: str) -> Verified:

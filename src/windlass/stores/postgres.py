@@ -17,7 +17,7 @@ from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
-from .chains import Chain, chain_of, pack_seals
+from .chains import START, Chain, chain_of, pack_seals
 from .derived import (
     NewSession,
     Stored,
@@ -37,9 +37,7 @@ from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
     as_json,
-    belongs_to,
     check_end,
-    child_id_range,
     conflict,
     erased_session,
     escape_like,
@@ -189,13 +187,14 @@ class PostgresStore:
             "UPDATE sessions SET records = %s, head = %s, checksum = %s, owner = %s, epoch = %s, "
             "status = coalesce(%s, status), agent = coalesce(%s, agent), "
             "title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
-            "updated = coalesce(%s, updated), started = coalesce(%s, started) WHERE number = %s "
+            "updated = coalesce(%s, updated), started = coalesce(%s, started), parent = coalesce(%s, parent) "
+            "WHERE number = %s "
             "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
             (
                 row.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None,
                 length, link, self.chain.end(session, length, link), owner, epoch,
                 change.status, change.agent, change.title, change.at or None,
-                None if expected else change.at or None, row.number, session,
+                None if expected else change.at or None, change.parent, row.number, session,
             ),
         ).fetchone()  # fmt: skip
         assert made is not None
@@ -294,7 +293,7 @@ class PostgresStore:
         like = f"%{escape_like(search)}%"
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
-            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
             "WHERE (id ILIKE %s OR title ILIKE %s OR agent ILIKE %s) AND (%s::text IS NULL OR status = %s) "
             "AND (records > 0 OR status = 'erased') ORDER BY updated DESC, number DESC LIMIT %s",
             like, like, like, status, status, limit,
@@ -334,11 +333,12 @@ class PostgresStore:
 
     def _erase(self, db: Connection, session: str) -> bool:
         rows = db.execute(
-            "SELECT number, id, owner FROM sessions WHERE (id = %s OR id > %s AND id < %s) AND status != 'erased' "
+            "WITH RECURSIVE tree (name) AS "
+            '(SELECT %s::text COLLATE "C" UNION SELECT id FROM tree JOIN sessions ON parent = name) '
+            "SELECT number, id, owner FROM sessions WHERE id IN (SELECT name FROM tree) AND status != 'erased' "
             "ORDER BY number FOR UPDATE",
-            (session, *child_id_range(session)),
+            (session,),
         ).fetchall()
-        rows = [row for row in rows if belongs_to(row[1], session)]
         for _, name, owner in rows:
             if self._is_alive(db, owner) or self.passes.get(name) is not None:
                 raise busy(name, owner or self._owner.get().name)
@@ -417,7 +417,7 @@ class PostgresStore:
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
-            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
             "LEFT JOIN cursors ON cursors.session = id AND reader = %s "
             "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
             reader,
@@ -572,8 +572,11 @@ def _prune(db: Connection, *, pruned: Sequence[Pruned], before: float) -> int:
 
 def _stored(db: Connection, session: str) -> tuple[list[tuple[Any, ...]], Stored | None]:
     """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = "SELECT number, status, agent, title, started, updated FROM sessions WHERE id = %s"
-    row = db.execute(query, (session,)).fetchone()
+    query = (
+        "SELECT number, status, agent, title, started, updated, CASE WHEN start != %s THEN parent END "
+        "FROM sessions WHERE id = %s"
+    )
+    row = db.execute(query, (START, session)).fetchone()
     rows = db.execute(_LOG + "WHERE id = %s ORDER BY seq", (session,)).fetchall()
     if row is None or row[1] == "erased":
         return rows, None

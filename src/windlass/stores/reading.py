@@ -133,7 +133,7 @@ def _check_tombstone(session: str, end: End, rows: Sequence[BatchRow]) -> None:
 def infos_of(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
     """Sessions for a list, from their rows. Raises `StoreError` if a row is damaged."""
     for row in rows:
-        for value, kind in zip(row, (str, str, str, str, float, float, int, int), strict=True):
+        for value, kind in zip(row, (str, str, str, str, float, float, int, int, str), strict=True):
             if type(value) is not kind:
                 raise StoreError(f"the row of session {row[0]!r} is damaged: {value!r} is not of type {kind.__name__}")
     return [SessionInfo(*row) for row in rows]

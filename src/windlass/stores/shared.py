@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[
                 title=info.title or change.title or "",
                 started=info.started or change.at,
                 updated=change.at,
+                parent=change.parent or info.parent,
             )
         asks |= change.asked
         for answered in change.answered:
@@ -85,20 +85,6 @@ def from_key(key: bytes) -> str:
 def escape_like(text: str) -> str:
     """Escape a search text for LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def child_id_range(session: str) -> tuple[str, str]:
-    """The range, in byte order, that contains the ids of its sub-agents' sessions: `0` follows `/`."""
-    return f"{session}/", f"{session}0"
-
-
-def belongs_to(name: str, session: str) -> bool:
-    """Whether `name` is this session or the session of a sub-agent below it, and does not merely start the same."""
-    return name.startswith(session) and _CHILD_PATH.fullmatch(name, len(session)) is not None
-
-
-_CHILD_PATH = re.compile(r"(?:/\d+/\d+(?:\.\d+)?)*")
-"""The steps and positions of the calls that lead to a sub-agent."""
 
 
 def conflict(session: str, found: int | None, expected: int) -> SessionConflict:

@@ -36,9 +36,7 @@ from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
     as_json,
-    belongs_to,
     check_end,
-    child_id_range,
     conflict,
     erased_session,
     escape_like,
@@ -278,7 +276,7 @@ class SQLiteStore:
         like = f"%{escape_like(search)}%"
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
-            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
             "WHERE (id LIKE ? ESCAPE '\\' OR title LIKE ? ESCAPE '\\' OR agent LIKE ? ESCAPE '\\') "
             "AND (? IS NULL OR status = ?) AND (records > 0 OR status = 'erased') "
             "ORDER BY updated DESC, number DESC LIMIT ?",
@@ -322,14 +320,14 @@ class SQLiteStore:
 
     def _erase(self, db: sqlite3.Connection, heads: _Heads, session: str) -> bool:
         rows = db.execute(
-            "SELECT number, id FROM sessions WHERE (id = ? OR id > ? AND id < ?) AND status != 'erased'",
-            (session, *child_id_range(session)),
+            "WITH RECURSIVE tree (name) AS (SELECT ? UNION SELECT id FROM tree JOIN sessions ON parent = name) "
+            "SELECT number, id, owner FROM tree JOIN sessions ON id = name WHERE status != 'erased'",
+            (session,),
         ).fetchall()
-        rows = [(number, name) for number, name in rows if belongs_to(name, session)]
-        for number, name in rows:
-            (owner,) = db.execute("SELECT owner FROM sessions WHERE number = ?", (number,)).fetchone()
+        for _, name, owner in rows:
             if self._is_alive(owner) or self.passes.get(name) is not None:
                 raise busy(name, owner or self._owner.get().name)
+        for number, name, _ in rows:
             head = _head(db, name)
             assert head is not None
             heads.pop(name, None)
@@ -414,7 +412,7 @@ class SQLiteStore:
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
         rows = await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
-            "(SELECT count(*) FROM asks WHERE session = number) FROM sessions "
+            "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
             "LEFT JOIN cursors ON cursors.session = id AND reader = ? "
             "WHERE status != 'erased' AND records > coalesce(seq, 0) ORDER BY number",
             reader,
@@ -435,8 +433,8 @@ class SQLiteStore:
         if change.status is not None:
             db.execute(
                 "UPDATE sessions SET status = ?, agent = coalesce(?, agent), title = CASE WHEN title = '' THEN "
-                "coalesce(?, '') ELSE title END, updated = ? WHERE number = ?",
-                (change.status, change.agent, change.title, change.at, number),
+                "coalesce(?, '') ELSE title END, updated = ?, parent = coalesce(?, parent) WHERE number = ?",
+                (change.status, change.agent, change.title, change.at, change.parent, number),
             )
         if "*" in change.answered:
             db.execute("DELETE FROM asks WHERE session = ?", (number,))
@@ -517,7 +515,10 @@ def _prune(db: sqlite3.Connection, *, pruned: Sequence[Pruned], before: float) -
 
 def _stored(db: sqlite3.Connection, session: str) -> tuple[list[Any], Stored | None]:
     """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = "SELECT number, status, agent, title, started, updated FROM sessions WHERE id = ?"
+    query = (
+        "SELECT number, status, agent, title, started, updated, CASE WHEN start != zeroblob(16) THEN parent END "
+        "FROM sessions WHERE id = ?"
+    )
     row = db.execute(query, (session,)).fetchone()
     rows = db.execute(f"{_LOG} WHERE id = ? ORDER BY seq", (session,)).fetchall()
     if row is None or row[1] == "erased":

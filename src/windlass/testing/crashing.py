@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from windlass.agent import Agent
 from windlass.errors import WindlassError
+from windlass.logs import tree_of
 from windlass.messages import ToolResultPart
 from windlass.protocols import Store
 from windlass.records import ModelAttempted, ModelReplied, Record, SideReplied, Suspended
@@ -102,12 +103,9 @@ async def _enter(scenario: Scenario, world: World, message: str | None, answers:
 
 async def _logs(world: World) -> dict[str, list[Record]]:
     """The logs of the session and of its sub-agents' sessions."""
-    mine = [name for name in await world.store.sessions() if name == world.session or _is_child(name, world)]
+    tree = tree_of(world.session, await world.store.find())
+    mine = [name for name in await world.store.sessions() if name in tree]
     return {name: list(await world.store.read(name)) for name in mine}
-
-
-def _is_child(name: str, world: World) -> bool:
-    return name.startswith(f"{world.session}/")
 
 
 def recorded_calls(logs: dict[str, list[Record]]) -> dict[str, int]:

@@ -582,6 +582,18 @@ async def _find_reports_the_status_of_a_session(bench: StoreBench) -> None:
 
 
 @check()
+async def _find_and_behind_name_the_parent_of_a_sub_agents_session(bench: StoreBench) -> None:
+    store, session, reader = await bench.open(), bench.id(), bench.id("reader")
+    child = f"{session}//1/1"
+    await store.append(session, [OPENED, ADDED], 0)
+    await store.append(child, [SlotSet(slot="first", value=1), OPENED.replace(parent=session)], 0)
+    await store.append(child, [SessionOpened("resumed", "checker", at=101.0)], 2)
+    for infos in (await store.find(search=session), await store.behind(reader)):
+        parents = {info.session: info.parent for info in infos if info.session in (session, child)}
+        same(parents, {session: "", child: session}, "the parents of a session and of its sub-agent's")
+
+
+@check()
 async def _sessions_are_found_by_id_title_agent_and_status(bench: StoreBench) -> None:
     store, stem = await bench.open(), bench.id()
     names = [f"{stem}-{number}" for number in range(5)]
@@ -671,12 +683,14 @@ async def _pruning_drops_transient_parts_and_never_touches_open_turns(bench: Sto
 @check()
 async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
     store, other, session = await bench.open(), await bench.open(), bench.id()
-    gone = [session, f"{session}/1/1", f"{session}/1/2.3", f"{session}/1/2/3/4"]
+    gone = [session, f"{session}//1/1", f"{session}//1/2.3", f"{session}//1/2.3//4/5", f"{session}/1/2"]
     kept = [f"{session}0", f"{session}-b", f"{session}%/1", f"{session.upper()}/1/1", f"x{session}/1/1"]
-    kept += [f"{session}/chat", f"{session}/1", f"{session}/1/1/chat"]
+    kept += [f"{session}/chat", f"{session}/1", f"{session}/1/1", f"{session}/1/1/chat", f"{session}//1/9"]
+    parents = dict.fromkeys(gone[1:], session) | {gone[3]: gone[2], kept[-1]: kept[-2]}
     log = [*_started("secret", 10.0), _asked("c1"), Suspended(at=11.0)]
     for name in (*gone, *kept):
-        await store.append(name, log, 0)
+        opened = SessionOpened(agent="checker", at=10.0, parent=parents.get(name, ""))
+        await store.append(name, [opened, *log[1:]], 0)
     await store.put(session, "k1", "steer", "secret")
     await store.advance(session, "audit", 3)
     same(await other.erase(session), True, "what erase returns")
@@ -696,7 +710,7 @@ async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
     same(list(await store.take(session, ())), [], "the inbox of an erased session")
     same(await store.cursor(session, "audit"), 0, "a cursor of an erased session")
     for name in kept:
-        await reads(store, name, log)
+        await reads(store, name, log[1:], 1)
 
 
 @check()

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from windlass.agent import Agent
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
+from windlass.logs import tree_of
 from windlass.messages import Message, as_message
 from windlass.records import Asked, Record, Suspended, decode, encode
 from windlass.states import State, fold
@@ -186,8 +187,7 @@ def answer_to(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolu
 
 async def _hand_over(agent: AnyAgent, successor: AnyAgent, session: str) -> AnyAgent:
     """Give another agent the same logs, encoded and decoded as by a disk, and the model with the rest of its script."""
-    children = [name for name in await agent.store.sessions() if name.startswith(f"{session}/")]
-    for name in (session, *children):
+    for name in tree_of(session, await agent.store.find()):
         log = [decode(encode(record)) for record in await agent.store.read(name)]
         await successor.store.append(name, log, 0)
     successor.model = agent.model
