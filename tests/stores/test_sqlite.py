@@ -584,12 +584,44 @@ async def test_an_id_that_no_file_can_hold_is_refused_by_reads_as_by_writes(tmp_
     store = SQLiteStore(tmp_path / "x.db")
     for asked in (
         store.read("lone \ud800"),
-        store.find(search="\ud800"),
         store.append("lone \ud800", [OPENED], 0),
     ):
         with pytest.raises(StoreError, match="surrogates"):
             await asked
     await store.close()
+
+
+# ---------------------------------------------------------------- the inbox
+
+
+async def test_a_put_costs_the_same_however_many_entries_there_were(store):
+    """Counted in steps of SQLite's virtual machine."""
+    steps = [0]
+
+    def count() -> int:
+        steps[-1] += 1
+        return 0
+
+    def watch(db: sqlite3.Connection) -> bool:
+        db.set_progress_handler(count, 1)
+        return True
+
+    await store._write(watch)
+    costs: list[int] = []
+    for number in range(600):
+        steps.append(0)
+        assert await store.put("s", f"k{number:04}", "steer", number)
+        costs.append(steps[-1])
+        if number % 3 == 0:
+            await store.append("s", [InboxTaken(f"k{number:04}", "steer")], number // 3)
+    assert 0 < max(costs[500:]) <= 2 * max(costs[:100])
+    entries = [key for key, _, _ in await store.take("s", ())]
+    assert entries == [f"k{number:04}" for number in range(600) if number % 3]
+    plans = ["SELECT 1 FROM inbox WHERE session = 's' AND taken = 0",
+             "SELECT key, kind, data FROM inbox WHERE session = 's' AND taken = 0 ORDER BY position"]  # fmt: skip
+    for plan in plans:
+        ((*_, how),) = await store._read(f"EXPLAIN QUERY PLAN {plan}")
+        assert how.startswith("SEARCH inbox USING")
 
 
 # ---------------------------------------------------------------- what a session says it runs on

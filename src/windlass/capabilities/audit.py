@@ -18,7 +18,7 @@ import msgspec
 from windlass.errors import ConfigError, StoreError
 from windlass.events import ModelCalled
 from windlass.messages import Message, Messages, ModelRequest, TextPart, ToolSpec, json_with_surrogates
-from windlass.stores.sqlite_file import write_ahead
+from windlass.stores.sqlite_file import create_private, write_ahead
 from windlass.turns import Turn
 
 if TYPE_CHECKING:
@@ -287,6 +287,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    create_private(path)
     db = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
     try:
         _check_tables(db, path)

@@ -132,7 +132,7 @@ async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], st
     derived = await derive(session, batches)
     for name, found in zip(_COLUMNS, stored.row, strict=True):
         expected = getattr(derived, name)
-        unknown = expected is None or (name == "parent" and found is None)  # forks of older versions name another parent
+        unknown = expected is None or (name == "parent" and found is None)  # old forks name another parent
         if not unknown and found != expected:
             raise StoreError(f"the row of session {session!r} does not agree with its log: its {name} was changed")
     asks = [(key_of(name), encode(asked)) for name, asked in derived.asks.items()]

@@ -31,7 +31,7 @@ from .derived import (
     verify_tables,
 )
 from .owners import Owner, ServerLock, busy, is_held_by_server, taken_over
-from .postgres_schema import mark_tombstones, migration_of
+from .postgres_schema import format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
@@ -107,7 +107,7 @@ class PostgresStore:
         self.timeout = timeout
         self.chain = chain_of(key)
         settings = settings_of(url, schema, max_size, timeout)
-        self._server = use_server(self, settings, migration_of(self.chain))
+        self._server = use_server(self, settings, format_of(self.chain))
         self._owner = _use_owner(self, settings)
         self._pipelines: set[str] = set()
         self._start_anew()

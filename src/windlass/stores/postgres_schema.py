@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ from windlass.errors import StoreError
 
 from .chains import Chain
 from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
+from .old_parents import old_parent
+from .postgres_server import Format
 from .reading import BatchRow
 from .upgrading import check_fingerprint, sealed_rows
 
@@ -72,8 +74,14 @@ INSERT INTO settings VALUES ('key', '');
 }
 """The SQL that upgrades each version to the next."""
 
-STEPS: dict[int, Callable[[Connection], None]] = {2: lambda db: _seal_logs(db)}
+STEPS: dict[int, Callable[[Connection], None]] = {2: lambda db: _upgrade_logs(db)}
 """What else an upgrade does, after its SQL."""
+
+
+def _upgrade_logs(db: Connection) -> None:
+    """What SQL alone cannot do: parents first, because the rows of erased sessions are then given their checksums."""
+    _fill_parents(db)
+    _seal_logs(db)
 
 
 def _seal_logs(db: Connection) -> None:
@@ -116,6 +124,27 @@ def mark_tombstones(db: Connection, chain: Chain, numbers: Sequence[int]) -> Non
         db.execute("UPDATE sessions SET checksum = %s WHERE number = %s", (tombstone_checksum(chain, row), row[0]))
 
 
+def _fill_parents(db: Connection) -> None:
+    """Write into the rows which sessions belong to sub-agents."""
+
+    def read(session: str) -> Iterator[bytes]:
+        query = (
+            "SELECT seq + count, data FROM batches JOIN sessions ON session = number "
+            "WHERE id = %s AND seq >= %s ORDER BY seq LIMIT 1"
+        )
+        end = 0
+        while (row := db.execute(query, (session, end)).fetchone()) is not None:
+            end = row[0]
+            yield row[1]
+
+    for (session,) in db.execute("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number").fetchall():
+        if parent := old_parent(session, read):
+            db.execute("UPDATE sessions SET parent = %s WHERE id = %s", (parent, session))
+
+
+VERSION_QUERY = b"SELECT max(version) FROM format"
+"""The version of the tables."""
+
 _LOCK = 0x57494E44
 """The advisory lock for changing the tables."""
 
@@ -125,7 +154,7 @@ def _version(db: Connection, settings: Settings) -> int:
     found = db.execute("SELECT to_regclass(%s)", (f"{settings.schema}.format",)).fetchone()
     if found is None or found[0] is None:
         return 0
-    row = db.execute("SELECT max(version) FROM format").fetchone()
+    row = db.execute(VERSION_QUERY).fetchone()
     version = int(row[0]) if row is not None and row[0] is not None else 0
     if version > VERSION:
         raise StoreError(
@@ -134,6 +163,16 @@ def _version(db: Connection, settings: Settings) -> int:
             "Nothing was changed"
         )
     return version
+
+
+def check_current(version: int | None, settings: Settings) -> None:
+    """Raise if another version of Windlass has changed the tables since this process opened the store."""
+    if version != VERSION:
+        newer = "open the store again" if (version or 0) < VERSION else "install that version and restart this process"
+        raise StoreError(
+            f"the schema {settings.schema!r} ({settings.place}) was changed to format {version} by another version of "
+            f"Windlass while it was open (this version uses format {VERSION}); {newer}. Nothing was written"
+        )
 
 
 def _check_key(db: Connection, settings: Settings, version: int, chain: Chain) -> None:
@@ -145,9 +184,9 @@ def _check_key(db: Connection, settings: Settings, version: int, chain: Chain) -
 
 
 @lru_cache(maxsize=64)
-def migration_of(chain: Chain) -> Callable[[Connection, Settings], None]:
+def format_of(chain: Chain) -> Format:
     """How stores with a key open a schema. It is the same object for equal keys, so that they share connections."""
-    return partial(migrate, chain=chain)
+    return Format(partial(migrate, chain=chain), VERSION_QUERY, check_current)
 
 
 def migrate(db: Connection, settings: Settings, chain: Chain) -> None:
@@ -161,6 +200,9 @@ def migrate(db: Connection, settings: Settings, chain: Chain) -> None:
     db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     with db.without_limit():
         version = _version(db, settings)
+        if version:  # waits for writers, whose transactions begin with reading it; later ones find the new version
+            db.execute("LOCK TABLE format IN ACCESS EXCLUSIVE MODE")
+            version = _version(db, settings)
         _check_key(db, settings, version, chain)
         if version == 0:
             db.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(settings.schema)))

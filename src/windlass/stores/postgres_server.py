@@ -45,8 +45,16 @@ class Settings(NamedTuple):
     timeout: float
 
 
-Migrate: TypeAlias = "Callable[[Connection, Settings], object]"
-"""Creates or upgrades the tables, with the first connection."""
+class Format(NamedTuple):
+    """What a store makes of a schema.
+
+    `migrate` creates or upgrades the tables, with the first connection. `version` is a query for the version of the
+    tables, which every transaction begins with. `check` raises if that version is not the one it should be.
+    """
+
+    migrate: Callable[[Connection, Settings], object]
+    version: bytes
+    check: Callable[[Any, Settings], object]
 
 
 def settings_of(url: str, schema: str, max_size: int, timeout: float) -> Settings:
@@ -72,10 +80,10 @@ def _invalid_address(why: str) -> ConfigError:
     return ConfigError(f"the address of the PostgreSQL store is not valid: {text}")
 
 
-def use_server(store: object, settings: Settings, migrate: Migrate) -> Lease[ServerConnections]:
+def use_server(store: object, settings: Settings, form: Format) -> Lease[ServerConnections]:
     """Use a server for as long as the store lives. Connections are made when they are needed."""
-    key = ("postgresql", settings, migrate)
-    return Lease(store, f"({settings.place})", key, lambda: ServerConnections(settings, migrate))
+    key = ("postgresql", settings, form)
+    return Lease(store, f"({settings.place})", key, lambda: ServerConnections(settings, form))
 
 
 def connect_alone(settings: Settings) -> Connection:
@@ -116,12 +124,12 @@ class ServerConnections:
     server's process for that connection is ended, so that what is read does not change afterwards.
     """
 
-    def __init__(self, settings: Settings, migrate: Migrate) -> None:
+    def __init__(self, settings: Settings, form: Format) -> None:
         import psycopg
         import psycopg.conninfo
 
         self.settings = settings
-        self._migrate = migrate
+        self._format = form
         parts = psycopg.conninfo.conninfo_to_dict(settings.url)
         self._options = {key: value for key, value in _options(settings.timeout).items() if key not in parts}
         self._psycopg = psycopg
@@ -212,7 +220,7 @@ class ServerConnections:
                     self._settle(doing, db, job)
                 if reads:
                     return work(db)
-                with self._changing(job, db), db.transaction():
+                with self._changing(job, db), self._transaction(db):
                     value = work(db)
                     committing = True
                 return value
@@ -226,6 +234,23 @@ class ServerConnections:
             finally:
                 if db is not None:
                     db.caller = None
+
+    @contextmanager
+    def _transaction(self, db: Connection) -> Generator[None, None, None]:
+        """A transaction. Its first query, sent together with BEGIN, checks the version of the tables."""
+        begin = db.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED; " + self._format.version, prepare=False)
+        try:
+            begin.nextset()
+            found = begin.fetchone()
+            self._format.check(None if found is None else found[0], self.settings)
+            yield
+            ended = db.execute("COMMIT").statusmessage
+            if ended != "COMMIT":
+                raise self._psycopg.OperationalError(f"the server ended the transaction with {ended}")
+        except BaseException:
+            with suppress(self._psycopg.Error):
+                db.execute("ROLLBACK")
+            raise
 
     def _check_queue(self, doing: str, job: _Job) -> None:
         """Raise if a job has waited too long for a thread, or if nobody waits for it any more."""
@@ -338,7 +363,7 @@ class ServerConnections:
             self._configure(db)
             with self._opening:
                 if not self._ready:
-                    self._migrate(db, self.settings)
+                    self._format.migrate(db, self.settings)
                     self._ready = True
         except BaseException:
             db.close()

@@ -370,11 +370,14 @@ class SQLiteStore:
         return await self._write(lambda db: self._put(db, *entry))
 
     def _put(self, db: sqlite3.Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
-        last = db.execute("SELECT coalesce(max(position), 0) FROM inbox WHERE session = ?", (session,)).fetchone()[0]
-        checksum = entry_checksum(self.chain, session, key, kind, last + 1, False, data)
-        row = (session, key, last + 1, kind, data, checksum)
-        query = "INSERT OR IGNORE INTO inbox (session, key, position, kind, data, checksum) VALUES (?, ?, ?, ?, ?, ?)"
-        return db.execute(query, row).rowcount > 0
+        query = "INSERT OR IGNORE INTO inbox (session, key, kind, data) VALUES (?, ?, ?, ?)"
+        made = db.execute(query, (session, key, kind, data))
+        if made.rowcount <= 0:
+            return False
+        position = made.lastrowid or 0
+        checksum = entry_checksum(self.chain, session, key, kind, position, False, data)
+        db.execute("UPDATE inbox SET checksum = ? WHERE position = ?", (checksum, position))
+        return True
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         places = ", ".join("?" * len(sessions))

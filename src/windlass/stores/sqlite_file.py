@@ -15,13 +15,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from windlass._threads import Worker, threads
 from windlass.errors import ConfigError, StoreError, WindlassError
 
+from .read_only import copy_of, is_read_only, open_read_only, state_of
 from .sharing import INHERITED, Lease, closed, wait_for_closing, watch
 from .waiting import WorkFuture
 
@@ -30,18 +31,24 @@ T = TypeVar("T")
 QUICK = 200e-6
 """The caller makes commits that are at most this slow (in seconds): waking the writer thread would cost as much."""
 
+_TRIES = 5
+"""How often a read-only file is read again if it was changed meanwhile."""
+
 SLOW = 2
 """After this many slow commits in a row the writer thread takes over; a single slow one may be a checkpoint."""
 
 
 class Format(NamedTuple):
-    """What a store makes of a file. Both functions get a connection and the path, for errors.
+    """What a store makes of a file. The functions get a connection and the path, for errors.
 
-    `check` raises if the file must not be changed; `migrate` creates or upgrades its tables.
+    `check` raises if the file must not be changed; `migrate` creates or upgrades its tables. `is_current` tells whether
+    the file need not be upgraded. `check_current` raises if it was upgraded since it was opened.
     """
 
     check: Callable[[sqlite3.Connection, Path], object]
     migrate: Callable[[sqlite3.Connection, Path], object]
+    is_current: Callable[[sqlite3.Connection], bool]
+    check_current: Callable[[sqlite3.Connection, Path], object]
 
 
 class _Job(NamedTuple):
@@ -147,6 +154,7 @@ class SQLiteFile:
                 db = self._here = self._connect(timeout=0.0)
             started = time.perf_counter()
             db.execute("BEGIN IMMEDIATE")
+            self._format.check_current(db, self.path)
             value = work(db)
             db.execute("COMMIT")
             self._note_duration(time.perf_counter() - started)
@@ -209,13 +217,38 @@ class SQLiteFile:
         self._settle()
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         try:
+            if db is None and is_read_only(self.path):
+                return self._query_read_only(work)
             if db is None:
                 db = self._local.db = self._connect()
+            self._format.check_current(db, self.path)
             return work(db)
         except (sqlite3.Error, OSError, UnicodeError) as error:
             self._local.db = None
             self._disconnect(db)
             raise self._error("read", error) from error
+
+    def _query_read_only(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read a file that this process may not write. It stays as it is: an older format is upgraded in a copy."""
+        for _ in range(_TRIES):
+            state = state_of(self.path)
+            copied, copy = getattr(self._local, "copy", (None, None))
+            if copy is not None and copied == state:
+                return work(copy)
+            db, locked = open_read_only(self.path, self.timeout)
+            with closing(db):
+                self._format.check(db, self.path)
+                current = self._format.is_current(db)
+                found = work(db) if current else None
+                if not current:
+                    self._disconnect(copy)
+                    copy = copy_of(db)
+                    self._connections.add(copy)
+                    self._local.copy = (state, copy)
+                    self._format.migrate(copy, self.path)
+            if found is not None and (locked or state == state_of(self.path)):
+                return found
+        raise StoreError(f"could not read {self.path}: another process is writing it; try again")
 
     def _settle(self) -> None:
         """Wait for writes that were abandoned, so that what is read does not change afterwards."""
@@ -252,6 +285,7 @@ class SQLiteFile:
             with self._writing, self._rollback_on_error(db):
                 started = time.perf_counter()
                 begun = bool(db.execute("BEGIN IMMEDIATE"))
+                self._format.check_current(db, self.path)
                 for job in jobs:
                     if not job.done.begin():
                         continue
@@ -296,7 +330,13 @@ class SQLiteFile:
         return self._open(wait)
 
     def _open(self, wait: float) -> sqlite3.Connection:
+        if is_read_only(self.path):
+            raise StoreError(
+                f"could not write {self.path}: it is read-only, and can only be shown, verified and exported; make the "
+                "file and its folder writable for this user, or copy the file to another folder"
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(self.path)
         db = sqlite3.connect(self.path, timeout=wait, isolation_level=None, check_same_thread=False)
         self._connections.add(db)
         try:
@@ -342,6 +382,22 @@ def _deliver(results: list[_Result]) -> None:
 def _set_results(results: list[_Result]) -> None:
     for job, value, failure in results:
         job.done.deliver(value, failure)
+
+
+def create_private(path: Path) -> None:
+    """Create a file that only this user may read and write, unless it exists.
+
+    SQLite gives the same permissions to the files beside it.
+    """
+    try:
+        made = os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except OSError:  # it exists, or SQLite says why it cannot be created
+        return
+    try:
+        if hasattr(os, "fchmod"):  # whatever the umask
+            os.fchmod(made, 0o600)
+    finally:
+        os.close(made)
 
 
 def write_ahead(db: sqlite3.Connection, wait: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from windlass.errors import StoreError
 
 from .chains import Chain
 from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
+from .old_parents import old_parent
 from .reading import BatchRow
 from .sqlite_file import Format
 from .tables import TOMBSTONE
@@ -36,10 +37,10 @@ CREATE TABLE asks (
     position INTEGER PRIMARY KEY, session INTEGER NOT NULL, id BLOB NOT NULL, data BLOB NOT NULL, UNIQUE (session, id)
 );
 CREATE TABLE inbox (
-    session TEXT NOT NULL, key BLOB NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
-    taken INTEGER NOT NULL DEFAULT 0, checksum BLOB NOT NULL DEFAULT x'', PRIMARY KEY (session, key)
-) WITHOUT ROWID;
-CREATE INDEX waiting ON inbox (session) WHERE taken = 0;
+    position INTEGER PRIMARY KEY, session TEXT NOT NULL, key BLOB NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0, checksum BLOB NOT NULL DEFAULT x'', UNIQUE (session, key)
+);
+CREATE INDEX waiting ON inbox (session, position) WHERE taken = 0;
 CREATE TABLE cursors (
     session TEXT NOT NULL, reader TEXT NOT NULL, seq INTEGER NOT NULL, checksum BLOB NOT NULL DEFAULT x'',
     PRIMARY KEY (session, reader)
@@ -73,7 +74,16 @@ INSERT INTO batches SELECT session, seq, count, link, data, CASE WHEN pruned AND
     FROM old_batches;
 DROP TABLE old_batches;
 CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
-ALTER TABLE inbox ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
+ALTER TABLE inbox RENAME TO old_inbox;
+DROP INDEX waiting;
+CREATE TABLE inbox (
+    position INTEGER PRIMARY KEY, session TEXT NOT NULL, key BLOB NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0, checksum BLOB NOT NULL DEFAULT x'', UNIQUE (session, key)
+);
+CREATE INDEX waiting ON inbox (session, position) WHERE taken = 0;
+INSERT INTO inbox (session, key, kind, data, taken)
+    SELECT session, key, kind, data, taken FROM old_inbox ORDER BY session, position;
+DROP TABLE old_inbox;
 ALTER TABLE cursors ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
 ALTER TABLE pipelines ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -82,8 +92,14 @@ INSERT INTO settings VALUES ('key', x'');
 }
 """The SQL that upgrades each version to the next."""
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: lambda db: _seal_logs(db)}
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: lambda db: _upgrade_logs(db)}
 """What else an upgrade does, after its SQL."""
+
+
+def _upgrade_logs(db: sqlite3.Connection) -> None:
+    """What SQL alone cannot do: parents first, because the rows of erased sessions are then given their checksums."""
+    _fill_parents(db)
+    _seal_logs(db)
 
 
 def _seal_logs(db: sqlite3.Connection) -> None:
@@ -118,6 +134,18 @@ def _seal_logs(db: sqlite3.Connection) -> None:
         db.execute("UPDATE sessions SET checksum = ? WHERE number = ?", (tombstone_checksum(chain, row), row[0]))
 
 
+def _fill_parents(db: sqlite3.Connection) -> None:
+    """Write into the rows which sessions belong to sub-agents."""
+
+    def read(session: str) -> Iterator[bytes]:
+        query = "SELECT data FROM batches JOIN sessions ON session = number WHERE id = ? AND count > 0 ORDER BY seq"
+        return (data for (data,) in db.execute(query, (session,)))
+
+    for (session,) in db.execute("SELECT id FROM sessions WHERE status != 'erased'").fetchall():
+        if parent := old_parent(session, read):
+            db.execute("UPDATE sessions SET parent = ? WHERE id = ?", (parent, session))
+
+
 def check_version(db: sqlite3.Connection, path: Path) -> int:
     """The version of the file. A file of a newer version or of another application is refused and not changed.
 
@@ -136,6 +164,22 @@ def check_version(db: sqlite3.Connection, path: Path) -> int:
     return version
 
 
+def is_current(db: sqlite3.Connection) -> bool:
+    """Whether the file has the format of this version."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0]) == VERSION
+
+
+def check_current(db: sqlite3.Connection, path: Path) -> None:
+    """Raise if another version of Windlass has changed the format since the file was opened."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version != VERSION:
+        newer = "install that version and restart this process" if version > VERSION else "open the store again"
+        raise StoreError(
+            f"{path} was changed to format {version} by another version of Windlass while it was open (this version "
+            f"uses format {VERSION}); {newer}. Nothing was written"
+        )
+
+
 def check_key(db: sqlite3.Connection, path: Path, chain: Chain) -> int:
     """`check_version`, and the key: a file that was made with another key, or without one, is refused."""
     version = check_version(db, path)
@@ -148,7 +192,7 @@ def check_key(db: sqlite3.Connection, path: Path, chain: Chain) -> int:
 @lru_cache(maxsize=64)
 def format_of(chain: Chain) -> Format:
     """How the stores with a key open a file. It is the same object for equal keys, so that they share the file."""
-    return Format(partial(check_key, chain=chain), partial(migrate, chain=chain))
+    return Format(partial(check_key, chain=chain), partial(migrate, chain=chain), is_current, check_current)
 
 
 def migrate(db: sqlite3.Connection, path: Path, chain: Chain) -> None:

@@ -1,0 +1,46 @@
+"""Finds the parents of sub-agents' sessions in logs of formats 1 and 2, whose rows do not state them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, TypeVar
+
+from windlass.errors import StoreError
+from windlass.records import Delegated, Record, SessionOpened, decode
+
+from .batches import unpack
+
+R = TypeVar("R", bound=Record)
+
+Read: TypeAlias = Callable[[str], Iterator[bytes]]
+"""Gives the batches of a session one by one, in their order, as the store keeps them."""
+
+
+def old_parent(session: str, read: Read) -> str:
+    """The session that started this one, according to the logs; "" if no session did, or if a log is damaged.
+
+    In these formats a fork of a sub-agent's session still named the parent of the original. Its own parent is the
+    session whose id its own id begins with, if that says so.
+    """
+    try:
+        opened = next(_records(read(session), SessionOpened), None)
+        if opened is None or not opened.parent:
+            return ""
+        if opened.how != "forked":
+            return opened.parent
+        above = session.rsplit("/", 2)[0]
+        return above if any(record.session == session for record in _records(read(above), Delegated)) else ""
+    except (StoreError, ValueError, zlib.error):
+        return ""
+
+
+def _records(batches: Iterator[bytes], kind: type[R]) -> Iterator[R]:
+    """The records of a kind, as far as they are asked for."""
+    name = f'"{kind.__name__}"'.encode()
+    for data in batches:
+        for line in unpack(data).split(b"\n"):
+            if name in line:
+                record = decode(line)
+                if isinstance(record, kind):
+                    yield record
