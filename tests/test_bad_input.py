@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -348,8 +349,10 @@ def test_a_question_that_nobody_could_answer_is_refused():
         Ask(allow=())
     with pytest.raises(ValueError, match="shrug"):
         Ask(allow=("shrug",))
-    with pytest.raises(ValueError, match="negative"):
-        Ask(expires=-1)
+    for expires in (-1, -5.0, math.nan, math.inf, "5", True):
+        with pytest.raises(ValueError, match=r"Ask\(expires=.* must be a number of seconds, 0 or more, or None"):
+            Ask(expires=expires)  # type: ignore[arg-type]
+    assert [Ask(expires=expires).expires for expires in (None, 0, 2.5)] == [None, 0, 2.5]
 
 
 def test_a_lifecycle_that_is_none_is_refused():

@@ -71,7 +71,7 @@ class Ask(Decision, frozen=True):
     """Suspend durably until a person answers.
 
     `allow` lists the legal answers and `approvers` the people who may answer (None: anyone). After `expires` seconds,
-    `default` is the answer.
+    `default` is the answer; it takes effect when the session is next resumed.
     """
 
     question: str = "Approve?"
@@ -90,8 +90,10 @@ class Ask(Decision, frozen=True):
             raise ValueError("Ask(approvers=()) could never be answered; omit it if anyone may answer")
         if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
             raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; the answers are {', '.join(ANSWER_KINDS)}")
-        if self.expires is not None and self.expires < 0:
-            raise ValueError("Ask(expires=…) must not be negative")
+        expires: object = self.expires
+        number = isinstance(expires, int | float) and not isinstance(expires, bool) and 0 <= expires < inf
+        if expires is not None and not number:
+            raise ValueError(f"Ask(expires={expires!r:.40}) must be a number of seconds, 0 or more, or None for never")
         if self.default not in ("approve", "reject"):
             raise ValueError(f"Ask(default={self.default!r}): must be 'approve' or 'reject'")
         if self.default == "approve" and "approve" not in self.allow:

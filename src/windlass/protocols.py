@@ -110,7 +110,10 @@ class Store(Protocol):
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        """Find sessions by a text in their id, first message or agent, and by status; the latest first."""
+        """Find sessions by a text in their id, first message or agent, and by status; the latest first.
+
+        Case is ignored. Invalid arguments, such as a negative limit or an unknown status, raise `ConfigError`.
+        """
         ...
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:

@@ -171,14 +171,14 @@ def _column_text(text: str) -> str:
     return text[:200].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def _is_column_text(text: str) -> bool:
-    """Whether a text column can hold this text. No session has an id that it cannot hold."""
+def is_column_text(text: str) -> bool:
+    """Whether this is a text that a text column can hold. The ids of sessions are."""
     return bool(text) and "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 
 
 def _opened(change: Change, record: SessionOpened) -> None:
     change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
-    change.parent = record.parent if _is_column_text(record.parent) else None
+    change.parent = record.parent if is_column_text(record.parent) else None
 
 
 def _started(change: Change, record: TurnStarted) -> None:

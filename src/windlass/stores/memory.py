@@ -15,7 +15,7 @@ from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 from .batches import lines_of, records_of
 from .chains import START, Chain
 from .owners import taken_over
-from .shared import conflict, erased_session, info_of, matches, used_session
+from .shared import Search, conflict, erased_session, info_of, used_session
 
 
 class MemoryStore:
@@ -104,11 +104,13 @@ class MemoryStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
+        wanted = Search(search, status, limit)
         with self._lock:
             infos = [info_of(session, log)[0] for session, log in self._logs.items()]
             infos += self._erased.values()
+        infos.reverse()
         infos.sort(key=lambda info: -info.updated)
-        return [info for info in infos if matches(info, search, status)][:limit]
+        return wanted.among(infos)
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         with self._lock:

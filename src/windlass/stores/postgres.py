@@ -36,11 +36,11 @@ from .postgres_server import ServerConnections, connect_alone, settings_of, use_
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
+    Search,
     as_json,
     check_end,
     conflict,
     erased_session,
-    escape_like,
     key_of,
     used_session,
 )
@@ -290,15 +290,18 @@ class PostgresStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        like = f"%{escape_like(search)}%"
-        rows = await self._read(
+        wanted = Search(search, status, limit)
+        text = wanted.text or ""
+        rows = [] if wanted.nothing else await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
-            "WHERE (id ILIKE %s OR title ILIKE %s OR agent ILIKE %s) AND (%s::text IS NULL OR status = %s) "
+            "WHERE (position(%s in lower(id COLLATE \"C\")) > 0 OR position(%s in lower(title COLLATE \"C\")) > 0 "
+            "OR position(%s in lower(agent COLLATE \"C\")) > 0) AND (%s::text IS NULL OR status = %s) "
             "AND (records > 0 OR status = 'erased') ORDER BY updated DESC, number DESC LIMIT %s",
-            like, like, like, status, status, limit,
+            text, text, text, status, status, None if wanted.text is None else wanted.limit,
         )  # fmt: skip
-        return infos_of(rows)
+        infos = infos_of(rows)
+        return infos if wanted.text is not None else wanted.among(infos)
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         rows = await self._read(

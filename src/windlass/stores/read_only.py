@@ -30,7 +30,8 @@ def open_read_only(path: Path, wait: float) -> tuple[sqlite3.Connection, bool]:
         except sqlite3.OperationalError:  # the log is missing, and cannot be created
             pass
     if _size(_beside(path, "-wal")):
-        return _opened(path, "mode=ro&vfs=unix-none", wait, "PRAGMA locking_mode = EXCLUSIVE"), False
+        unlocked = "win32-none" if os.name == "nt" else "unix-none"
+        return _opened(path, f"mode=ro&vfs={unlocked}", wait, "PRAGMA locking_mode = EXCLUSIVE"), False
     return _opened(path, "mode=ro&immutable=1", wait), False
 
 

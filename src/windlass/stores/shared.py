@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from string import ascii_uppercase
+from typing import Any, get_args
 
 import msgspec
 
-from windlass.errors import SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.logs import SessionInfo
 from windlass.messages import json_with_surrogates
 from windlass.records import Asked, Record
 
-from .batches import change_of
+from .batches import Status, change_of, is_column_text
 
 
 def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:
@@ -40,10 +41,44 @@ def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[
     return info.replace(waiting=len(asks)), asks
 
 
-def matches(info: SessionInfo, search: str, status: str | None) -> bool:
-    """Whether a session matches a search text and a status."""
-    text = f"{info.session}\n{info.title}\n{info.agent}".casefold()
-    return search.casefold() in text and status in (None, info.status)
+class Search:
+    """What `find` looks for, checked, so that all stores answer alike.
+
+    Case is ignored. A database looks for ASCII texts by itself: `text` is in lower case, and the database lowers only
+    ASCII letters. If `text` is None, the rows of all sessions must be looked through with `matches`. A text that no
+    store can hold, such as one with NUL, is not found: then `nothing` is true.
+    """
+
+    def __init__(self, search: Any, status: Any, limit: Any) -> None:
+        if not isinstance(search, str):
+            raise ConfigError(f"find(search={search!r:.80}) must be a str")
+        if status is not None and status not in STATUSES:
+            raise ConfigError(f"find(status={status!r:.80}) must be one of {', '.join(STATUSES)}, or None for all")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise ConfigError(f"find(limit={limit!r:.80}) must be a whole number, 0 or more, or None for all")
+        self.search: str = search
+        self.status: str | None = status
+        self.limit: int = _MOST if limit is None else min(limit, _MOST)
+        self.text: str | None = search.lower() if search.isascii() else None
+        self.nothing = not is_column_text(search or "-")
+
+    def matches(self, info: SessionInfo) -> bool:
+        """Whether a session matches."""
+        if self.nothing or self.status not in (None, info.status):
+            return False
+        texts = (info.session, info.title, info.agent)
+        if self.text is not None:
+            return any(self.text in text.translate(_LOWER) for text in texts)
+        return any(self.search.casefold() in text.casefold() for text in texts)
+
+    def among(self, infos: Iterable[SessionInfo]) -> list[SessionInfo]:
+        """The sessions that match, in the same order, up to the limit."""
+        return [info for info in infos if self.matches(info)][: self.limit]
+
+
+STATUSES: tuple[str, ...] = get_args(Status)
+_MOST = 2**62
+_LOWER = {ord(letter): letter.lower() for letter in ascii_uppercase}
 
 
 def check_end(session: str, records: int, expected: int) -> None:
@@ -80,11 +115,6 @@ def key_of(text: str) -> bytes:
 def from_key(key: bytes) -> str:
     """Decode a key."""
     return key.decode("utf-8", "surrogatepass")
-
-
-def escape_like(text: str) -> str:
-    """Escape a search text for LIKE."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def conflict(session: str, found: int | None, expected: int) -> SessionConflict:

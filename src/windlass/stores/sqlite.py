@@ -35,11 +35,11 @@ from .owners import FileLocks, Owner, busy, taken_over
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
+    Search,
     as_json,
     check_end,
     conflict,
     erased_session,
-    escape_like,
     key_of,
     used_session,
 )
@@ -273,16 +273,18 @@ class SQLiteStore:
     async def find(
         self, *, search: str = "", status: str | None = None, limit: int | None = None
     ) -> Sequence[SessionInfo]:
-        like = f"%{escape_like(search)}%"
-        rows = await self._read(
+        wanted = Search(search, status, limit)
+        text = wanted.text or ""
+        rows = [] if wanted.nothing else await self._read(
             "SELECT id, status, agent, title, started, updated, records, "
             "(SELECT count(*) FROM asks WHERE session = number), parent FROM sessions "
-            "WHERE (id LIKE ? ESCAPE '\\' OR title LIKE ? ESCAPE '\\' OR agent LIKE ? ESCAPE '\\') "
+            "WHERE (instr(lower(id), ?) OR instr(lower(title), ?) OR instr(lower(agent), ?)) "
             "AND (? IS NULL OR status = ?) AND (records > 0 OR status = 'erased') "
             "ORDER BY updated DESC, number DESC LIMIT ?",
-            like, like, like, status, status, -1 if limit is None else limit,
+            text, text, text, status, status, -1 if wanted.text is None else wanted.limit,
         )  # fmt: skip
-        return infos_of(rows)
+        infos = infos_of(rows)
+        return infos if wanted.text is not None else wanted.among(infos)
 
     async def approvals(self, session: str | None = None) -> Sequence[tuple[str, Asked]]:
         rows = await self._read(

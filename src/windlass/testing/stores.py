@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from windlass.decisions import Approve
-from windlass.errors import SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.logs import Log, SessionInfo
 from windlass.messages import TextPart, user
 from windlass.outcomes import Completed
@@ -614,6 +614,47 @@ async def _sessions_are_found_by_id_title_agent_and_status(bench: StoreBench) ->
     same(await found(stem, status="ended"), [], "what is found by a status that no session has")
     same(await found(stem, limit=2), [names[4], names[3]], "what is found with a limit")
     same(await found(stem, limit=0), [], "what is found with a limit of 0")
+
+
+@check()
+async def _find_answers_odd_arguments_like_every_store(bench: StoreBench) -> None:
+    store, stem = await bench.open(), bench.id()
+    titles = ["100%", "a_b", "back\\slash", "\u00c4rger", "a\0b", "\ud800", "Stra\u00dfe"]
+    names = [f"{stem}-{number}" for number in range(len(titles))]
+    for name, title in zip(names, titles, strict=True):
+        await store.append(name, _started(title, 3000.0), 0)
+
+    async def found(search: Any = stem, **options: Any) -> list[str]:
+        infos = await store.find(search=search, **options)
+        return [info.session for info in infos if info.session in names]
+
+    same(await found(), names[::-1], "sessions of the same time, the latest first")
+    for limit in (None, 2**63, 10**30):
+        same(await found(limit=limit), names[::-1], f"what is found with limit={limit}")
+    texts = {
+        "0%": 0,
+        "_b": 1,
+        "K\\S": 2,
+        "\u00e4RG": 3,
+        "\u00c4r": 3,
+        "STRASSE": None,
+        "stra\u00dfe": 6,
+        "a%b": None,
+        "a.b": None,
+    }
+    for search, place in texts.items():
+        same(await found(search), [] if place is None else [names[place]], f"what is found by {search!r}")
+    for search in ("\0", "a\0b", "\ud800", "%" * 60_000):
+        same(await found(search), [], f"what is found by {search[:9]!r}")
+    wrong: list[dict[str, Any]] = [{"limit": limit} for limit in (-1, 1.0, "1", True)]
+    wrong += [{"status": "lost"}, {"status": ""}, {"status": 1}, {"search": None}, {"search": b"a"}]
+    for options in wrong:
+        try:
+            await found(**options)
+        except ConfigError as error:
+            same(next(iter(options)) in str(error), True, f"whether the error of {options} names the argument")
+        else:
+            raise AssertionError(f"find accepted {options}")
 
 
 @check()
