@@ -317,7 +317,7 @@ def _names_parent(record: Record) -> bool:
 def _calls(records: Sequence[Record]) -> dict[str, str]:
     """The ids of all calls, by their own id and by the sessions of the sub-agents that worked on them."""
     calls = [part.id for record in records if isinstance(record, ModelReplied) for part in record.reply.tool_calls]
-    started = [(record.session, record.call) for record in records if isinstance(record, Delegated)]
+    started = [(one.session, one.call) for one in records if isinstance(one, Delegated) and one.call]
     return dict([*started, *zip(calls, calls, strict=True)])
 
 
