@@ -12,6 +12,7 @@ import psycopg
 
 from windlass.records import Asked, decode
 from windlass.stores.batches import change_of, pack
+from windlass.stores.derived import Derived
 
 LOGS: dict[str, list[str]] = json.loads((Path(__file__).parent / "logs" / "format_2.json").read_text("utf-8"))
 """`q` waits for a person, two sub-agents below; `done` has ended. Users own `q/7/7` and `q/1/2`."""
@@ -73,10 +74,11 @@ CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
 """
 
 
-def _rows(log: Sequence[str]) -> tuple[list[tuple[int, int, bytes, bytes]], list[tuple[bytes, bytes]], str, float]:
-    """The batches of a log, two records each, its open questions, its status and its last time."""
-    link, batches = bytes(16), list[tuple[int, int, bytes, bytes]]()
+def _rows(log: Sequence[str]) -> tuple[list[tuple[int, int, bytes, bytes]], list[tuple[bytes, bytes]], Derived]:
+    """The batches of a log, two records each, its open questions, and what its row says."""
+    link, batches, derived = bytes(16), list[tuple[int, int, bytes, bytes]](), Derived()
     for seq in range(0, len(log), 2):
+        derived.add([decode(line.encode()) for line in log[seq : seq + 2]], first=not seq)
         lines = "\n".join(log[seq : seq + 2]).encode()
         link = blake2b(lines, digest_size=16, key=link).digest()
         batches.append((seq, len(log[seq : seq + 2]), link, pack(lines)))
@@ -85,7 +87,7 @@ def _rows(log: Sequence[str]) -> tuple[list[tuple[int, int, bytes, bytes]], list
     assert change.status is not None
     asks = [(asked.id.encode(), line.encode()) for line in log for asked in [decode(line.encode())]
             if isinstance(asked, Asked) and asked.id in change.asked]  # fmt: skip
-    return batches, asks, change.status, change.at
+    return batches, asks, derived
 
 
 def write_sqlite(file: Path, version: int, logs: dict[str, list[str]] = LOGS) -> None:
@@ -94,10 +96,11 @@ def write_sqlite(file: Path, version: int, logs: dict[str, list[str]] = LOGS) ->
     db.execute("PRAGMA journal_mode = WAL")
     db.executescript(SQLITE)
     for number, (session, log) in enumerate(logs.items(), 1):
-        batches, asks, status, at = _rows(log)
+        batches, asks, row = _rows(log)
         end = (len(log), batches[-1][2]) if version > 1 else (None, None)
         db.execute(
-            "INSERT INTO sessions VALUES (?, ?, ?, 'boss', '', ?, ?, ?, ?)", (number, session, status, at, at, *end)
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (number, session, row.status, row.agent, row.title, row.started, row.updated, *end),
         )
         db.executemany(f"INSERT INTO batches VALUES ({number}, ?, ?, ?, ?, 0)", batches)
         db.executemany(f"INSERT INTO asks (session, id, data) VALUES ({number}, ?, ?)", asks)
@@ -110,11 +113,11 @@ def write_postgres(url: str, version: int, logs: dict[str, list[str]] = LOGS) ->
     with psycopg.connect(url) as db:
         db.execute(POSTGRES.encode())
         for number, (session, log) in enumerate(logs.items(), 1):
-            batches, asks, status, at = _rows(log)
+            batches, asks, row = _rows(log)
             db.execute(
-                "INSERT INTO sessions (id, status, agent, started, updated, records, head) "
-                "VALUES (%s, %s, 'boss', %s, %s, %s, %s)",
-                (session, status, at, at, len(log), batches[-1][2]),
+                "INSERT INTO sessions (id, status, agent, title, started, updated, records, head) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+                (session, row.status, row.agent, row.title, row.started, row.updated, len(log), batches[-1][2]),
             )
             for batch in batches:
                 db.execute("INSERT INTO batches VALUES (%s, %s, %s, %s, %s)", (number, *batch))

@@ -179,7 +179,6 @@ WRITES: dict[str, Callable[[SQLiteStore], Any]] = {
     "append": lambda store: store.append("s", [MessageAdded()], 3),
     "put": lambda store: store.put("s", "k2", "steer", "x"),
     "erase": lambda store: store.erase("s"),
-    "prune": lambda store: store.prune(before=1e12),
     "advance": lambda store: store.advance("s", "r", 1),
 }
 
