@@ -14,7 +14,7 @@ from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import lines_of, records_of
 from .chains import START, Chain
-from .owners import taken_over
+from .owners import busy_here, taken_over
 from .shared import Search, conflict, erased_session, info_of, used_session
 
 
@@ -134,6 +134,9 @@ class MemoryStore:
         with self._lock:
             infos = {name: info_of(name, log)[0] for name, log in self._logs.items()}
             names = [name for name in tree_of(session, [*self._erased.values(), *infos.values()]) if name in infos]
+            for name in (session, *names):
+                if self.passes.get(name) is not None:
+                    raise busy_here(name)
             for name in names:
                 self._drop(name)
                 self._erased[name] = infos[name].replace(status="erased", title="", waiting=0, updated=time.time())

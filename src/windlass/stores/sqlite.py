@@ -31,7 +31,7 @@ from .derived import (
     tombstone_checksum,
     verify_tables,
 )
-from .owners import FileLocks, Owner, busy, taken_over
+from .owners import FileLocks, Owner, busy, busy_here, taken_over
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
@@ -52,6 +52,11 @@ T = TypeVar("T")
 
 _KNOWN = 4096
 """For how many sessions the heads of their chains are remembered."""
+
+
+_UPDATE = "UPDATE sessions SET records = ?, head = ?, checksum = ? WHERE number = ?"
+_UPDATE_AT_EPOCH = f"{_UPDATE} AND epoch = ?"
+"""The epoch is checked on the way: a statement of its own would cost time."""
 
 
 class _Head(NamedTuple):
@@ -142,9 +147,9 @@ class SQLiteStore:
         if records:
             lines, change = lines_of(records), change_of(records)
             if head is None:
+                if claim is not None and session == claim.root and not claim.begins:
+                    raise taken_over(session, session)
                 head = _new(db, session, change)
-            elif not expected and change is not None and change.at:  # its row was made by a claim
-                db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
             link, seals, nonce = self.chain.seal(session, expected, head.link, lines)
             row = (
                 head.number,
@@ -162,26 +167,31 @@ class SQLiteStore:
                 now = _head(db, session)
                 raise conflict(session, None if now is None else now.records, expected) from None
             length = expected + len(records)
-            db.execute(
-                "UPDATE sessions SET records = ?, head = ?, checksum = ? WHERE number = ?",
-                (length, link, self.chain.end(session, length, link), head.number),
-            )
+            end = (length, link, self.chain.end(session, length, link), head.number)
+            if claim is None or claim.begins or session != claim.root:
+                db.execute(_UPDATE, end)
+            elif not db.execute(_UPDATE_AT_EPOCH, (*end, claim.epoch)).rowcount:
+                # other writes of the transaction are committed
+                db.execute("DELETE FROM batches WHERE session = ? AND seq = ?", (head.number, expected))
+                raise taken_over(session, session)
+            if not expected and change is not None and change.at:  # its row may have been made by a claim
+                db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
             heads[session] = _Head(head.number, length, link)
             heads.move_to_end(session)
             if len(heads) > _KNOWN:
                 heads.popitem(last=False)
             if change is not None:
                 self._apply(db, session, head.number, change)
-            if change is not None and change.ends:
+            ends = change is not None and change.ends
+            if claim is not None and session == claim.root and (claim.begins or ends or _goes_on(change)):
+                self._own(db, head.number, claim, ends=ends or claim.ends)
+            elif claim is None and ends:
                 db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
-            elif claim is not None and session == claim.root and (claim.begins or change is not None):
-                self._own(db, head.number, claim)
         elif claim is not None and claim.begins:
             if head is None:
                 head = _new(db, session, None)
-                end = (head.link, self.chain.end(session, 0, head.link), head.number)
-                db.execute("UPDATE sessions SET records = 0, head = ?, checksum = ? WHERE number = ?", end)
-            self._own(db, head.number, claim)
+                db.execute(_UPDATE, (0, head.link, self.chain.end(session, 0, head.link), head.number))
+            self._own(db, head.number, claim, ends=claim.ends)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
 
     def _create(self, db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
@@ -214,8 +224,8 @@ class SQLiteStore:
         return Ownership(epoch, name, self._is_alive(name))
 
     async def release(self, session: str, epoch: int) -> None:
-        query = "UPDATE sessions SET owner = '' WHERE id = ? AND epoch = ?"
-        await self._write(lambda db: db.execute(query, (session, epoch)).rowcount)
+        query, owner = "UPDATE sessions SET owner = '' WHERE id = ? AND epoch = ? AND owner = ?", self._owner.get().name
+        await self._write(lambda db: db.execute(query, (session, epoch, owner)).rowcount)
 
     def _is_alive(self, name: str) -> bool:
         owner = self._owner.get()
@@ -224,7 +234,8 @@ class SQLiteStore:
     def _check_claim(self, db: sqlite3.Connection, session: str, claim: Claim, again: bool) -> None:
         """Raise unless the root is where the claim says: at the pass before, if it begins one, otherwise at its own.
 
-        A claim without records may be made `again`, after a cancel.
+        A claim without records may be made `again`, after a cancel. Nothing is written before all this is known: the
+        other writes of the same transaction are committed.
         """
         found = db.execute("SELECT owner, epoch FROM sessions WHERE id = ?", (claim.root,)).fetchone() or ("", 0)
         mine = again and found == (self._owner.get().name, claim.epoch)
@@ -232,13 +243,12 @@ class SQLiteStore:
             if claim.begins and self._is_alive(found[0]):
                 raise busy(session, found[0])
             raise taken_over(session, claim.root)
+        if claim.begins and not claim.ends:
+            self._owner.get().take()
 
-    def _own(self, db: sqlite3.Connection, number: int, claim: Claim) -> None:
-        """Write into a session's row whose pass this is."""
-        owner = self._owner.get()
-        if not claim.ends:
-            owner.take()
-        name = "" if claim.ends else owner.name
+    def _own(self, db: sqlite3.Connection, number: int, claim: Claim, *, ends: bool) -> None:
+        """Write into a session's row whose pass this is, unless it ends."""
+        name = "" if ends else self._owner.get().name
         db.execute("UPDATE sessions SET owner = ?, epoch = ? WHERE number = ?", (name, claim.epoch, number))
 
     # ------------------------------------------------------------ the log, read
@@ -327,8 +337,10 @@ class SQLiteStore:
             (session,),
         ).fetchall()
         for _, name, owner in rows:
-            if self._is_alive(owner) or self.passes.get(name) is not None:
-                raise busy(name, owner or self._owner.get().name)
+            if self.passes.get(name) is not None:
+                raise busy_here(name)
+            if self._is_alive(owner):
+                raise busy(name, owner)
         for number, name, _ in rows:
             head = _head(db, name)
             assert head is not None
@@ -472,7 +484,13 @@ _OVER = "status IN ('open', 'ended') AND updated < ?"
 
 def _use_owner(store: object, path: Path) -> Lease[Owner[FileLocks]]:
     """This process as the owner of sessions in a file, for as long as the store lives."""
-    return Lease(store, str(path), ("owner", "sqlite", os.path.realpath(path)), lambda: Owner(FileLocks(path)))
+    real = Path(os.path.realpath(path))  # as SQLite does: by whatever name a file is opened, it has one lock file
+    return Lease(store, str(path), ("owner", "sqlite", str(real)), lambda: Owner(FileLocks(real)))
+
+
+def _goes_on(change: Change | None) -> bool:
+    """Whether a turn begins or goes on, perhaps in a pass that had suspended it."""
+    return change is not None and change.status == "running"
 
 
 def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:

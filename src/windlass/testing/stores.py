@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from windlass.decisions import Approve
-from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
 from windlass.logs import Log, SessionInfo
 from windlass.messages import TextPart, user
 from windlass.outcomes import Completed
+from windlass.ownership import Claim
 from windlass.protocols import Store
 from windlass.records import (
     Answered,
@@ -86,6 +87,8 @@ async def check_store(
     - *the inbox*: a key is accepted once; entries that the log says were taken are gone; an append returns whether
       entries wait
     - *sessions*: they can be found and erased, their open questions listed, and their transient parts pruned
+    - *ownership*: a claim begins a pass, also without records; the end of the turn or a release ends it; an append with
+      the epoch of another pass is refused, in the session and in those below it
     - *the chain*: it can be verified, also after pruning, and whoever reads a changed log gets a `StoreError`
     - *opening*: the storage can be closed and reopened, and used by several stores at once, from any thread and any
       event loop
@@ -796,6 +799,178 @@ async def _of_new_sessions_all_are_created_or_none(bench: StoreBench) -> None:
     same([name for name in await store.sessions() if name == free], [], "what is listed")
     await store.create([Log(free, batches)])
     await reads(store, free, [OPENED, ADDED])
+
+
+# ---------------------------------------------------------------- who owns a session
+
+
+def _claims(session: str, epoch: int) -> tuple[Claim, Claim]:
+    """The claims of the first batch of a pass, and of its further ones."""
+    return Claim(session, epoch, begins=True), Claim(session, epoch)
+
+
+def _begun() -> list[Record]:
+    """Two records with which a turn begins."""
+    return _started("hello", 1.0)[:2]
+
+
+async def _owned(store: Store, session: str, epoch: int, *, owned: bool) -> None:
+    """Fail unless the session is at an epoch, and owned or not. Within a process, `alive` is always false."""
+    found = await store.ownership(session)
+    same(found.epoch, epoch, "the epoch of the session")
+    same(found.alive, False, "whether another process is said to own it")
+    if store.durable:
+        same(found.owner != "", owned, "whether the session has an owner")
+
+
+@check()
+async def _a_claim_is_stored_with_the_first_batch_and_ends_with_the_turn(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    await _owned(store, session, 0, owned=False)
+    begins, goes_on = _claims(session, 1)
+    await store.append(session, _begun(), 0, begins)
+    await _owned(other, session, 1, owned=True)
+    await store.append(session, [ADDED], 2, goes_on)
+    await _owned(other, session, 1, owned=True)
+    await store.append(session, [Suspended(at=2.0)], 3, goes_on)
+    await _owned(other, session, 1, owned=False)
+    begins, goes_on = _claims(session, 2)
+    await other.append(session, [Resumed(at=3.0)], 4, begins)
+    await _owned(store, session, 2, owned=True)
+    await other.append(session, [TurnEnded(Completed(), at=4.0)], 5, goes_on)
+    await _owned(store, session, 2, owned=False)
+
+
+@check()
+async def _a_pass_that_suspends_a_turn_and_goes_on_owns_it_again(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    begins, goes_on = _claims(session, 1)
+    await store.append(session, [*_begun(), Suspended(at=2.0)], 0, begins)
+    await _owned(store, session, 1, owned=False)
+    await store.append(session, [Resumed(at=3.0)], 3, goes_on)
+    await _owned(store, session, 1, owned=True)
+    await store.append(session, [TurnEnded(Completed(), at=4.0)], 4, goes_on)
+    await store.append(session, [InboxTaken("k", "steer")], 5, goes_on)
+    await _owned(store, session, 1, owned=False)
+
+
+@check()
+async def _a_claim_that_ends_its_pass_leaves_no_owner(bench: StoreBench) -> None:
+    store, session = await bench.open(), bench.id()
+    await store.append(session, [OPENED], 0, Claim(session, 1, begins=True, ends=True))
+    await _owned(store, session, 1, owned=False)
+    await store.append(session, [ADDED], 1, Claim(session, 2, begins=True, ends=True))
+    await _owned(store, session, 2, owned=False)
+    await reads(store, session, [OPENED, ADDED])
+
+
+@check()
+async def _a_claim_without_records_begins_a_pass(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    begins, goes_on = _claims(session, 1)
+    await store.append(session, (), 0, begins)
+    await _owned(other, session, 1, owned=True)
+    same(session in await other.sessions(), False, "whether a session without records is listed")
+    same([info.session for info in await other.find(search=session)], [], "the sessions without records that are found")
+    await reads(other, session, [])
+    await store.append(session, _begun(), 0, goes_on)
+    await refused(store.append(session, (), 0, Claim(session, 2, begins=True)), session, "a claim at another length")
+    await _owned(other, session, 1, owned=True)
+    await store.append(session, (), 2, Claim(session, 2, begins=True))
+    await _owned(other, session, 2, owned=True)
+    await store.verify(session)
+
+
+@check()
+async def _an_append_with_the_epoch_of_another_pass_is_refused_and_writes_nothing(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    log = _begun()
+    await store.append(session, log, 0, _claims(session, 1)[0])
+    await other.append(session, (), len(log), _claims(session, 2)[0])  # a takeover; the log is as long as it was
+    await refused(store.append(session, [ADDED], 2, _claims(session, 1)[1]), session, "an append of the former owner")
+    ended = [TurnEnded(Completed(), at=2.0)]
+    await refused(
+        store.append(session, ended, 2, _claims(session, 1)[1]), session, "the former owner's end of the turn"
+    )
+    await refused(
+        store.append(session, [ADDED], 2, _claims(session, 2)[0]), session, "a second claim of the same epoch"
+    )
+    await refused(store.append(session, [ADDED], 2, _claims(session, 9)[0]), session, "a claim of a later epoch")
+    await reads(store, session, log)
+    await _owned(store, session, 2, owned=True)
+    await other.append(session, [ADDED], 2, _claims(session, 2)[1])
+    await reads(store, session, [*log, ADDED])
+    await store.verify(session)
+
+
+@check()
+async def _of_many_claims_at_once_one_wins(bench: StoreBench) -> None:
+    stores, session = [await bench.open() for _ in range(4)], bench.id()
+    await stores[0].append(session, [OPENED], 0)
+    begins = Claim(session, 1, begins=True)
+    batches = [[SlotSet(slot="claim", value=number)] for number in range(len(stores))]
+    appends = [store.append(session, batch, 1, begins) for store, batch in zip(stores, batches, strict=True)]
+    results = await asyncio.gather(*appends, return_exceptions=True)
+    won = [number for number, result in enumerate(results) if not isinstance(result, BaseException)]
+    same(len(won), 1, "how many claims of the same epoch were accepted")
+    lost = [result for result in results if isinstance(result, BaseException)]
+    same([error for error in lost if not isinstance(error, SessionBusy | SessionConflict)], [], "the other errors")
+    await reads(stores[0], session, [OPENED, *batches[won[0]]])
+
+
+@check()
+async def _the_epoch_of_the_root_fences_the_sessions_below_it(bench: StoreBench) -> None:
+    store, other, root = await bench.open(), await bench.open(), bench.id()
+    child, new = f"{root}/1/1", f"{root}/1/2"
+    log = _begun()
+    mine, theirs = Claim(root, 1), Claim(root, 2)
+    await refused(store.append(child, log, 0, mine), child, "an append below a root that no pass has claimed")
+    await store.append(root, _begun(), 0, _claims(root, 1)[0])
+    await store.append(child, log, 0, mine)
+    await other.append(root, (), 2, _claims(root, 2)[0])
+    await refused(store.append(child, [ADDED], 2, mine), child, "an append of the former owner below its root")
+    await refused(store.append(new, log, 0, mine), new, "a new session of the former owner below its root")
+    await reads(other, child, log)
+    await reads(other, new, [])
+    await other.append(child, [TurnEnded(Completed(), at=2.0)], 2, theirs)
+    await _owned(other, root, 2, owned=True)  # the end of a turn below is not the end of the pass
+    same((await other.ownership(child)).owner, "", "the owner of a session below")
+
+
+@check()
+async def _a_pass_is_released_by_its_epoch(bench: StoreBench) -> None:
+    store, other, session = await bench.open(), await bench.open(), bench.id()
+    await store.release(session, 1)  # there is no such session
+    await store.append(session, _begun(), 0, _claims(session, 1)[0])
+    await store.append(session, (), 2, _claims(session, 2)[0])
+    await other.release(session, 1)
+    await _owned(other, session, 2, owned=True)
+    await other.release(session, 2)
+    await other.release(session, 2)
+    await _owned(store, session, 2, owned=False)
+    await store.append(session, [Resumed(at=2.0)], 2, _claims(session, 3)[0])
+    await _owned(store, session, 3, owned=True)
+
+
+@check()
+async def _unread_names_the_sessions_whose_inbox_has_entries(bench: StoreBench) -> None:
+    store, other = await bench.open(), await bench.open()
+    names = [bench.id() for _ in range(3)]
+    same(list(await store.unread(names)), [], "the sessions with entries, before there are any")
+    same(list(await store.unread([])), [], "the sessions with entries among none")
+    await other.put(names[0], "k1", "steer", "hello")
+    await other.put(names[2], "k1", "cancel", "enough")
+    await other.put(names[2], "k2", "steer", "hello")
+    same(sorted(await store.unread(names)), sorted([names[0], names[2]]), "the sessions with entries")
+    same(list(await store.unread(names[:2])), names[:1], "those of the sessions that were asked for")
+    await store.append(names[0], [OPENED, InboxTaken("k1", "steer")], 0)
+    same(list(await other.unread(names)), names[2:], "the sessions with entries, after one was taken")
+
+
+@check()
+async def _the_passes_of_a_store_are_those_of_all_stores_of_its_address(bench: StoreBench) -> None:
+    store, other = await bench.open(), await bench.open()
+    same(store.passes is other.passes, True, "whether two stores of one storage share their passes")
 
 
 # ---------------------------------------------------------------- the chain
