@@ -16,19 +16,19 @@ import socket
 import struct
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from windlass.errors import SessionBusy, SessionConflict
+from windlass.errors import SessionBusy, SessionConflict, StoreError
 from windlass.ownership import Passes
 
-from .sharing import INHERITED, wait_for_closing, watch
+from .sharing import disinherit, wait_for_closing, watch
 
 if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from .postgres_server import Connection
@@ -113,6 +113,11 @@ def busy(session: str, owner: str) -> SessionBusy:
     )
 
 
+def busy_here(session: str) -> SessionBusy:
+    """The error for a session that this process is working on."""
+    return SessionBusy(f"a turn of session {session!r} is running in this process; wait for it", session=session)
+
+
 def taken_over(session: str, root: str) -> SessionConflict:
     """The error for an append of a pass that is not the latest."""
     which = f"session {session!r}" if session == root else f"session {root!r}, which {session!r} works for,"
@@ -129,34 +134,49 @@ class FileLocks:
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + "-owners")
+        self._store = path
         self._lock = threading.Lock()
         self._file: int | None = None
         self._held = False
 
     def take(self, number: int) -> None:
-        with self._lock:
+        with self._lock, self._errors():
+            file = self._open()
             if not self._held:
-                _take(self._open(), number)
+                _take(file, number)
                 self._held = True
 
     def is_held(self, number: int) -> bool:
-        with self._lock:
+        with self._lock, self._errors():
             return _is_held(self._open(), number)
+
+    @contextmanager
+    def _errors(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"could not use {self.path}: {error.strerror}; all processes that use the store must be able to write "
+                "and lock this file"
+            ) from error
 
     def close(self) -> None:
         with self._lock:
-            file, self._file, self._held = self._file, None, False
-            if file is not None:
-                os.close(file)
+            self._close()
 
     def forget(self) -> None:
         """A lock of an open file would last as long as any forked process has the file open."""
         self._lock = threading.Lock()
+        self._close()
+
+    def _close(self) -> None:
         file, self._file, self._held = self._file, None, False
         if file is not None:
             os.close(file)
 
     def _open(self) -> int:
+        if self._file is not None and not os.fstat(self._file).st_nlink:  # the file was removed: others see a new one
+            self._close()
         if self._file is None:
             watch()
             try:
@@ -170,7 +190,17 @@ class FileLocks:
         return self._file
 
     def _open_file(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        """Open the file. A new one may be used by all who may use the store, as with the other files of SQLite."""
+        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+        with suppress(FileNotFoundError):
+            return os.open(self.path, flags)
+        file = os.open(self.path, flags | os.O_CREAT, 0o600)
+        with suppress(OSError):
+            store = os.stat(self._store)
+            if os.geteuid() == 0:
+                os.fchown(file, store.st_uid, store.st_gid)
+            os.fchmod(file, store.st_mode & 0o666)
+        return file
 
 
 _PATIENCE = 5.0
@@ -253,13 +283,22 @@ class ServerLock:
                 db.close()
 
     def forget(self) -> None:
-        INHERITED.append(self._db)
+        disinherit(self._db)
         self._lock, self._db = threading.Lock(), None
 
 
 def _has_ended(db: Connection) -> bool:
     """Whether an idle connection has ended: then its socket has something to read, the end of the stream."""
-    return db.closed or bool(select.select([db.fileno()], [], [], 0)[0])
+    return db.closed or _is_readable(db.fileno())
+
+
+def _is_readable(file: int) -> bool:
+    """Whether a socket has something to read. `select` takes no number above 1023, `poll` any."""
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([file], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def is_held_by_server(db: Connection, number: int) -> bool:

@@ -30,7 +30,7 @@ from .derived import (
     prepare,
     verify_tables,
 )
-from .owners import Owner, ServerLock, busy, is_held_by_server, taken_over
+from .owners import Owner, ServerLock, busy, busy_here, is_held_by_server, taken_over
 from .postgres_schema import format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
@@ -235,8 +235,9 @@ class PostgresStore:
         return await self._server.get().look(work)
 
     async def release(self, session: str, epoch: int) -> None:
-        query = "UPDATE sessions SET owner = '' WHERE id = %s AND epoch = %s"
-        await self._write(lambda db: db.execute(query, (session, epoch)).rowcount)
+        query: LiteralString = "UPDATE sessions SET owner = '' WHERE id = %s AND epoch = %s AND owner = %s"
+        owner = self._owner.get().name
+        await self._write(lambda db: db.execute(query, (session, epoch, owner)).rowcount)
 
     def _is_alive(self, db: Connection, name: str) -> bool:
         return name != "" and self._owner.get().is_alive(name, lambda number: is_held_by_server(db, number))
@@ -343,8 +344,10 @@ class PostgresStore:
             (session,),
         ).fetchall()
         for _, name, owner in rows:
-            if self._is_alive(db, owner) or self.passes.get(name) is not None:
-                raise busy(name, owner or self._owner.get().name)
+            if self.passes.get(name) is not None:
+                raise busy_here(name)
+            if self._is_alive(db, owner):
+                raise busy(name, owner)
         numbers, names = [row[0] for row in rows], [row[1] for row in rows]
         db.execute("DELETE FROM batches WHERE session = ANY(%s)", (numbers,))
         db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))
@@ -386,10 +389,14 @@ class PostgresStore:
         return db.execute(query, (position, session, key, kind, data, checksum)).rowcount > 0
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
-        rows = await self._read(
-            "SELECT DISTINCT session FROM inbox WHERE NOT taken AND session = ANY(%s)", list(sessions)
-        )
-        return [row[0] for row in rows]
+        """This is asked once a second while turns run. A lock that was lost with the server is taken again here."""
+
+        def work(db: Connection) -> list[str]:
+            self._owner.get().take()
+            query = "SELECT DISTINCT session FROM inbox WHERE NOT taken AND session = ANY(%s)"
+            return [row[0] for row in db.execute(query, (list(sessions),)).fetchall()]
+
+        return await self._server.get().look(work)
 
     async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from windlass._threads import threads
 from windlass.errors import ConfigError, StoreError
 
-from .sharing import INHERITED, Lease, closed, watch
+from .sharing import INHERITED, Lease, closed, disinherit, watch
 from .waiting import WorkFuture
 
 if TYPE_CHECKING:
@@ -87,13 +87,22 @@ def use_server(store: object, settings: Settings, form: Format) -> Lease[ServerC
 
 
 def connect_alone(settings: Settings) -> Connection:
-    """A connection that serves one purpose, and whose end the server notices soon. Blocks."""
+    """A connection that serves one purpose, and whose end the server notices soon. Waits for a server that is gone."""
     import psycopg
 
     from .postgres_connection import connect
 
     options = _options(settings.timeout) | {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 3}
-    db = connect(settings.url, options, settings.timeout, lambda: False)
+    until, pause = time.monotonic() + settings.timeout, 0.05
+    while True:
+        try:
+            db = connect(settings.url, options, until - time.monotonic(), lambda: False)
+            break
+        except psycopg.OperationalError:
+            if time.monotonic() + pause > until:
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
     db.limit = settings.timeout + 1.0
     with suppress(psycopg.Error):  # unknown to servers before version 14, and of some systems
         db.execute("SET client_connection_check_interval = 500")
@@ -328,7 +337,9 @@ class ServerConnections:
             self._connections.pop().close()
 
     def forget(self) -> None:
-        INHERITED.append((self._connections, self._local))
+        INHERITED.append(self._local)
+        for db in self._connections:
+            disinherit(db)
         self._start_anew()
 
     # ------------------------------------------------------------ connections

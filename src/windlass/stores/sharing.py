@@ -196,6 +196,28 @@ _state = _State()
 INHERITED: list[object] = []
 """Connections inherited across a fork, parked so that they are neither used nor closed."""
 
+
+class Socket(Protocol):
+    """A connection to a server."""
+
+    @property
+    def closed(self) -> bool: ...
+    def fileno(self) -> int: ...
+
+
+def disinherit(connection: Socket | None) -> None:
+    """In a forked process: let go of a connection of the parent without a word to the server.
+
+    The server sees that the parent died when the last process with the socket open has closed it; until then the
+    parent's locks are held. The number of the socket stays in use: its library may still write to it.
+    """
+    if connection is not None and not connection.closed:
+        INHERITED.append(connection)
+        nothing = os.open(os.devnull, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        os.dup2(nothing, connection.fileno(), inheritable=False)
+        os.close(nothing)
+
+
 _AFTER_FORK: set[weakref.WeakMethod[Callable[[], None]]] = set()
 
 
