@@ -43,29 +43,41 @@ class Ownership(Value, frozen=True):
 class Passes:
     """The passes that run in this process over the sessions of one store: of all agents, threads and event loops.
 
-    `watched` are the event loops on which their inboxes are looked at, `tasks` the tasks that do so now.
+    `watched` are the event loops on which their inboxes are looked at, `tasks` the tasks that do so now. `unreleased`
+    are the epochs of passes that are over although the store could not be told.
     """
 
     def __init__(self) -> None:
+        self.unreleased: dict[str, int] = {}
         self.watched: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self.tasks: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._running: dict[str, Any] = {}
 
-    def enter(self, session: str, running: Any, *, replace: bool = False) -> Any | None:
-        """Enter a pass over a session. If one runs already, it is returned instead, unless it is to be replaced."""
+    def enter(self, session: str, running: Any) -> Any | None:
+        """Enter a pass over a session. If one runs already, it is returned instead."""
         with self._lock:
             found = self._running.get(session)
-            if found is None or replace:
+            if found is None:
                 self._running[session] = running
-                return None
             return found
 
-    def leave(self, session: str, running: Any) -> None:
-        """A pass is over. Another one may have replaced it."""
+    def replace(self, session: str, running: Any) -> Any | None:
+        """Enter a pass over a session that is to be taken over. Returns the pass that ran there, if there was one."""
+        with self._lock:
+            found = self._running.get(session)
+            self._running[session] = running
+            return found
+
+    def leave(self, session: str, running: Any, back: Any | None = None) -> None:
+        """A pass is over. Another one may have replaced it. `back` is one that it replaced, and that may still run."""
+        running.over = True
         with self._lock:
             if self._running.get(session) is running:
-                del self._running[session]
+                if back is None or back.over:
+                    del self._running[session]
+                else:
+                    self._running[session] = back
 
     def get(self, session: str) -> Any | None:
         """The pass that runs over a session."""

@@ -51,7 +51,7 @@ from .masking import Mask
 from .messages import Message
 from .outcomes import error_value
 from .outputs import Output
-from .ownership import Claim, Passes
+from .ownership import Claim, Ownership, Passes
 from .protocols import Store
 from .records import (
     Compacted,
@@ -68,6 +68,7 @@ from .results import Result, count_asked
 from .states import Fold, State, fold_in_slices
 from .stores.owners import busy as busy_elsewhere
 from .stores.owners import described as describe_owner
+from .stores.owners import taken_over
 
 OutputT = TypeVar("OutputT")
 
@@ -129,8 +130,8 @@ class Sessions(Generic[OutputT]):
             if isinstance(entered, RunningTurn):
                 try:
                     return await self._take_turn(program, request, entered)
-                except SessionBusy:  # another process was quicker
-                    if entered.claimed or not self._steers(request):
+                except (SessionBusy, SessionConflict):
+                    if not self._steers(request) or not await self._was_outrun(entered):
                         raise
             elif self._steers(request):
                 return await self._steer_running(program, request.session, request, entered)
@@ -159,8 +160,11 @@ class Sessions(Generic[OutputT]):
                 watch_inboxes(self._store)
             state = await drive_wrapped(segment, emit)
             return self._ended(segment, state)
+        except GeneratorExit:  # the event loop is gone: nothing can be awaited
+            self._abandon(running)
+            raise
         finally:
-            if token is not None:
+            if token is not None and not running.over:
                 _inside.reset(token)
             if segment is not None:
                 if segment.journal.audience.voice is not None:
@@ -174,11 +178,7 @@ class Sessions(Generic[OutputT]):
         """The parts of a pass, over the session's log."""
         message, fold = request.message, running.fold
         if running.named:
-            _refuse_parented(fold)
-            if not fold.stored:
-                check_new_id(fold.session)
-            if message is None:
-                _check_resumable(fold.state)
+            _check_enterable(running, request)
         entry = Entry(
             message,
             request.answers or _NOTHING,
@@ -221,55 +221,91 @@ class Sessions(Generic[OutputT]):
         """Enter a session, or return what occupies it: a turn in this process, or one in another.
 
         The store is told with the first batch of the pass. A caller whose message is queued tells it now: it may have
-        to wait again, and by then no hook must have run.
+        to wait again, and by then no hook must have run. A caller that takes over tells it now, too: the former owner
+        may be writing.
         """
-        running, takeover = RunningTurn(session, named=True), request is not None and request.takeover
-        passes = self._store.passes
-        found = passes.get(session) if takeover else None
-        if (occupant := passes.enter(session, running, replace=takeover)) is not None:
+        running, passes = RunningTurn(session, named=True), self._store.passes
+        takeover = request is not None and request.takeover
+        if takeover:
+            running.replaced = passes.replace(session, running)
+        elif (occupant := passes.enter(session, running)) is not None:
             return Here(occupant)
         try:
+            if passes.unreleased:
+                await release_all(self._store)
             ownership = await self._store.ownership(session)
             if ownership.alive and not takeover:
-                passes.leave(session, running)
-                running.end()
+                await self._leave(running)
                 return Elsewhere(self._store, session, ownership.owner)
-            if found is not None or ownership.alive:
-                running.took_over = "this process" if found is not None else describe_owner(ownership.owner)
             running.claim = Claim(session, ownership.epoch + 1, begins=True)
             running.fold = await self._log(session)
-            running.mail = bool(await self._store.take(session, running.fold.inbox))
             queued = self._busy == "queue" and request is not None and request.message is not None
-            if queued and self._store.durable and not await self._claim(running):
-                passes.leave(session, running)
-                running.end()
+            if request is not None and (running.replaced is not None or (takeover and ownership.alive)):
+                _check_enterable(running, request)
+                running.took_over = await self._seize(running, ownership)
+            elif queued and self._store.durable and not await self._claim(running):
+                await self._leave(running)
                 return Elsewhere(self._store, session, "")
+            running.mail = bool(await self._store.take(session, running.fold.inbox))
         except BaseException:
-            passes.leave(session, running)
-            running.end()
+            await self._leave(running)
             raise
         return running
 
     async def _claim(self, running: RunningTurn) -> bool:
-        """Begin a pass in the store before its first batch. False if another process was quicker."""
+        """Begin a pass in the store before its first batch. False if the session has moved on since it was read."""
         try:
+            running.claiming = True
             await self._store.append(running.session, (), running.fold.stored, running.claim)
         except (SessionBusy, SessionConflict):
-            if (await self._store.ownership(running.session)).epoch < running.claim.epoch:
+            running.claiming = False
+            if not await self._was_outrun(running):
                 raise
             return False
         running.claim = running.claim.replace(begins=False)
         return True
 
+    async def _seize(self, running: RunningTurn, ownership: Ownership) -> str:
+        """Claim a session that another pass works on, which may go on writing until then. Returns whose pass it was."""
+        session = running.session
+        while not await self._claim(running):
+            ownership = await self._store.ownership(session)
+            running.claim = Claim(session, ownership.epoch + 1, begins=True)
+            await running.fold.extend_in_slices(await self._store.read(session, running.fold.stored))
+        if (former := running.replaced) is not None:
+            name = "" if former.over else "this process"
+            while former is not None:
+                former.lose()
+                former = former.replaced
+            return name
+        return describe_owner(ownership.owner) if ownership.alive else ""
+
+    async def _was_outrun(self, running: RunningTurn) -> bool:
+        """Whether a pass could not begin because the session moved on after it was read."""
+        if running.claimed:
+            return False
+        moved = (await self._store.ownership(running.session)).epoch >= running.claim.epoch
+        return moved or bool(await self._store.read(running.session, running.fold.stored))
+
     async def _leave(self, running: RunningTurn) -> None:
         """Leave a session. A pass that did not come to its end says so to the store, so that others may resume it."""
         passes, session = self._store.passes, running.session
+        if running.over:
+            return
         try:
             if self._store.durable and running.is_unfinished:
                 await release(self._store, session, running.claim.epoch)
         finally:
-            passes.leave(session, running)
+            passes.leave(session, running, None if running.claimed else running.replaced)
             running.end()
+
+    def _abandon(self, running: RunningTurn) -> None:
+        """Leave a session without waiting. The next turn of this process tells the store."""
+        passes, session = self._store.passes, running.session
+        if self._store.durable and running.is_unfinished:
+            passes.unreleased[session] = running.claim.epoch
+        passes.leave(session, running, None if running.claimed else running.replaced)
+        running.end()
 
     # ------------------------------------------------------------ logs
 
@@ -317,7 +353,7 @@ class Sessions(Generic[OutputT]):
         above: RunningTurn
         for above in self._store.passes.all():
             if above.cancellation is not None and (found := above.cancellation.find(session)) is not None:
-                return found.cancel(reason)
+                return bool(found.cancel(reason))
         return None
 
     def _steers(self, request: TurnRequest) -> bool:
@@ -343,12 +379,17 @@ class Sessions(Generic[OutputT]):
         try:
             await self.put(session, key, "steer", request.message)
             entered: RunningTurn | Occupant = occupant
-            while not isinstance(entered, RunningTurn):
+            while True:
                 await entered.ended()
                 if (result := self._steering[key] or await self._steered(program, session, key)) is not None:
                     return result
                 entered = await self._enter(session, steered)
-            return await self._take_turn(program, steered, entered)
+                if isinstance(entered, RunningTurn):
+                    try:
+                        return await self._take_turn(program, steered, entered)
+                    except (SessionBusy, SessionConflict):
+                        if not await self._was_outrun(entered):
+                            raise
         finally:
             del self._steering[key]
 
@@ -418,6 +459,10 @@ class Sessions(Generic[OutputT]):
                 return await self._pass(program, resumed, entered)
             except NotSuspended:
                 break
+            except (SessionBusy, SessionConflict):
+                if not await self._was_outrun(entered):
+                    raise
+                break
             except StaleAnswer as stale:  # a person answered it meanwhile, or it has expired
                 if answers.pop(stale.ask_id, None) is None:
                     raise
@@ -480,12 +525,13 @@ class RunningTurn:
     """A pass over a session, for callers that wait for its end, perhaps in other threads.
 
     `fold` is the session's log, `mail` says that its inbox has entries, and `claim` is what the pass writes with.
-    `took_over` names the process from which the session was taken over.
+    `claiming` says that the store was asked to begin it. `replaced` is the pass of this process that it takes over
+    from, and `took_over` names the process from which the session was taken over. `over` says that it has left.
     """
 
     __slots__ = (
-        "_cancelled", "_journal", "_known", "_over", "_waiters", "cancellation", "claim", "fold", "loop", "mail",
-        "named", "session", "took_over",
+        "_cancelled", "_ended", "_journal", "_known", "_waiters", "cancellation", "claim", "claiming", "fold", "loop",
+        "mail", "named", "over", "replaced", "session", "took_over",
     )  # fmt: skip
 
     def __init__(self, session: str, *, named: bool) -> None:
@@ -494,13 +540,16 @@ class RunningTurn:
         self.claim = Claim(session, 1, begins=True)
         self.fold = Fold(session)
         self.mail = False
+        self.claiming = False
+        self.replaced: RunningTurn | None = None
         self.took_over = ""
+        self.over = False
         self.loop = asyncio.get_running_loop()
         self.cancellation: Cancellation | None = None
         self._journal: Journal | None = None
         self._known = 0
         self._cancelled: str | None = None
-        self._over = False
+        self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
 
     def begin(self, journal: Journal, cancellation: Cancellation | None = None) -> None:
@@ -518,8 +567,13 @@ class RunningTurn:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the pass began in the store and, as far as is known, did not end there."""
-        if not self.claimed or (self._journal is not None and self._journal.claim.ends):
+        """Whether the pass began in the store, or may have begun, and did not end there as far as is known."""
+        journal = self._journal
+        if journal is None:
+            return self.claiming
+        if not self.claimed:
+            return journal.may_have_begun
+        if journal.claim.ends:
             return False
         kinds = [type(record) for record in self.fold.written[self._known :]]
         return next((kind in _BEGINNINGS for kind in reversed(kinds) if kind in _BEGINNINGS + _ENDS), True)
@@ -536,16 +590,21 @@ class RunningTurn:
         self._cancelled = reason
         return True
 
+    def lose(self) -> None:
+        """The session was taken over in this process: write nothing more, and start no call with an effect."""
+        if self._journal is not None:
+            self._journal.give_up(taken_over(self.session, self.session))
+
     async def ended(self) -> None:
         """Wait for its end."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        if not self._over:  # asked after the waiter is listed: one of the two sees the other
+        if not self._ended:  # asked after the waiter is listed: one of the two sees the other
             await waiter
 
     def end(self) -> None:
         """It is over."""
-        self._over = True
+        self._ended = True
         for waiter in self._waiters:
             if not waiter.done():
                 with suppress(RuntimeError):  # the waiter's loop is closed
@@ -656,16 +715,21 @@ def _look_into_inboxes(found: weakref.ref[Store], passes: Passes, loop: asyncio.
     """Look once, and go on with that while turns run. A store that was dropped has none."""
     passes.watched.discard(loop)
     here = {running.session: running for running in passes.all() if running.loop is loop}
-    if here and (store := found()) is not None:
+    if (here or passes.unreleased) and (store := found()) is not None:
         looking = loop.create_task(_read_inboxes(store, here))
         passes.tasks.add(looking)
-        looking.add_done_callback(passes.tasks.discard)
         passes.watched.add(loop)
-        loop.call_later(_LOOK, _look_into_inboxes, found, passes, loop, context=Context())
+
+        def look_again(_: object) -> None:
+            passes.tasks.discard(looking)
+            loop.call_later(_LOOK, _look_into_inboxes, found, passes, loop, context=Context())
+
+        looking.add_done_callback(look_again, context=Context())
 
 
 async def _read_inboxes(store: Store, here: dict[str, RunningTurn]) -> None:
     try:
+        await release_all(store)
         for session in await store.unread(list(here)):
             await _read_inbox(store, here[session])
     except StoreError as error:  # the turns hear of it when they write
@@ -685,12 +749,34 @@ _LOOK = 1.0
 
 
 async def release(store: Store, session: str, epoch: int) -> None:
-    """Tell the store that a pass did not come to its end but is over. It may not answer: then this process keeps the
-    session until it ends, or until another takes it over."""
+    """Tell the store that a pass did not come to its end but is over.
+
+    If it does not answer, or if there is no time to wait, it is told later: once a second while this event loop runs,
+    and before the next turn of this process. Until then the session is busy for other processes.
+    """
+    passes = store.passes
+    passes.unreleased[session] = epoch
     try:
         await within(store.release(session, epoch), STORE_PATIENCE)
+        _note_released(passes, session, epoch)
     except (StoreError, TimeoutError) as error:
-        log.warning("session %r is not released: %s", session, str(error) or "the store does not answer")
+        log.warning("session %r is not released yet: %s", session, str(error) or "the store does not answer")
+        watch_inboxes(store)
+
+
+async def release_all(store: Store) -> None:
+    """Tell the store of passes that are over, if it could not be told when they ended."""
+    for session, epoch in list(store.passes.unreleased.items()):
+        try:
+            await within(store.release(session, epoch), STORE_PATIENCE)
+        except (StoreError, TimeoutError):
+            return
+        _note_released(store.passes, session, epoch)
+
+
+def _note_released(passes: Passes, session: str, epoch: int) -> None:
+    if passes.unreleased.get(session) == epoch:
+        del passes.unreleased[session]
 
 
 def unknown_session(session: str) -> SessionUnknown:
@@ -702,6 +788,15 @@ def _refuse_parented(fold: Fold) -> None:
     """Raise if a log is that of a sub-agent, wherever it was copied to: the guards of its parent hold only there."""
     if fold.opened is not None and fold.opened.parent:
         raise child_session_error(fold.session, fold.opened.parent)
+
+
+def _check_enterable(running: RunningTurn, request: TurnRequest) -> None:
+    """Raise if a session can have no such turn."""
+    _refuse_parented(running.fold)
+    if not running.fold.stored:
+        check_new_id(running.session)
+    if request.message is None:
+        _check_resumable(running.fold.state)
 
 
 def _check_resumable(state: State) -> None:

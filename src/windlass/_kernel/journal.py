@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec.structs import force_setattr
 
 from windlass._hooks.readers import Source
-from windlass.errors import ConfigError, SessionError, StoreError, WindlassError
+from windlass.errors import ConfigError, SessionConflict, SessionError, StoreError, WindlassError
 from windlass.masking import Mask
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.ownership import Claim
@@ -58,9 +58,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_append_now", "_awaits_turn", "_early", "_followed", "_hurries", "_in_doubt", "_kinds", "_parent", "_sealed",
-        "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail", "mask", "now",
-        "opening", "program", "time",
+        "_append_now", "_awaits_turn", "_claims", "_early", "_followed", "_hurries", "_in_doubt", "_kinds", "_parent",
+        "_sealed", "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail", "mask",
+        "now", "opening", "program", "time",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +96,7 @@ class Journal:
         self._early: list[Record] = []
         self._followed = -1
         self._writer: asyncio.Lock | None = None
-        self._in_doubt = self._sealed = self._hurries = False
+        self._claims = self._in_doubt = self._sealed = self._hurries = False
         self._unwritable: StoreError | SessionError | None = None
         self._kinds = audience.kinds if audience.listens else None
         plain = self.mask is None and self._kinds is None
@@ -244,7 +244,7 @@ class Journal:
             if self._unclaimed:
                 self._begin_now(append)
                 self.has_mail = append(fold.session, pending, fold.stored, self.claim)
-            else:
+            else:  # what takes the session over makes this journal give up: the epoch need not be compared
                 self.has_mail = append(fold.session, pending, fold.stored)
             fold.stored += len(pending)
             fold.written += pending
@@ -270,6 +270,11 @@ class Journal:
         """The store has the claim. Here nothing more has to be said of it; below, every batch names it."""
         self.claim = self.claim.replace(begins=False)
         self._unclaimed = False
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether the store was asked to begin the pass, and did not refuse."""
+        return self._claims
 
     async def commit(self) -> None:
         """Hand the pending records to the store; observers that must be awaited are awaited
@@ -308,6 +313,7 @@ class Journal:
             batch = fold.pending[:]
             if batch or self.claim.begins:
                 store = self.program.store
+                self._claims = self.claim.begins
                 try:
                     appending = store.append(fold.session, batch, fold.stored, self.claim)
                     self.has_mail = await self._ask_store(appending)
@@ -316,7 +322,10 @@ class Journal:
                     if isinstance(cancelled.__cause__, StoreError):
                         self._unwritable = cancelled.__cause__
                     raise
-                except (StoreError, SessionError) as error:
+                except SessionError as error:
+                    self._unwritable, self._claims = error, False
+                    raise
+                except StoreError as error:
                     self._unwritable = error
                     raise
                 except WindlassError:
@@ -393,7 +402,14 @@ class Journal:
         if self.audience.listens:
             if tasks is not None and tasks.running:
                 await tasks.wait(patience)
-            await self._drain_observers(patience)
+            try:
+                await self._drain_observers(patience)
+            except SessionConflict:  # the pass had ended, and another one has begun
+                log.warning(
+                    "session %r went on without these facts: %r",
+                    self.fold.session,
+                    self.fold.pending,
+                )
         return self.fold.state
 
     async def _drain_observers(self, patience: float) -> None:

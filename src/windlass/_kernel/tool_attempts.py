@@ -154,6 +154,8 @@ class ToolAttempts:
         at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
         json = call.json if fingerprint else None
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
+        if not self._durable and tool.effect == "unsafe" and (lost := journal.broken) is not None:
+            raise lost  # elsewhere the append of the start would fail
         if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
             value = tool.fn(*values)
         elif tool.direct and not self._durable:

@@ -36,6 +36,7 @@ class TurnLifecycle(Struct, frozen=True, eq=False):
         message, journal = self._entry.message, self._injections.transcript.journal
         if self._entry.took_over:
             journal.record(TakenOver(self._entry.took_over))
+            await journal.commit()
         if message is not None:
             if fold.turn is not None and not fold.state.over:
                 await self._end.supersede()

@@ -214,7 +214,9 @@ class TurnEnd(Struct, eq=False):
         outcome. A conflict or a stale answer is raised to the caller.
         """
         by_itself = self._cancellation.end() and isinstance(error, asyncio.CancelledError)
-        if isinstance(error, SessionError):
+        if isinstance(
+            error, SessionError | GeneratorExit
+        ):  # with GeneratorExit nothing can be awaited
             raise error
         self._failures.note(None if by_itself else error)
         state = await shielded(
