@@ -2,6 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 MODEL ?=
+SEED ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq
@@ -20,7 +21,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign check format docs api bench lock clean
+.PHONY: help setup demo quick test attack campaign siege check format docs api bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -48,6 +49,11 @@ attack: $(DEV) ## Attack the hooks over the whole matrix of events, decisions an
 campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, kill processes for a minute
 	@WINDLASS_CAMPAIGN=1 WINDLASS_SOAK_SECONDS=60 $(BIN)/python -m pytest -q -n auto \
 		tests/crash tests/test_cancel_anywhere.py $(ARGS)
+
+siege: $(DEV) ## Kill, stop, cut off and race processes on both stores for about five minutes; SEED=7 repeats a run
+	@seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed; repeat it with: make siege SEED=$$seed"; \
+		WINDLASS_SIEGE=1 WINDLASS_SIEGE_SEED=$$seed $(BIN)/python -m pytest -q -n 2 -rP --show-capture=stdout \
+		tests/siege tests/crash/test_ownership.py $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check --quiet .
