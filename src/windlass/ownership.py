@@ -74,7 +74,9 @@ class Passes:
         running.over = True
         with self._lock:
             if self._running.get(session) is running:
-                if back is None or back.over:
+                while back is not None and back.over:
+                    back = back.replaced
+                if back is None:
                     del self._running[session]
                 else:
                     self._running[session] = back

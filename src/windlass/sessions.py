@@ -253,7 +253,12 @@ class Sessions(Generic[OutputT]):
         return running
 
     async def _claim(self, running: RunningTurn) -> bool:
-        """Begin a pass in the store before its first batch. False if the session has moved on since it was read."""
+        """Begin a pass in the store before its first batch. False if the session has moved on since it was read.
+
+        To the store, all passes of this process are alike: one that was replaced meanwhile ends here, and leaves the
+        claim to its successor.
+        """
+        self._check_current(running)
         try:
             running.claiming = True
             await self._store.append(running.session, (), running.fold.stored, running.claim)
@@ -263,7 +268,14 @@ class Sessions(Generic[OutputT]):
                 raise
             return False
         running.claim = running.claim.replace(begins=False)
+        running.claiming = self._store.passes.get(running.session) in (running, None)
+        self._check_current(running)
         return True
+
+    def _check_current(self, running: RunningTurn) -> None:
+        """Raise if another pass of this process took the session over from one that was being entered."""
+        if self._store.passes.get(running.session) is not running:
+            raise taken_over(running.session, running.session)
 
     async def _seize(self, running: RunningTurn, ownership: Ownership) -> str:
         """Claim a session that another pass works on, which may go on writing until then. Returns whose pass it was."""

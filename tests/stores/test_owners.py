@@ -205,6 +205,34 @@ async def test_of_several_takeovers_at_once_the_last_goes_on_and_the_others_end(
     assert (await agents[0].agent.run("hello", session="s")).outcome == Completed()
 
 
+async def test_a_takeover_that_was_overtaken_by_another_one_ends_although_the_store_cannot_tell_them_apart(durable):
+    """Both claim the same epoch for the same process, and a claim without records may be repeated."""
+    slow, other = Slow(durable, held="send"), Slow(durable)
+    turn = await slow.begin()
+    late = asyncio.Event()
+
+    class Late(Faulty):
+        async def append(self, session: str, records: Any, expected: int, claim: Any = None) -> bool:
+            if not late.is_set():
+                late.set()
+                await asyncio.wait([second])
+            return bool(await self._store.append(session, records, expected, claim))
+
+    second = asyncio.create_task(_after(late, other.agent))
+    with pytest.raises(SessionConflict):
+        await Slow(Late(durable)).agent.run("one", session="s", takeover=True)
+    assert (await second).outcome == Completed()
+    slow.go.set()
+    with pytest.raises(SessionConflict):
+        await turn
+    assert (await durable.ownership("s")).owner == ""
+
+
+async def _after(event: asyncio.Event, agent: Agent) -> Any:
+    await event.wait()
+    return await agent.run("two", session="s", takeover=True)
+
+
 async def test_a_takeover_that_fails_before_it_claims_leaves_the_session_to_its_owner(store, monkeypatch):
     slow, other = Slow(store, held="send"), Slow(store)
     turn = await slow.begin()
