@@ -188,6 +188,21 @@ async def test_a_takeover_in_one_process_fences_the_sub_agents(store):
     assert "could not work" not in repr(logs)
 
 
+async def test_a_claim_of_the_root_alone_fences_a_sub_agent_that_works(durable):
+    """The new owner has not come to the sub-agent yet: its log is as long as it was."""
+    held, go, effects = asyncio.Event(), asyncio.Event(), list[str]()
+    turn = asyncio.create_task(_tree(durable, held, go, effects, "a").run("go", session="s"))
+    await asyncio.wait_for(held.wait(), 60)
+    owned, length = await durable.ownership("s"), len(await durable.read("s"))
+    await durable.append("s", (), length, Claim("s", owned.epoch + 1, begins=True))
+    logs = {name: list(await durable.read(name)) for name in await durable.sessions()}
+    go.set()
+    with pytest.raises(SessionConflict):
+        await turn
+    assert effects == ["a 0"]
+    assert {name: list(await durable.read(name)) for name in await durable.sessions()} == logs
+
+
 async def test_of_several_takeovers_at_once_the_last_goes_on_and_the_others_end(store):
     slow = Slow(store, held="send")
     turn = await slow.begin()
