@@ -14,7 +14,8 @@ from windlass.logs import Batch, Log, Verified
 from windlass.records import Asked, InboxTaken, Record, encode
 
 from .batches import SLICE, Change, change_of, pack, records_of
-from .chains import Chain, pack_seals
+from .chains import START, Chain, pack_seals
+from .old_parents import is_fork
 from .reading import ODD, BatchRow, checked
 from .shared import broken_log, from_json, from_key, key_of
 
@@ -114,7 +115,7 @@ async def prepare(chain: Chain, log: Log) -> NewSession:
 class Stored(NamedTuple):
     """What the tables have besides the batches of a session: its row, its questions, inbox entries and cursors.
 
-    `row` has status, agent, title, started, updated and parent; `asks` id and data; `inbox` key, kind, position, taken,
+    `row` has status, agent, title, parent, started and updated; `asks` id and data; `inbox` key, kind, position, taken,
     data and checksum; `cursors` reader, position and checksum.
     """
 
@@ -124,16 +125,16 @@ class Stored(NamedTuple):
     cursors: Sequence[Sequence[Any]]
 
 
-_COLUMNS = ("status", "agent", "title", "started", "updated", "parent")
+_COLUMNS = ("status", "agent", "title", "parent", "started", "updated")
 
 
 async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], stored: Stored) -> Verified:
     """Raise `StoreError` unless the tables agree with a log whose chain was checked."""
     derived = await derive(session, batches)
+    old_fork = bool(batches) and batches[0].previous == START and is_fork([batch.lines for batch in batches])
     for name, found in zip(_COLUMNS, stored.row, strict=True):
-        expected = getattr(derived, name)
-        unknown = expected is None or (name == "parent" and found is None)  # old forks name another parent
-        if not unknown and found != expected:
+        expected = None if name == "parent" and old_fork else getattr(derived, name)
+        if expected is not None and found != expected:
             raise StoreError(f"the row of session {session!r} does not agree with its log: its {name} was changed")
     asks = [(key_of(name), encode(asked)) for name, asked in derived.asks.items()]
     if [tuple(row) for row in stored.asks] != asks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias, TypeVar
 
 from windlass.errors import StoreError
@@ -24,22 +24,29 @@ def old_parent(session: str, read: Read) -> str:
     session whose id its own id begins with, if that says so.
     """
     try:
-        opened = next(_records(read(session), SessionOpened), None)
+        opened = next(_records(map(unpack, read(session)), SessionOpened), None)
         if opened is None or not opened.parent:
             return ""
         if opened.how != "forked":
             return opened.parent
         above = session.rsplit("/", 2)[0]
-        return above if any(record.session == session for record in _records(read(above), Delegated)) else ""
+        started = _records(map(unpack, read(above)), Delegated)
+        return above if any(record.session == session for record in started) else ""
     except (StoreError, ValueError, zlib.error):
         return ""
 
 
-def _records(batches: Iterator[bytes], kind: type[R]) -> Iterator[R]:
+def is_fork(batches: Iterable[bytes]) -> bool:
+    """Whether a log, given as the lines of its batches, is that of a fork."""
+    opened = next(_records(batches, SessionOpened), None)
+    return opened is not None and opened.how == "forked"
+
+
+def _records(batches: Iterable[bytes], kind: type[R]) -> Iterator[R]:
     """The records of a kind, as far as they are asked for."""
     name = f'"{kind.__name__}"'.encode()
-    for data in batches:
-        for line in unpack(data).split(b"\n"):
+    for lines in batches:
+        for line in lines.split(b"\n"):
             if name in line:
                 record = decode(line)
                 if isinstance(record, kind):

@@ -17,7 +17,7 @@ from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
-from .chains import START, Chain, chain_of, pack_seals
+from .chains import Chain, chain_of, pack_seals
 from .derived import (
     NewSession,
     Stored,
@@ -582,11 +582,8 @@ def _prune(db: Connection, *, pruned: Sequence[Pruned], before: float) -> int:
 
 def _stored(db: Connection, session: str) -> tuple[list[tuple[Any, ...]], Stored | None]:
     """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = (
-        "SELECT number, status, agent, title, started, updated, CASE WHEN start != %s THEN parent END "
-        "FROM sessions WHERE id = %s"
-    )
-    row = db.execute(query, (START, session)).fetchone()
+    query = "SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = %s"
+    row = db.execute(query, (session,)).fetchone()
     rows = db.execute(_LOG + "WHERE id = %s ORDER BY seq", (session,)).fetchall()
     if row is None or row[1] == "erased":
         return rows, None

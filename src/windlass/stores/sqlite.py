@@ -384,14 +384,11 @@ class SQLiteStore:
         return await self._write(lambda db: self._put(db, *entry))
 
     def _put(self, db: sqlite3.Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
-        query = "INSERT OR IGNORE INTO inbox (session, key, kind, data) VALUES (?, ?, ?, ?)"
-        made = db.execute(query, (session, key, kind, data))
-        if made.rowcount <= 0:
-            return False
-        position = made.lastrowid or 0
+        position = db.execute("SELECT coalesce(max(position), 0) + 1 FROM inbox").fetchone()[0]
         checksum = entry_checksum(self.chain, session, key, kind, position, False, data)
-        db.execute("UPDATE inbox SET checksum = ? WHERE position = ?", (checksum, position))
-        return True
+        row = (position, session, key, kind, data, checksum)
+        query = "INSERT OR IGNORE INTO inbox (position, session, key, kind, data, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+        return db.execute(query, row).rowcount > 0
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         places = ", ".join("?" * len(sessions))
@@ -538,10 +535,7 @@ def _prune(db: sqlite3.Connection, *, pruned: Sequence[Pruned], before: float) -
 
 def _stored(db: sqlite3.Connection, session: str) -> tuple[list[Any], Stored | None]:
     """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = (
-        "SELECT number, status, agent, title, started, updated, CASE WHEN start != zeroblob(16) THEN parent END "
-        "FROM sessions WHERE id = ?"
-    )
+    query = "SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = ?"
     row = db.execute(query, (session,)).fetchone()
     rows = db.execute(f"{_LOG} WHERE id = ? ORDER BY seq", (session,)).fetchall()
     if row is None or row[1] == "erased":

@@ -238,16 +238,16 @@ class SQLiteFile:
             db, locked = open_read_only(self.path, self.timeout)
             with closing(db):
                 self._format.check(db, self.path)
-                current = self._format.is_current(db)
-                found = work(db) if current else None
-                if not current:
-                    self._disconnect(copy)
-                    copy = copy_of(db)
-                    self._connections.add(copy)
-                    self._local.copy = (state, copy)
-                    self._format.migrate(copy, self.path)
-            if found is not None and (locked or state == state_of(self.path)):
-                return found
+                if self._format.is_current(db):
+                    found = work(db)
+                    if locked or state == state_of(self.path):
+                        return found
+                    continue
+                self._disconnect(copy)
+                copy = copy_of(db)
+                self._connections.add(copy)
+                self._local.copy = (state, copy)
+                self._format.migrate(copy, self.path)
         raise StoreError(f"could not read {self.path}: another process is writing it; try again")
 
     def _settle(self) -> None:
