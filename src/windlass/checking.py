@@ -25,6 +25,8 @@ from .messages import (
     MEDIA_PARTS,
     ContentPart,
     FilePart,
+    FrozenDict,
+    FrozenList,
     Message,
     Messages,
     ModelReply,
@@ -43,6 +45,7 @@ from .messages import (
     as_message,
     as_parts,
     as_reply,
+    checked_data,
     json_with_surrogates,
     plain,
     render,
@@ -346,7 +349,13 @@ def checked_call(call: ToolCall) -> ToolCall:
 
 def is_result(result: Any) -> bool:
     """Whether this is a tool result with the types that a log returns."""
-    return type(result) is ToolResult and _is_content(result.content) and _is_status(result.status)
+    if type(result) is not ToolResult or not _is_content(result.content) or not _is_status(result.status):
+        return False
+    return result.data is None or type(result.data) in _PLAIN
+
+
+_PLAIN = {str, bool, FrozenDict, FrozenList}
+"""Types of data that needs no check: `plain` makes the read-only ones."""
 
 
 def checked_result(value: object, status: Status = "ok") -> ToolResult:
@@ -356,6 +365,10 @@ def checked_result(value: object, status: Status = "ok") -> ToolResult:
     result = value if type(value) is ToolResult else ToolResult(render(value), status)
     if is_result(result):
         return result
+    if result.data is not None:
+        result = result.replace(data=checked_data(result.data))
+        if _is_content(result.content) and _is_status(result.status):
+            return result
     read: ToolResult = read_back(result, ToolResult)
     return read
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json as stdlib_json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
+from operator import is_ as _is
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Role = Literal["user", "assistant", "tool"]
 Status = Literal["ok", "error", "denied", "answered", "responded", "cancelled", "interrupted"]
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "paused", "other"]
+
+T = TypeVar("T")
 
 
 class Value(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -229,6 +232,12 @@ class Message(Value, frozen=True):
         """The calls that this message proposes."""
         return tuple([p for p in self.parts if type(p) is ToolCallPart])
 
+    def map_text(self, fn: Callable[[str], str]) -> Self:
+        """This message with `fn` applied to each text, also to the text of tool results; the same object if no text
+        changes. All other parts keep their place, and a text part that becomes empty is removed."""
+        parts = _map_parts(self.parts, fn)
+        return self if parts is self.parts else _replace(self, parts=parts)
+
 
 AnyMessage: TypeAlias = str | Message | Sequence[str | ContentPart]
 """What opens a turn: a text, a message, or a list of texts and content parts."""
@@ -320,6 +329,18 @@ class Messages(Sequence[Message]):
         if self.overlay and position in self.overlay:
             return self.overlay[position]
         return self._items[position]
+
+    def map_text(self, fn: Callable[[str], str]) -> Messages:
+        """These messages with `fn` applied to each text, as `Message.map_text` does it; the same object if no text
+        changes."""
+        items = self._items[: self._length]
+        history = [message.map_text(fn) for message in items]
+        overlay = {index: message.map_text(fn) for index, message in (self.overlay or {}).items()}
+        tail = [message.map_text(fn) for message in self._tail]
+        same = all(map(_is, history, items)) and all(map(_is, tail, self._tail))
+        if same and all(message is (self.overlay or {})[index] for index, message in overlay.items()):
+            return self
+        return Messages(history, overlay=overlay or None, tail=tuple(tail))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Messages | list | tuple):
@@ -544,6 +565,29 @@ class ModelRequest(Value, frozen=True):
             changes["tools"] = tuple(getattr(tool, "spec", tool) for tool in tools)
         return _replace(self, **changes)
 
+    def map_text(self, fn: Callable[[str], str]) -> Self:
+        """This request with `fn` applied to the system text and to each text of its messages; the same object if no
+        text changes."""
+        messages, sections = self.messages.map_text(fn), _map_parts(self.sections, fn)
+        system = _mapped(self.system, fn)
+        if system == self.system and messages is self.messages and sections is self.sections:
+            return self
+        return _replace(self, system=system, messages=messages, sections=sections)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what the model reads: requests that differ only in ids and origins have the same one.
+
+        Use it as the key of a response cache. It covers the model, its settings and the tools. It is computed at each
+        access, and costs as much as the request is long.
+        """
+        numbers: dict[str, str] = {}
+        messages = [
+            (message.role, [_without_ids(part, numbers) for part in message.parts]) for message in self.messages
+        ]
+        values = (messages, self.tools, self.settings, self.output)
+        return digest(self.system, self.model, *map(stable_text, values))
+
 
 class RateLimits(Value, frozen=True):
     """The vendor's rate limits as of one reply: the limits, how much of each is left, and the seconds until it is full
@@ -581,6 +625,11 @@ class ModelReply(Value, frozen=True):
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The calls that the message proposes."""
         return self.message.tool_calls
+
+    def map_text(self, fn: Callable[[str], str]) -> Self:
+        """This reply with `fn` applied to each text of its message; the same object if no text changes."""
+        message = self.message.map_text(fn)
+        return self if message is self.message else _replace(self, message=message)
 
 
 class ModelCall:
@@ -628,20 +677,106 @@ class Delegation(Value, frozen=True):
 
 
 class ToolResult(Value, frozen=True):
-    """The result of a call: content for the model, and a status."""
+    """The result of a call: content for the model, a status, and `data` for your program.
+
+    No model reads `data`. It is recorded: it must have a JSON form, and hooks, observers and `result.steps` get that
+    form. `data_as` converts it back to its type.
+    """
 
     content: tuple[ContentPart, ...] = ()
     status: Status = "ok"
+    data: Any = None
+
+    @classmethod
+    def of(cls, value: object, *, data: object = None, status: Status = "ok") -> Self:
+        """A result whose content is made from `value`, as if a tool returned it: `ToolResult.of("3 rows", data=rows)`.
+
+        Raises TypeError if `data` has no JSON form."""
+        return cls(render(value), status, checked_data(data))
+
+    def data_as(self, kind: type[T]) -> T:
+        """`data` as a value of this type: a dataclass, a msgspec struct, or any type that msgspec can read from JSON.
+
+        Raises TypeError if it does not fit.
+        """
+        try:
+            return msgspec.convert(thawed(self.data), kind)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"the data of this result is not a {getattr(kind, '__name__', kind)}: {error}") from None
 
     @property
     def text(self) -> str:
         """The text of the content."""
         return "".join([p.text for p in self.content if type(p) is TextPart])
 
+    def map_text(self, fn: Callable[[str], str]) -> Self:
+        """This result with `fn` applied to each text of its content; the same object if no text changes. `data` does
+        not change."""
+        content = _map_parts(self.content, fn)
+        return self if content is self.content else _replace(self, content=content)
+
     @property
     def is_error(self) -> bool:
         """Whether the call did not do what was asked."""
         return self.status not in ("ok", "answered", "responded")
+
+
+def checked_data(data: object) -> Any:
+    """The data of a result as a log returns it; TypeError if it has no JSON form."""
+    try:
+        return plain(data)
+    except TypeError as error:
+        raise TypeError(f"the data of a result must have a JSON form: {error}") from None
+
+
+# ---------------------------------------------------------------- texts in place, and what a model reads
+
+
+def _mapped(text: str, fn: Callable[[str], str]) -> str:
+    mapped: Any = fn(text)
+    if not isinstance(mapped, str):
+        raise TypeError(f"map_text: the function must return a str, not {type(mapped).__name__}")
+    return str.__str__(mapped)
+
+
+def _map_parts(parts: Any, fn: Callable[[str], str]) -> Any:
+    """The parts with other texts in their places; the same tuple if no text changes."""
+    mapped: list[Any] = []
+    for part in parts:
+        if type(part) is TextPart:
+            text = _mapped(part.text, fn)
+            if text == part.text:
+                mapped.append(part)
+            elif text:
+                mapped.append(part.replace(text=text))
+        elif type(part) is ToolResultPart and (content := _map_parts(part.content, fn)) is not part.content:
+            mapped.append(part.replace(content=content))
+        else:
+            mapped.append(part)
+    return parts if len(mapped) == len(parts) and all(map(_is, mapped, parts)) else tuple(mapped)
+
+
+def _without_ids(part: Any, numbers: dict[str, str]) -> Any:
+    """A part without its origin, and with the numbers of calls instead of their ids."""
+    if type(part) is ToolCallPart:
+        number = numbers[part.id or part.vendor_id or ""] = str(len(numbers))
+        return part.replace(id=number, vendor_id=None)
+    if type(part) is ToolResultPart:
+        content = tuple([_without_ids(one, numbers) for one in part.content])
+        return part.replace(call_id=numbers.get(part.call_id, part.call_id), content=content)
+    return part.replace(origin=None) if getattr(part, "origin", None) is not None else part
+
+
+def stable_text(value: object) -> str:
+    """A value as text that is the same in every process; an object without a JSON form counts by its type."""
+    try:
+        return _stable_encoder.encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_type_name))
+
+
+def _type_name(value: object) -> str:
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
 def text_result(text: str, status: Status = "ok") -> ToolResult:
@@ -726,6 +861,7 @@ def digest(*texts: str) -> str:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
+_stable_encoder = msgspec.json.Encoder(enc_hook=_type_name, order="sorted")
 _arguments = msgspec.json.Decoder(dict[str, Any])
 
 

@@ -69,19 +69,27 @@ def _message_with_text(old: Message, text: str) -> Message:
 
 
 def _parts_with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
-    """The parts with another text: in the first text part, without the other text parts.
+    """The parts with another text; all other parts keep their place.
 
-    If there is no text part, a new one follows the thinking. If the text is empty, no text part
-    remains.
+    Text parts at the start and at the end that the new text still has stay as they are. The rest of the new text
+    replaces the first of the others. If there is no text part, a new one follows the thinking. There is no empty text
+    part.
     """
     places = [at for at, part in enumerate(parts) if type(part) is TextPart]
     if not places:
         others = [at for at, part in enumerate(parts) if type(part) is not ThinkingPart]
         at = others[0] if others else len(parts)
         return (*parts[:at], TextPart(text), *parts[at:])
-    first = [parts[places[0]].replace(text=text)] if text else []
-    rest = [part for part in parts[places[0] :] if type(part) is not TextPart]
-    return (*parts[: places[0]], *first, *rest)
+    while len(places) > 1 and text.startswith(known := parts[places[0]].text):
+        text = text[len(known) :]
+        del places[0]
+    while len(places) > 1 and text.endswith(known := parts[places[-1]].text):
+        text = text[: len(text) - len(known)]
+        del places[-1]
+    new: list[Any] = list(parts)
+    new[places[0]] = parts[places[0]].replace(text=text)
+    gone = {*places[1:], *([] if text else places[:1])}
+    return tuple([part for at, part in enumerate(new) if at not in gone])
 
 
 def _calls(message: Message) -> list[tuple[str, ...]]:

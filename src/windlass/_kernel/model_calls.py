@@ -17,7 +17,7 @@ from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, ModelError, name_raiser
 from windlass.events import ModelCalled, ModelCalling
-from windlass.messages import ModelReply, ModelRequest, as_reply, digest
+from windlass.messages import ModelReply, ModelRequest, as_reply, digest, stable_text
 from windlass.outcomes import Stopped, StopReason, error_from_value, error_value
 from windlass.protocols import Model
 from windlass.records import HookDecided, ModelAttempted
@@ -26,7 +26,6 @@ from windlass.states import step_id
 from .cancellation import Cancellation
 from .journal import Journal
 from .limits import Limits
-from .side_calls import stable_text
 from .site import Site
 from .voice import Voice
 

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
-import msgspec
 from msgspec import Struct
 
 from windlass._hooks.compiled import CompiledHooks, Point
@@ -29,7 +28,7 @@ from windlass.messages import (
     as_message,
     as_reply,
     digest,
-    json_with_surrogates,
+    stable_text,
     user,
 )
 from windlass.models.settings import COMMON
@@ -417,19 +416,3 @@ def request_digest(request: ModelRequest) -> str:
         stable_text(list(request.messages)),
         *map(stable_text, values),
     )
-
-
-def stable_text(value: object) -> str:
-    """A value as text that is the same in every process: an object that has no JSON form counts by
-    its type."""
-    try:
-        return _encoder.encode(value).decode()
-    except UnicodeEncodeError:
-        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_type_name))
-
-
-def _type_name(value: object) -> str:
-    return f"<{type(value).__module__}.{type(value).__qualname__}>"
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_type_name, order="sorted")
