@@ -103,6 +103,7 @@ from .records import (
     Delegated,
     ErrorHandled,
     Evaluated,
+    HistoryImported,
     HookDecided,
     HookFailed,
     Injected,
@@ -127,6 +128,7 @@ from .records import (
 from .results import Result, Stream
 from .slots import Slot
 from .states import State, Step, fold
+from .steps import CallReport, StepReport
 from .tools import Tool, tool
 from .turns import ContextWindow, Left, Turn
 
@@ -148,6 +150,7 @@ __all__ = [
     "AudioPart",
     "Ask",
     "Asked",
+    "CallReport",
     "CancelRequested",
     "Cancelled",
     "Charged",
@@ -175,6 +178,7 @@ __all__ = [
     "Finish",
     "FinishedBecause",
     "Halt",
+    "HistoryImported",
     "HookAction",
     "HookDecided",
     "HookFailed",
@@ -225,6 +229,7 @@ __all__ = [
     "StepEnded",
     "StepEnding",
     "StepLimit",
+    "StepReport",
     "StepStarted",
     "StepStarting",
     "StopReason",

@@ -24,7 +24,7 @@ from ._sync import run_sync
 from ._threads import run_alone
 from .approvals import open_questions, resolve
 from .assembly import OPTIONS, check_program, compile_program, windows_of
-from .checking import check_reason, message_without_calls
+from .checking import check_reason, checked_import, message_without_calls
 from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
@@ -631,6 +631,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         await fork_session(self._store, session, name, at, self._options.clock.now())
         return name
 
+    async def import_history(self, session: str, messages: Iterable[Message], *, scope: ScopeT | None = None) -> State:
+        """Make existing messages the history of a new session, and return its state. The next `run` continues it.
+
+        Each tool call must have its result in the tool messages that follow it; calls get ids of this session. Hooks on
+        `MessageAdding` judge each message: a rewrite may change it, a `Deny` leaves it out, a `Halt` refuses the whole
+        history. Raises `ConfigError` if a message does not fit, and `SessionConflict` if the session is not new.
+        """
+        program = self._enter(scope)
+        history = checked_import(session, messages)
+        return await self._sessions.import_history(program, session, history, scope)
+
     async def compact(
         self, session: str, *, instructions: str = "", scope: ScopeT | None = None
     ) -> tuple[Compacted, ...]:
@@ -674,6 +685,10 @@ class Session(Generic[ScopeT, OutputT]):
     async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: Any = None) -> Result[OutputT]:
         """Resume the suspended turn."""
         return await self.agent.resume(self.id, answers=answers, scope=scope)
+
+    async def import_history(self, messages: Iterable[Message], *, scope: ScopeT | None = None) -> State:
+        """Make existing messages the history of this session, which must be new; see `Agent.import_history`."""
+        return await self.agent.import_history(self.id, messages, scope=scope)
 
     async def approvals(self) -> tuple[Asked, ...]:
         """The questions that nobody has answered. A question whose answer waits for the next resume is left out."""

@@ -196,6 +196,95 @@ def message_without_calls(value: object) -> Message:
     return message
 
 
+def checked_import(session: str, messages: Iterable[Any]) -> list[Message]:
+    """An existing history as the transcript of a session: each call has its result in the next message, in order.
+
+    Calls get ids of the session. Results may come in several messages, and in any order. Raises `ConfigError` with the
+    number of the first message that does not fit.
+    """
+    history: list[Message] = []
+    calls: dict[str, ToolCallPart] = {}
+    results: dict[str, ToolResultPart] = {}
+    count = 0
+
+    def close(index: int) -> None:
+        if missing := [key for key in calls if calls[key].id not in results]:
+            raise _bad_import(index, f"call {missing[0]!r} has no result: a tool message with it must come next")
+        if calls:
+            paired = [results[call.id] for call in dict.fromkeys(calls.values())]
+            history.append(Message("tool", tuple(paired)))
+        calls.clear()
+        results.clear()
+
+    if isinstance(messages, str | Message):
+        raise ConfigError(f"a history must be a list of messages, not a {type(messages).__name__}")
+    for index, given in enumerate(messages):
+        if type(given) is not Message:
+            raise _bad_import(index, f"it is a {type(given).__name__}, not a Message")
+        try:
+            message = checked_message(given)
+        except TypeError as error:
+            raise _bad_import(index, str(error)) from None
+        if message.role != "tool":
+            close(index)
+        parts: list[Any] = []
+        for part in message.parts:
+            if type(part) is ToolCallPart:
+                count += 1
+                parts.append(_import_call(index, message, part, calls, f"{session}/h{count}"))
+            elif type(part) is ToolResultPart:
+                _import_result(index, message, part, calls, results)
+            elif message.role == "tool":
+                raise _bad_import(index, f"a tool message has results only, not a {type(part).__name__}")
+            else:
+                parts.append(part)
+        if message.role != "tool":
+            history.append(message.replace(parts=tuple(parts), id=""))
+    if not history:
+        raise ConfigError("the history has no messages")
+    close(len(history))
+    return history
+
+
+def _import_call(
+    index: int, message: Message, part: ToolCallPart, calls: dict[str, ToolCallPart], id: str
+) -> ToolCallPart:
+    if message.role != "assistant":
+        raise _bad_import(index, f"a {message.role} message cannot call a tool")
+    keys = [key for key in (part.id, part.vendor_id) if key]
+    if not keys:
+        raise _bad_import(index, f"the call of {part.name!r} has neither an id nor a vendor_id")
+    call = part.replace(id=id)
+    for key in dict.fromkeys(keys):
+        if key in calls:
+            raise _bad_import(index, f"two calls have the id {key!r}")
+        calls[key] = call
+    return call
+
+
+def _import_result(
+    index: int,
+    message: Message,
+    part: ToolResultPart,
+    calls: dict[str, ToolCallPart],
+    results: dict[str, ToolResultPart],
+) -> None:
+    call = calls.get(part.call_id)
+    if message.role != "tool":
+        raise _bad_import(index, f"a {message.role} message cannot have the result of a tool")
+    if call is None:
+        raise _bad_import(index, f"the result of {part.call_id!r} has no call in the message before it")
+    if call.id in results:
+        raise _bad_import(index, f"call {part.call_id!r} has two results")
+    if part.name and part.name != call.name:
+        raise _bad_import(index, f"call {part.call_id!r} is of tool {call.name!r}, but its result of {part.name!r}")
+    results[call.id] = part.replace(call_id=call.id, name=call.name)
+
+
+def _bad_import(index: int, what: str) -> ConfigError:
+    return ConfigError(f"message {index} of the history cannot be imported: {what}")
+
+
 def checked_parts(value: object, origin: str | None = None) -> tuple[ContentPart, ...]:
     """A text, a part or a list of them as content parts with their origin."""
     parts = as_parts(value, origin)

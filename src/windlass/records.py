@@ -72,6 +72,17 @@ class SessionEnded(Record, frozen=True):
     """The session was closed."""
 
 
+class HistoryImported(Record, frozen=True):
+    """Messages from elsewhere became the transcript of a new session, before its first turn.
+
+    `withheld` counts the messages that hooks did not let in; `agent` is the name of the agent that imported them.
+    """
+
+    messages: tuple[Message, ...]
+    agent: str = ""
+    withheld: int = 0
+
+
 class TurnStarted(Record, frozen=True):
     """A user message opened a turn. It enters the transcript with a `MessageAdded`, once the gates allow it.
 
@@ -481,7 +492,7 @@ AnyRecord: TypeAlias = Union[  # noqa: UP007
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
     ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
     Asked, Answered, Withdrawn, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied, CancelRequested,
-    InboxTaken, Concluded, TurnEnded,
+    InboxTaken, Concluded, TurnEnded, HistoryImported,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

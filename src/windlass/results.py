@@ -13,6 +13,7 @@ from .outputs import Output
 from .records import Asked, Outcome, Record
 from .slots import Slot
 from .states import State
+from .steps import StepReport, steps_of
 
 if TYPE_CHECKING:
     from .why import Why
@@ -104,6 +105,11 @@ class Result(Generic[OutputT]):
     def slots(self) -> dict[str, Any]:
         """The values of the slots, except those with `output=False`."""
         return {name: slot.load(self.state.slots) for name, slot in self._slots.items() if slot.output}
+
+    @property
+    def steps(self) -> tuple[StepReport, ...]:
+        """The steps of the turn, as its log tells them: reply, calls, results, votes and times of each."""
+        return steps_of((*self._records, *self.state.pending))
 
     def why(self) -> Why:
         """Explains the turn from its log: why it ended, who decided what, and what was changed."""

@@ -38,6 +38,7 @@ from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import (
     ConfigError,
+    HookError,
     NotSuspended,
     SessionBusy,
     SessionConflict,
@@ -55,6 +56,8 @@ from .ownership import Claim, Ownership, Passes
 from .protocols import Store
 from .records import (
     Compacted,
+    HistoryImported,
+    HookDecided,
     HookFailed,
     InboxTaken,
     Record,
@@ -523,6 +526,27 @@ class Sessions(Generic[OutputT]):
             self._keep(segment.journal)
             return done
 
+    async def import_history(self, program: Program, session: str, messages: list[Message], scope: Any) -> State:
+        """Make some messages the transcript of a session that has none."""
+        async with self._alone(session) as running:
+            if running.fold.seq:
+                raise SessionConflict(
+                    f"session {session!r} has {running.fold.seq} records: import a history into a new session",
+                    session=session,
+                )
+            segment = Segment(program, running.fold, Entry(scope=scope), running.claim)
+            running.begin(segment.journal, segment.cancellation)
+            segment.site.close()  # no turn is running: hooks may look, but not write or ask
+            halted = await segment.injections.transcript.import_history(messages)
+            if halted is not None:
+                decided = [record for record in segment.fold.pending if isinstance(record, HookDecided)]
+                names = ", ".join([name for name, _ in decided[-1].answers]) if decided else ""
+                text = f"{names or 'a hook'} refused the history at MessageAdding: {halted.reason}"
+                raise HookError(text, hook=names, event="MessageAdding")
+            await segment.journal.settle(segment.site.tasks)
+            self._keep(segment.journal)
+            return segment.state
+
     async def close(self, program: Program, session: str) -> None:
         """End a session. A suspended turn stays suspended and can be resumed."""
         async with self._alone(session) as running:
@@ -680,7 +704,7 @@ class Elsewhere(Struct, frozen=True):
 Occupant: TypeAlias = Here | Elsewhere
 
 _BEGINNINGS = (TurnStarted, Resumed)
-_ENDS = (TurnEnded, Suspended, SessionEnded)
+_ENDS = (TurnEnded, Suspended, SessionEnded, HistoryImported)
 """Records after which a pass owns its session, or does not any more."""
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
@@ -815,8 +839,9 @@ def _check_resumable(state: State) -> None:
     if state.seq == 0:
         raise unknown_session(state.session)
     if state.over:
+        last = "none has started" if state.turn is None else f"the last one ended with {state.outcome!r}"
         raise NotSuspended(
-            f"session {state.session!r} has no turn to resume: the last one ended with {state.outcome!r}",
+            f"session {state.session!r} has no turn to resume: {last}",
             session=state.session,
         )
 

@@ -731,6 +731,11 @@ def _(fold: Fold, record: r.SessionEnded) -> None:
     fold.ended = True
 
 
+@_folds(r.HistoryImported)
+def _(fold: Fold, record: r.HistoryImported) -> None:
+    fold.say(record.messages)
+
+
 @_folds(r.TurnStarted)
 def _(fold: Fold, record: r.TurnStarted) -> None:
     if fold.turn is not None:

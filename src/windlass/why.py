@@ -234,6 +234,15 @@ def _(reader: _Reader, record: r.SessionOpened) -> Iterable[Entry]:
         yield "session", f"hooks changed its {' and '.join(changed)}", {"changed": changed}
 
 
+@_describes(r.HistoryImported)
+def _(reader: _Reader, record: r.HistoryImported) -> Iterable[Entry]:
+    count = len(record.messages)
+    text = f"{count} messages of an earlier history were imported"
+    if record.withheld:
+        text += f"; hooks kept {record.withheld} out"
+    yield "import", text, {"by": record.agent, "messages": count, "withheld": record.withheld}
+
+
 @_describes(r.MessageAdded)
 def _(reader: _Reader, record: r.MessageAdded) -> Iterable[Entry]:
     if record.message is not None:

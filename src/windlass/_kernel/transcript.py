@@ -14,7 +14,7 @@ from windlass.errors import ConfigError, HookError, text_of
 from windlass.events import MessageAdding
 from windlass.messages import Message, TextPart, ToolCallPart, ToolResultPart, digest
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import HeldReleased, MessageAdded, Record
+from windlass.records import HeldReleased, HistoryImported, MessageAdded, Record
 from windlass.states import State
 
 from .journal import Journal
@@ -62,6 +62,24 @@ class Transcript(Struct, eq=False):
             self.journal.record(MessageAdded(admitted, by))
             return True
         return False
+
+    async def import_history(self, messages: list[Message]) -> Halt | None:
+        """The messages of an earlier history into an empty transcript, each past its hooks.
+
+        Nothing is recorded of a history that a hook halts.
+        """
+        session = self.journal.fold.session
+        admitted: list[Message] = []
+        kept_out = 0
+        for number, message in enumerate(messages, 1):
+            verdict = await self.admit(message, f"{session}/m{number}/{digest(repr(message))[:8]}")
+            if isinstance(verdict, Halt):
+                return verdict
+            kept_out += isinstance(verdict, Deny)
+            entered = _withheld(message, verdict.reason) if isinstance(verdict, Deny) else verdict
+            admitted += [] if entered is None else [entered]
+        self.journal.record(HistoryImported(tuple(admitted), self.journal.program.name, kept_out))
+        return None
 
     async def add_held(self) -> None:
         """Let in the messages that hooks and tools have added."""

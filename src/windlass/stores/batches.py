@@ -18,6 +18,7 @@ from windlass.logs import Batch
 from windlass.records import (
     Answered,
     Asked,
+    HistoryImported,
     InboxTaken,
     Record,
     Resumed,
@@ -181,6 +182,12 @@ def _opened(change: Change, record: SessionOpened) -> None:
     change.parent = record.parent if is_column_text(record.parent) else None
 
 
+def _imported(change: Change, record: HistoryImported) -> None:
+    change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
+    first = [message.text for message in record.messages if message.role == "user"]
+    change.title, change.ends = _column_text(first[0]) if first else None, True
+
+
 def _started(change: Change, record: TurnStarted) -> None:
     change.title, change.at, change.status = change.title or _column_text(record.message.text), record.at, "running"
     change.ends = False
@@ -219,6 +226,7 @@ def _taken(change: Change, record: InboxTaken) -> None:
 
 _NOTES: dict[type[Record], Any] = {
     SessionOpened: _opened,
+    HistoryImported: _imported,
     TurnStarted: _started,
     Asked: _asked,
     Answered: _answered,
