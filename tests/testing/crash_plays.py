@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 from windlass import Agent, Ask, Injected, ModelRequest, ToolCalling, Turn, TurnEnding, TurnStarting, tool
@@ -133,3 +135,19 @@ def hangs_after_a_crash(world: World) -> Agent:
 
 def no_scenario(world: World) -> Any:
     return next(itertools.count())
+
+
+def keeps_its_own_database(world: World) -> Agent:
+    """A tool with a database of its own, in which it finds what the killed process did."""
+
+    @tool(effect="idempotent")
+    async def work(idempotency_key: str) -> str:
+        """Work, once for each key."""
+        with closing(sqlite3.connect(world.folder / "work.db")) as db, db:
+            db.execute("create table if not exists work (key text primary key)")
+            db.execute("insert or ignore into work values (?)", [idempotency_key])
+            (count,) = db.execute("select count(*) from work").fetchone()
+        world.effect("work", idempotency_key)
+        return f"worked {count} times"
+
+    return _agent(world, work)

@@ -57,6 +57,12 @@ def test_scenarios_may_suspend_go_on_and_bring_their_models(play: Any):
     assert crash_points(play).points
 
 
+def test_tools_have_a_folder_of_their_own_in_every_run():
+    report = crash_points(crash_plays.keeps_its_own_database)
+    assert report.text == "done"
+    assert len(report.points) > 10
+
+
 def test_those_who_resume_may_be_killed_as_well():
     play = crash_plays.with_a_model_of_ours
     once, twice = crash_points(play), crash_points(play, crashes=2)

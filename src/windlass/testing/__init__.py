@@ -18,12 +18,13 @@ from .stores import StoreFailed, StoreReport, check_store
 from .times import without_times
 from .traces import HookTrace, assert_same
 from .transcripts import unpaired
+from .turns import FakeTurn, fake_turn
 from .ways import Lived, agreeable, assert_same_everywhere, run_everywhere, traces
 from .worlds import World
 
 __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
-    "FakeClock", "without_times", "RecordingObserver",
+    "FakeClock", "without_times", "RecordingObserver", "fake_turn", "FakeTurn",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",

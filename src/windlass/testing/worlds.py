@@ -83,14 +83,26 @@ class Journal:
 class World:
     """The world in which a scenario builds its agent; it is the same in every process of a run.
 
-    Give `store` to the agent; it will run in `session`. Call `effect` in tools, and make models with `model` or wrap
-    them with `watch`. Both write a line to a file before they return, so that nothing is lost when a process is killed.
+    Give `store` to the agent; it will run in `session`. Tools may keep files in `folder`. Call `effect` in tools, and
+    make models with `model` or wrap them with `watch`. Both write a line to a file before they return, so that nothing
+    is lost when a process is killed.
     """
 
     def __init__(self, journal: Journal, store: Store, session: str) -> None:
         self._journal = journal
         self.store = store
         self.session = session
+
+    @property
+    def folder(self) -> Path:
+        """A folder for the files of this run, such as a tool's own database.
+
+        Each run starts with an empty one. All its processes, killed and resumed, share it; no other run does. It is
+        deleted afterwards.
+        """
+        folder = self._journal.path.parent / "files"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def effect(self, name: str, key: str | None = None) -> int:
         """Record that something happens in the world; returns how often it has happened by now.
