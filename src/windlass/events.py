@@ -353,6 +353,20 @@ class LateResult(Fact, frozen=True):
     size: int = 0
 
 
+class Progressed(Fact, frozen=True):
+    """A tool or hook told with `turn.progress` how far it is: `done` of `total`, with a `text`.
+
+    `about` is the id of the call, or of what the hook looks at; `by` names the tool or hook. If hooks on
+    `ToolReturning` look at the results of the tool, `text` is empty: they have not seen it.
+    """
+
+    about: str
+    by: str
+    done: float
+    total: float | None = None
+    text: str = ""
+
+
 class Retracted(Fact, frozen=True):
     """All that was streamed of this step so far is void: the attempt was repeated, replaced or rejected."""
 
@@ -360,6 +374,6 @@ class Retracted(Fact, frozen=True):
     reason: str = ""
 
 
-LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult, Retracted)
+LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult, Progressed, Retracted)
 FACTS: tuple[type[Fact], ...] = (*records.KINDS.values(), *LIVE_FACTS)
 Decidable: TypeAlias = AnyDecision | Vote

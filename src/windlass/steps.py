@@ -127,6 +127,8 @@ def _told(report: CallReport, record: r.ToolDecided | r.ToolCalled | r.ToolRetur
         case r.ToolCalled():
             began = report.called_at or record.at
             report = report.replace(attempts=record.attempt, called_at=began)
+        case r.ToolDecided():
+            pass
     return report if record.json is None else report.replace(call=report.call.replace(json=record.json))
 
 

@@ -36,6 +36,7 @@ class Host(Protocol):
     def window(self) -> ContextWindow: ...
     def note(self, asker: Asker, kind: str, data: Any) -> None: ...
     async def delegate(self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]) -> Any: ...
+    def progress(self, asker: Asker, done: float, total: float | None, text: str) -> None: ...
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any: ...
 
 
@@ -322,6 +323,26 @@ class Turn(Generic[ScopeT]):
         if self._host.closed:
             raise _turn_over("make a note in it")
         self._host.note(self._asker, kind, data)
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Tell how far a tool or hook is: `turn.progress(3, 10, "reading page 3")`. It may be called from any thread.
+
+        Streams and observers get a `Progressed` fact. It is not recorded, and a slow consumer may miss some.
+        """
+        self._refuse_observer("tell progress")
+        if self._asker is None:
+            raise HookError(
+                "cannot tell progress here: a hook or tool tells it through its own parameter named `turn`", hook=""
+            )
+        numbers: tuple[tuple[str, object], ...] = (("done", done), ("total", 0 if total is None else total))
+        for name, number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < float("inf"):
+                raise ConfigError(f"turn.progress({name}={number!r}): give a number, 0 or more")
+        if type(text) is not str:
+            raise ConfigError(f"turn.progress(text={text!r}): give a str")
+        if self._host.closed:
+            raise _turn_over("tell progress in it")
+        self._host.progress(self._asker, done, total, text)
 
     # ------------------------------------------------------------ side calls
 

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose
 from windlass.context.assembly import assemble
 from windlass.context.budget import Meter
+from windlass.events import Progressed, ToolReturning
 from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
@@ -206,6 +208,29 @@ class Site:
         """A task for another agent."""
         assert self._children is not None
         return await self._children().delegate(asker, run, agent, task, options)
+
+    def progress(self, asker: Asker, done: float, total: float | None, text: str) -> None:
+        """How far a tool or hook is, from any thread; text of a tool whose results hooks look at is
+        left out."""
+        if not self.journal.audience.hears(Progressed):
+            return
+        if asker.event == "ToolCall" and (point := self.hooks.at(ToolReturning)) is not None:
+            step = self.journal.fold.open
+            state = None if step is None else step.calls.get(asker.about)
+            if state is None or point.looks_at(state.call):
+                text = ""
+        task = self._cancellation.task
+        values = (
+            asker.about,
+            asker.by,
+            float(done),
+            total if total is None else float(total),
+            text,
+        )
+        if task is None or asyncio._get_running_loop() is task.get_loop():
+            self.journal.fact(Progressed, *values)
+        else:
+            task.get_loop().call_soon_threadsafe(self.journal.fact, Progressed, *values)
 
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""

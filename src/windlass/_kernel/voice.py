@@ -9,7 +9,7 @@ from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.streams import StreamedPart, StreamedReply, pieces_of, transform_reply
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
-from windlass.events import ModelCalled, Retracted, TurnEnding
+from windlass.events import ModelCalled, Progressed, Retracted, TurnEnding
 from windlass.masking import Mask, MaskingArguments
 from windlass.messages import Message, ModelReply, ToolCallPart
 from windlass.outcomes import Completed
@@ -82,6 +82,8 @@ class Voice:
 
     def send_fact(self, fact: Fact) -> None:
         """Send a fact, or hold it until the words before it may be sent."""
+        if type(fact) is Progressed and self.channel.full:
+            return  # a tool does not wait for a slow consumer
         if self._mute and not fact.path and self._precedes_review(fact):
             fact = without_words(fact)
         if self._held_facts is not None:

@@ -25,17 +25,19 @@ ScopeT = TypeVar("ScopeT")
 
 
 class FakeTurn(Turn[ScopeT]):
-    """A turn that has just begun, with what a hook or tool did with it: `added`, `notes`, `cancelled`, `records`.
+    """A turn that has just begun. It works like the turn of a real agent, and says what a hook or tool did with it.
 
-    It works like the turn of a real agent. Read a slot that the hook has set with `turn.get(slot)`.
+    `added` are messages, `notes` are facts, `told` is progress. Read a slot that the hook has set with
+    `turn.get(slot)`.
     """
 
-    __slots__ = ("_segment", "_start")
+    __slots__ = ("_segment", "_start", "told")
 
     def __init__(self, segment: Segment, writes: Writes, asker: Asker) -> None:
         super().__init__(segment.site, writes, None, asker)
         self._segment = segment
         self._start = segment.fold.seq
+        self.told: list[tuple[float, float | None, str]] = []
 
     @property
     def added(self) -> list[Message]:
@@ -54,6 +56,11 @@ class FakeTurn(Turn[ScopeT]):
     def notes(self) -> list[tuple[str, Any]]:
         """The notes that were made with `turn.note`: kind and data."""
         return [(record.kind, record.data) for record in self.records if isinstance(record, Noted)]
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Tell how far the hook or tool is. `told` has all that was told."""
+        super().progress(done, total, text)
+        self.told.append((done, total, text))
 
     @property
     def cancelled(self) -> str | None:
