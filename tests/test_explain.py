@@ -382,7 +382,6 @@ def test_whoever_may_still_change_the_whole_reply_holds_the_stream():
     held = agent.explain().data["stream"]["held_by"]
     assert {(hook["name"], hook["kind"], hook["event"]) for hook in held} == {
         ("polish", "rewrite", "ModelReplying"),
-        ("output", "gate", "ModelReplying"),
         ("critic", "gate", "ModelReplying"),
         ("both", "hook", "TurnEnding"),
     }

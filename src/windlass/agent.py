@@ -433,7 +433,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         async def produce() -> None:
             results.append(await self._sessions.run(program, request))
 
-        return Stream(channel.read(produce), results)
+        return Stream(channel.read(produce), results, typed=self._output.schema is not None)
 
     @overload
     def run_sync(

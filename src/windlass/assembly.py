@@ -129,7 +129,7 @@ def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask
     """All hooks and transformers, with those that check the output and remove the secrets."""
     hooks, transforms = [*registered.hooks, *pipeline.observing()], [*registered.transforms]
     if output.schema is not None:
-        check = Hook("gate", ModelReplying, output.check, {"name": "output", "band": "guard"})
+        check = Hook("gate", ModelReplying, output.check, {"name": "output", "band": "guard", "live": True})
         check.inherit = False
         hooks.append(check)
     if mask is not None:

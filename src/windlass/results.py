@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from .deltas import StreamEvent
+from .deltas import StreamEvent, TextDelta
 from .errors import ConfigError, NotFinished, OutputError, TurnCancelled
+from .events import Retracted
 from .messages import Messages, Usage
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_from_value
 from .outputs import Output
+from .partials import partial_json
 from .records import Asked, Outcome, Record
 from .slots import Slot
 from .states import State
@@ -153,9 +155,40 @@ class Stream(Generic[OutputT]):
     stream has been read to its end.
     """
 
-    def __init__(self, events: AsyncGenerator[StreamEvent, None], results: list[Result[OutputT]]) -> None:
-        self._events = events
+    def __init__(
+        self, events: AsyncGenerator[StreamEvent, None], results: list[Result[OutputT]], *, typed: bool = False
+    ) -> None:
+        self._text: list[str] | None = [] if typed else None
+        self._events = self._read(events) if typed else events
         self._results = results
+
+    async def _read(self, events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:
+        """Pass the events on, and keep the text of the reply that is being streamed."""
+        place = (0, 0, 0)
+        try:
+            async for event in events:
+                if type(event) is TextDelta:
+                    if place != (place := (event.step, event.round, event.attempt)):
+                        self._text = []
+                    assert self._text is not None
+                    self._text.append(event.text)
+                elif type(event) is Retracted and event.step == place[0] and not event.path:
+                    self._text = []
+                yield event
+        finally:
+            await events.aclose()
+
+    @property
+    def partial(self) -> Any:
+        """The output as far as it was streamed: plain JSON values, not validated yet; None before the first one.
+
+        It is complete and of the agent's `output` type only in `result.output`. Raises `ConfigError` if the agent has
+        no output type.
+        """
+        if self._text is None:
+            raise ConfigError("stream.partial needs an agent with an output type: Agent(…, output=Invoice)")
+        self._text = ["".join(self._text)]
+        return partial_json(self._text[0])
 
     def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
         return self._events
