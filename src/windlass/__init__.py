@@ -132,6 +132,7 @@ from .states import State, Step, fold
 from .steps import CallReport, StepReport
 from .tools import Tool, tool
 from .turns import ContextWindow, Left, Turn
+from .watching import Watch
 
 if TYPE_CHECKING:
     from .explaining import Explanation
@@ -270,6 +271,7 @@ __all__ = [
     "VideoPart",
     "Vote",
     "Withdrawn",
+    "Watch",
     "Why",
     "WindlassError",
     "assistant",

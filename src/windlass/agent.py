@@ -28,6 +28,7 @@ from .checking import check_reason, checked_import, message_without_calls
 from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
+from .events import ModelReplying, TurnEnding
 from .ids import check_id, check_new_id
 from .lifecycle import install_lifecycle
 from .masking import Mask
@@ -44,6 +45,7 @@ from .states import SLICE, State, fold_in_slices
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
+from .watching import Watch
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -434,6 +436,24 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             results.append(await self._sessions.run(program, request))
 
         return Stream(channel.read(produce), results, typed=self._output.schema is not None)
+
+    def watch(self, session: str, *, since: str | None = None) -> Watch:
+        """Watch the latest turn of a session, which another task or process runs, or which is over.
+
+        It yields records of the log, and provisional text if the turn is streamed in this process. After a lost
+        connection, pass the `token` of the earlier watch as `since`. Watching runs no hooks and does not affect the
+        turn. Raises `SessionUnknown` if there is no such session.
+        """
+        at = self.compile().hooks.at
+        replying, ending = at(ModelReplying), at(TurnEnding)
+        return Watch(
+            self._store,
+            session,
+            lambda: self._store.passes.get(session),
+            since,
+            reviews_replies=replying is not None and bool(replying.holders),
+            reviews_answer=ending is not None and bool(ending.holders),
+        )
 
     @overload
     def run_sync(

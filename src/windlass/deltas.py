@@ -15,7 +15,8 @@ from .records import Fact
 class Delta(Value, frozen=True):
     """A piece of one part of a reply. The model sets `part`, the part's index in the message; the kernel sets the rest.
 
-    `seq` is its number in the stream; facts and deltas are numbered together.
+    `seq` is its number in the stream; facts and deltas are numbered together. `offset` is set by `agent.watch`, which
+    has no `seq`: how many characters of the part came before this piece.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Delta(Value, frozen=True):
     attempt: int = 1
     seq: int = 0
     path: str = ""
+    offset: int = 0
 
 
 class TextDelta(Delta, frozen=True, tag="text_delta", tag_field="kind"):

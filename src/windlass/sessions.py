@@ -32,6 +32,7 @@ from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
 from ._kernel.segment import Segment, compaction
 from ._kernel.shields import STORE_PATIENCE, within
+from ._kernel.voice import Voice
 from .approvals import ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
@@ -595,6 +596,11 @@ class RunningTurn:
         self.cancellation = cancellation
         if cancellation is not None and self._cancelled is not None:
             cancellation.cancel(self._cancelled)
+
+    @property
+    def voice(self) -> Voice | None:
+        """The stream of the turn, if it is streamed and has begun."""
+        return None if self._journal is None else self._journal.audience.voice
 
     @property
     def claimed(self) -> bool:

@@ -50,10 +50,11 @@ class Channel(Generic[T]):
 
     A value keeps its place until the consumer asks for the next. If the consumer leaves, the
     channel ends. With one place (the default) the producer waits for the consumer after each value.
+    `bells` are called after each value, for watchers that are not the consumer.
     """
 
     __slots__ = (
-        "_idle", "_places", "_ready", "_resume_below", "_room", "_values", "closed", "full", "sent",
+        "_idle", "_places", "_ready", "_resume_below", "_room", "_values", "bells", "closed", "full", "sent",
     )  # fmt: skip
 
     def __init__(self, places: int = 1) -> None:
@@ -66,6 +67,7 @@ class Channel(Generic[T]):
         self.full = False
         self.closed = False
         self.sent = 0
+        self.bells: list[Callable[[], None]] = []
 
     def offer(self, value: T) -> None:
         """Hand over a value without waiting.
@@ -81,6 +83,9 @@ class Channel(Generic[T]):
         if self._idle:
             self._idle = False
             self._ready.set()
+        if self.bells:
+            for ring in self.bells:
+                ring()
 
     def note_sent(self, sent: int) -> None:
         """Note the number of events sent so far, where the next pass over the turn continues."""

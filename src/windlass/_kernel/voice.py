@@ -42,13 +42,16 @@ class Voice:
     its facts lose their words. So do the facts that are sent before a hook has judged the reply: an
     attempt inside the wraps, and the request that quotes it. `observe` tells observers which steps
     are retracted.
+
+    For watchers, `released` has the words of the current attempt that were sent, `retractions` all
+    retractions, and `progress` the latest progress of what runs.
     """
 
     __slots__ = (
         "_answer_is_untold", "_current_part", "_has_shown", "_held_facts", "_holds_answer",
         "_in_review", "_mask", "_masked_arguments", "_mute", "_observe", "_reply", "_reply_is_unsaid",
-        "_seq", "_session", "_stream", "_streamed_reply", "_transforms", "attempt", "channel", "in_attempt", "round",
-        "step",
+        "_seq", "_session", "_stream", "_streamed_reply", "_transforms", "attempt", "channel", "in_attempt",
+        "progress", "released", "retractions", "round", "step",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +69,9 @@ class Voice:
         self._observe = observe
         self._transforms = hooks.transforms
         self._seq = channel.sent
+        self.released: list[AnyDelta] = []
+        self.retractions: list[Retracted] = []
+        self.progress: dict[tuple[str, str], Progressed] = {}
         self._held_facts: list[Fact] | None = None
         self._has_shown = self._reply_is_unsaid = self._in_review = self._answer_is_untold = False
         self._streamed_reply: ModelReply | None = None
@@ -82,8 +88,10 @@ class Voice:
 
     def send_fact(self, fact: Fact) -> None:
         """Send a fact, or hold it until the words before it may be sent."""
-        if type(fact) is Progressed and self.channel.full:
-            return  # a tool does not wait for a slow consumer
+        if type(fact) is Progressed:
+            self.progress[fact.path, fact.about] = fact
+            if self.channel.full:
+                return  # a tool does not wait for a slow consumer
         if self._mute and not fact.path and self._precedes_review(fact):
             fact = without_words(fact)
         if self._held_facts is not None:
@@ -117,6 +125,9 @@ class Voice:
         self.retract_attempt()
         self.step, self.round, self.attempt = step, round_, attempt
         self._reply = self._streamed_reply = self._current_part = None
+        self.released = []
+        if self.progress:
+            self.progress = {}
         self._stream = StreamedReply(self._transforms)
         self._masked_arguments = {}
         self.in_attempt = True
@@ -199,11 +210,13 @@ class Voice:
         step, round_, attempt, seq = self.step, self.round, self.attempt, self._seq
         if kind is ArgumentsDelta:
             call = self._call_id(part)
-            self.channel.offer(
-                ArgumentsDelta(text, part, step, round_, attempt, seq, "", call, name)
+            delta: AnyDelta = ArgumentsDelta(
+                text, part, step, round_, attempt, seq, "", 0, call, name
             )
         else:
-            self.channel.offer(kind(text, part, step, round_, attempt, seq))
+            delta = kind(text, part, step, round_, attempt, seq)
+        self.released.append(delta)
+        self.channel.offer(delta)
 
     def _call_id(self, part: int) -> str:
         """Our id of the call in a part: its place among the calls of the reply."""
@@ -336,6 +349,8 @@ class Voice:
 
     def _retract_step(self, step: int, reason: str) -> None:
         retracted = Retracted(step, reason)
+        self.released = []
+        self.retractions.append(retracted)
         self._send(retracted)
         self._observe(retracted)
 
