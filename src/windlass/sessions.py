@@ -537,7 +537,7 @@ class Sessions(Generic[OutputT]):
                 )
             segment = Segment(program, running.fold, Entry(scope=scope), running.claim)
             running.begin(segment.journal, segment.cancellation)
-            segment.site.close()  # no turn is running: hooks may look, but not write or ask
+            segment.site.closed = True  # no turn is running: hooks may look, but not write or ask
             halted = await segment.injections.transcript.import_history(messages)
             if halted is not None:
                 decided = [record for record in segment.fold.pending if isinstance(record, HookDecided)]
