@@ -231,6 +231,8 @@ class Position:
     @classmethod
     def of(cls, session: str, read: int, children: list[Any]) -> Position:
         """The position that plain values stand for."""
+        if read < 0:
+            raise ValueError("a position below 0")
         made = cls(session, read)
         made.children = [cls.of(*child) for child in children]
         return made
