@@ -34,6 +34,7 @@ from .records import Fact, Outcome
 from .states import State, Step
 
 if TYPE_CHECKING:
+    from .tools import Tool
     from .turns import Turn
 
 E = TypeVar("E")
@@ -167,10 +168,15 @@ class ModelReplying(Event["ModelReplying", Halt | Regenerate | Ask | Allow, Mode
 
 
 class ToolCalling(Event["ToolCalling", Halt | Deny | Ask | Answer | Allow, ToolCall], frozen=True):
-    """A tool call is about to be decided."""
+    """A tool call is about to be decided. `tool` is None if the agent has no tool of that name."""
 
     call: ToolCall
     turn: Turn[Any]
+
+    @property
+    def tool(self) -> Tool[..., Any] | None:
+        """The tool that is called: its `spec`, `effect`, `annotations`, and the `capability` that brought it."""
+        return self.turn.tools.get(self.call.name)
 
     payload: ClassVar[str | None] = "call"
     injects: ClassVar[Placement | None] = "result"
@@ -181,10 +187,16 @@ class ToolCalling(Event["ToolCalling", Halt | Deny | Ask | Answer | Allow, ToolC
 
 
 class Delegating(Event["Delegating", Halt | Deny | Ask | Allow, Delegation], frozen=True):
-    """A task is about to be handed to a child agent."""
+    """A task is about to be handed to a child agent. `tool` is the tool that hands it over; None if code does."""
 
     task: Delegation
     turn: Turn[Any]
+    tool: Tool[..., Any] | None = None
+
+    @property
+    def agent(self) -> str:
+        """The name of the child agent."""
+        return self.task.agent
 
     payload: ClassVar[str | None] = "task"
     injects: ClassVar[Placement | None] = "child"
@@ -194,11 +206,17 @@ class Delegating(Event["Delegating", Halt | Deny | Ask | Allow, Delegation], fro
 
 
 class ToolReturning(Event["ToolReturning", Halt | Deny | Finish | Allow, ToolResult], frozen=True):
-    """A call has a result, from any source; the model has not seen it yet."""
+    """A call has a result, from any source; the model has not seen it yet. `tool` is None if the agent has no tool of
+    that name."""
 
     call: ToolCall
     result: ToolResult
     turn: Turn[Any]
+
+    @property
+    def tool(self) -> Tool[..., Any] | None:
+        """The tool that was called."""
+        return self.turn.tools.get(self.call.name)
 
     payload: ClassVar[str | None] = "result"
     injects: ClassVar[Placement | None] = "result"
@@ -245,11 +263,12 @@ class Stopping(Event["Stopping", Halt | Veto | Allow, None], frozen=True):
 
 
 class SubagentStopping(Event["SubagentStopping", Halt | Veto | Allow, None], frozen=True):
-    """A child agent's turn is about to stop."""
+    """The turn of a child agent, named `agent`, is about to stop."""
 
     reason: StopReason
     stop_active: bool
     turn: Turn[Any]
+    agent: str = ""
 
     raised = None
 

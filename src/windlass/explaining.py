@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from ._hooks.compiled import CompiledHooks, Point
+from ._hooks.conditions import Errors, Names
 from ._hooks.hooks import Hook, location_of
 from ._hooks.matching import Matcher, Under
 from ._hooks.streams import Transform
@@ -100,6 +101,7 @@ def _tool(tool: Tool[..., Any]) -> Data:
         "timeout": tool.timeout,
         "hidden_defaults": list(tool.hidden_defaults),
         "agent": tool.agent if isinstance(tool, Delegate) else None,
+        "capability": tool.capability,
         "source": None if isinstance(tool, Delegate) else _source(location_of(tool.fn)),
     }
 
@@ -147,6 +149,10 @@ def _hook(hook: Hook) -> Data:
         "band": hook.band,
         "priority": hook.priority,
         "tool": None if hook.tool is None else _matcher(hook.tool),
+        "agent": None if hook.agent is None else _matcher(hook.agent),
+        "model": None if hook.model is None else _matcher(hook.model),
+        "error": None if hook.error is None else _errors(hook.error),
+        "when": None if hook.when is None else f"{name_of(hook.when)} at {_source(location_of(hook.when))}",
         "capability": hook.capability,
         "runs": _runs(hook),
         "timeout": hook.timeout,
@@ -217,7 +223,7 @@ def fail_mode(hook: Hook) -> str:
     return f"Vote.{raised.name}" if isinstance(raised, Vote) else str(raised.__name__)
 
 
-def _matcher(matcher: Matcher) -> str:
+def _matcher(matcher: Matcher | Names) -> str:
     if isinstance(matcher, str):
         return matcher
     if isinstance(matcher, re.Pattern):
@@ -227,6 +233,12 @@ def _matcher(matcher: Matcher) -> str:
     if callable(matcher):
         return f"{name_of(matcher)}()"
     return " or ".join(map(_matcher, matcher))
+
+
+def _errors(errors: Errors) -> str:
+    if isinstance(errors, list | tuple):
+        return " or ".join(map(_errors, errors))
+    return errors.__name__ if isinstance(errors, type) else str(errors)
 
 
 def _source(location: tuple[str, int] | None) -> str:
@@ -364,6 +376,8 @@ def _tool_words(tool: Data) -> Iterable[str]:
         yield f"hooks do not see the defaults of {', '.join(tool['hidden_defaults'])}: they have no JSON form"
     if tool["source"] is not None:
         yield tool["source"]
+    if tool["capability"] is not None:
+        yield f"from {tool['capability']}"
 
 
 def _point_lines(name: str, stages: Iterable[Data]) -> list[str]:
@@ -382,8 +396,7 @@ def _hook_words(hook: Data) -> Iterable[str]:
         yield f"{hook['band']} band"
     if hook["priority"]:
         yield f"priority {hook['priority']}"
-    if hook.get("tool") is not None:
-        yield f"tool {hook['tool']}"
+    yield from [f"{option} {hook[option]}" for option in _CONDITIONS if hook.get(option) is not None]
     if "channels" in hook:
         yield "on " + ", ".join(hook["channels"])
     if hook.get("capability"):
@@ -402,6 +415,7 @@ def _hook_words(hook: Data) -> Iterable[str]:
     yield f"if it fails: {hook['fails']}"
 
 
+_CONDITIONS = ("tool", "agent", "model", "error", "when")
 _RUNS = {"async": "async", "inline": "inline", "thread": "in a thread"}
 _FLAGS = {
     "optional": "optional",

@@ -734,7 +734,7 @@ async def _paced(time: ActiveTime, emit: Emit, state: State) -> None:
 def _journal(program: Program, running: RunningTurn, scope: Any) -> Journal:
     """The log of a session, to add a record outside of a turn."""
     time, fold = ActiveTime(program.monotonic), running.fold
-    audience = Audience(program.hooks, program.observers, fold, scope, time, program.now)
+    audience = Audience(program.hooks, program.observers, fold, scope, time, program.now, program.tools)
     journal = Journal(program, fold, audience, time, running.claim.replace(ends=True))
     running.begin(journal)
     return journal

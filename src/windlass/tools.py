@@ -90,8 +90,8 @@ class Tool(Generic[P, R]):
     A tool is made by `tool`, is not changed afterwards and may be shared by agents, sessions and threads. In a class
     it is a method: `instance.name` is the tool bound to that instance; without one it `needs_instance`. `supplied`
     pairs each parameter that the runtime fills in with its source: `turn`, `key` (the idempotency key) or
-    `slot:<name>`. A tool is `direct` if a call only has to await `fn` with the values from `prepare`, and `quick` if it
-    only has to call `fn` with them.
+    `slot:<name>`. `capability` names the capability that brought it to an agent. A tool is `direct` if a call only has
+    to await `fn` with the values from `prepare`, and `quick` if it only has to call `fn` with them.
     """
 
     __slots__ = (
@@ -104,6 +104,7 @@ class Tool(Generic[P, R]):
         "_positional",
         "_shown",
         "annotations",
+        "capability",
         "compensate",
         "description",
         "direct",
@@ -129,6 +130,7 @@ class Tool(Generic[P, R]):
         options = _checked_options(function.__name__, given)
         text, descriptions = read_docstring(function.__doc__)
         self.fn = fn
+        self.capability: str | None = None
         self.name: str = function.__name__ if options.name is None else options.name
         self.description: str = text if options.description is None else options.description
         self.effect: EffectClass | Resumable = options.effect
@@ -277,6 +279,12 @@ class Tool(Generic[P, R]):
         """Where the function is defined, as `file:line`."""
         code = _plain_function(self.fn).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def brought_by(self, capability: str) -> Tool[P, R]:
+        """This tool as a capability brings it to an agent: a copy that names the capability."""
+        brought = copy(self)
+        brought.capability = capability
+        return brought
 
     def bound(self, slots: Mapping[type, str]) -> Tool[P, R]:
         """This tool with parameters annotated with a slot's type supplied from that slot, hidden from the model."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from .checking import message_without_calls
 from .errors import ConfigError, HookError
 from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
 from .slots import Slot
 from .states import State
+
+if TYPE_CHECKING:
+    from .tools import Tool
 
 T = TypeVar("T")
 ScopeT = TypeVar("ScopeT")
@@ -27,6 +30,8 @@ class Host(Protocol):
     def scope(self) -> Any: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def tools(self) -> Mapping[str, Tool[..., Any]]: ...
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]: ...
     def cancel(self, reason: str = "") -> bool: ...
     def now(self) -> float: ...
@@ -206,6 +211,11 @@ class Turn(Generic[ScopeT]):
         """What the application passed to this call of `run`; never stored."""
         scope: ScopeT = self._host.scope
         return scope
+
+    @property
+    def tools(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools of the agent, by name. A call may name a tool that is not there: hooks can answer for it."""
+        return self._host.tools
 
     @property
     def usage(self) -> Usage:

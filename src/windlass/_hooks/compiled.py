@@ -74,8 +74,7 @@ class Point:
         self.injects = bool(self.groups or says)
 
     def looks_at(self, call: ToolCall) -> bool:
-        """Whether a hook that can change or withhold something looks at this call; a matcher that
-        fails may."""
+        """Whether a hook that can change or withhold something may look at this call."""
         return any(_matches(hook, call) for hook in (*self.changing, *self.gates, *self.costly))
 
 
@@ -170,7 +169,7 @@ class CompiledHooks:
 
 def _matches(hook: Hook, call: ToolCall) -> bool:
     try:
-        return hook.matches is None or hook.matches(call)
+        return hook.matches_call is None or hook.matches_call(call)
     except Exception:
         return True
 

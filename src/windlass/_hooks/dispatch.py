@@ -236,7 +236,7 @@ class Passage(Struct, gc=False):
             try:
                 if alike:
                     answer = await hook.fn(given)
-                elif hook.matches is not None and not hook.matches(self.event.call):
+                elif hook.matches is not None and not hook.matches(self.event):
                     continue
                 elif hook.inline:
                     answer = call_inline(hook, self.event, site, began)
@@ -341,7 +341,7 @@ class Passage(Struct, gc=False):
                 break
             began = since if is_real else monotonic()  # `since` is when the hook before it ended
             try:
-                if hook.matches is not None and not hook.matches(event.call):
+                if hook.matches is not None and not hook.matches(event):
                     answer = None
                 elif hook.inline:
                     answer = hook.fn(event if hook.view is None else _given(hook, event))
@@ -431,7 +431,7 @@ class Passage(Struct, gc=False):
         monotonic = self.site.monotonic
         began = monotonic()
         try:
-            if hook.matches is not None and not hook.matches(self.event.call):
+            if hook.matches is not None and not hook.matches(self.event):
                 return
             answer = await call(hook, self.event, self.site, self.about, may_write=False)
             if answer is not None:
@@ -499,7 +499,7 @@ class Passage(Struct, gc=False):
     def _looks(self, hook: Hook) -> bool:
         """Whether a hook looks at this event; a matcher that raises is that hook's failure."""
         try:
-            return hook.matches is None or hook.matches(self.event.call)
+            return hook.matches is None or hook.matches(self.event)
         except Exception as error:
             self._not_injected(hook, error, 0.0)
             return False

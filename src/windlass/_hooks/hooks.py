@@ -19,7 +19,8 @@ from windlass.records import Record
 from windlass.states import Step
 from windlass.turns import Turn
 
-from .matching import Matcher, Matches, compile_matcher
+from .conditions import Condition, Errors, Names, compile_conditions, misplaced_conditions
+from .matching import Matcher
 
 Kind = Literal["observe", "inject", "rewrite", "gate", "wrap", "hook"]
 Band = Literal["early", "normal", "guard"]
@@ -32,6 +33,10 @@ class Options(typing.TypedDict, total=False):
 
     name: str
     tool: Matcher
+    when: Condition
+    agent: Names
+    model: Names
+    error: Errors
     priority: int
     band: Band
     timeout: float
@@ -51,13 +56,25 @@ class Options(typing.TypedDict, total=False):
     tries: int
 
 
-_COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "tool"}
+_CONDITIONS = {"tool", "when", "agent", "model", "error"}
+_COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", *_CONDITIONS}
 _LEGAL: dict[str, set[str]] = {
-    "observe": {"name", "wait", "durable", "timeout", "thread", "tries", "inherit"},
+    "observe": {
+        "name",
+        "wait",
+        "durable",
+        "timeout",
+        "thread",
+        "tries",
+        "inherit",
+        "tool",
+        "when",
+        "agent",
+    },
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
-    "wrap": {"name", "priority", "band", "inherit", "tool", "side_calls"},
+    "wrap": {"name", "priority", "band", "inherit", "tool", "when", "model", "side_calls"},
     "hook": {*_COMMON, "live"},
 }
 
@@ -81,18 +98,19 @@ _OPTIONS: dict[str, Domain] = {
 class Hook:
     """A registered hook. Names are labels; compiling the agent makes them unique.
 
-    `view` turns the event's payload into the value that the function gets instead of the event.
-    `answer` turns the function's result into an answer to the event. `behind` is the method of a
-    lifecycle that the function calls. A plain hook has none of the three. `around` puts a wrap
-    around an effect; it is made when it is first needed.
+    `matches` says whether it is asked about an event, fact, request or call, by all its conditions;
+    `matches_call` is the condition about tools alone. `view` turns the event's payload into the
+    value that the function gets instead of the event. `answer` turns the function's result into an
+    answer to the event. `behind` is the method of a lifecycle that the function calls. A plain hook
+    has none of the three. `around` puts a wrap around an effect; it is made when it is first needed.
     """
 
     __slots__ = (
-        "_hints", "above", "answer", "around", "band", "behind", "capability", "costly", "durable",
-        "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
-        "matches", "name", "on_error", "on_resume", "optional", "options", "parameters", "plain",
-        "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timeout", "tool", "tries",
-        "view", "wait", "wants",
+        "_hints", "above", "agent", "answer", "around", "band", "behind", "capability", "costly", "durable",
+        "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
+        "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
+        "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timeout", "tool", "tries",
+        "view", "wait", "wants", "when",
     )  # fmt: skip
 
     def __init__(
@@ -112,9 +130,11 @@ class Hook:
         self._check_event()
         self._check_options()
         self.tool = options.get("tool")
-        self.matches: Matches | None = None
-        if self.tool is not None:
-            self.matches = compile_matcher(self.tool, self.name)
+        self.agent = options.get("agent")
+        self.model = options.get("model")
+        self.error = options.get("error")
+        self.when = options.get("when")
+        self.matches, self.matches_call = compile_conditions(options, event, self.name)
         self.priority = options.get("priority", 0)
         self.band: Band = options.get("band", "normal")
         self.timeout = options.get("timeout")
@@ -182,8 +202,12 @@ class Hook:
     def _option_problems(self) -> Iterator[str]:
         """Options that do not fit the event or one another."""
         options, durable = self.options, self.options.get("durable", False)
-        if "tool" in options and not self._is_about_tools():
-            yield "has a tool matcher, but its event is not about a tool"
+        yield from misplaced_conditions(options, self.event)
+        when: Any = options.get("when")
+        if when is not None and not callable(when):
+            yield f"has when={short_repr(when)}; when must be a function of what the hook is asked about"
+        elif when is not None and is_async(when):
+            yield "has an async when=; it must be a plain function, because it is called for every event"
         unreviewed = self.event is ModelReplying and str(options.get("on_error")) == "unreviewed"
         if "on_error" in options and not unreviewed:
             yield "has on_error, which must be 'unreviewed' and is only for gates on ModelReplying"
@@ -197,9 +221,6 @@ class Hook:
             yield "has wait, but a turn does not wait for a durable observer: drop wait or durable"
         if "tries" in options and not durable:
             yield "has tries, which is only for durable observers: add durable=True"
-
-    def _is_about_tools(self) -> bool:
-        return self.event is ToolCall or getattr(self.event, "on_tools", False)
 
     def _check_parameters(self) -> tuple[str, ...]:
         """The names of the parameters that follow the fixed ones of the kind."""

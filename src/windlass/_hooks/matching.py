@@ -60,6 +60,14 @@ def _compile_name(text: str) -> Matches:
     return lambda call: call.name == text
 
 
+def name_test(text: str) -> Callable[[str], bool]:
+    """A name, or a glob, as a predicate over names."""
+    if any(c in text for c in "*?["):
+        matches = re.compile(translate(text)).match
+        return lambda name: matches(name) is not None
+    return lambda name: name == text
+
+
 # ---------------------------------------------------------------- rules
 
 

@@ -217,7 +217,8 @@ class _ThreadLane:
         """Tell an observer of a fact: what it failed with, if it did."""
         try:
             if hook.timeout is None:
-                answer = hook.fn(fact) if turn is None else call_observer(hook, fact, turn)
+                is_plain = turn is None and hook.matches is None
+                answer = hook.fn(fact) if is_plain else call_observer(hook, fact, turn)
             else:
                 future = self._observers.crew(hook).submit(lambda: call_observer(hook, fact, turn))
                 try:

@@ -74,6 +74,14 @@ class _LogHost:
             hook=self.hook.name,
         )
 
+    @property
+    def tools(self) -> Any:
+        raise HookError(
+            f"durable observer {self.hook.name!r} has no tools: it may run in another process. "
+            "Observe without durable=True to get them",
+            hook=self.hook.name,
+        )
+
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         return self.hooks.slot(key)
 

@@ -30,6 +30,7 @@ from windlass.types import (
     TurnWrap,
 )
 
+from .conditions import Condition, Errors, Names
 from .hooks import Band, Hook, Kind, Options
 from .matching import Matcher
 from .streams import Channel, Transform
@@ -45,21 +46,26 @@ TransformerT = TypeVar("TransformerT", bound=Callable[[], Transformer])
 class _Options(TypedDict, total=False):
     name: str
     tool: Matcher
+    when: Condition
     priority: int
     band: Band
     inherit: bool
 
 
 class ModelWrapOptions(_Options, total=False):
-    """Options of a wrap of model calls.
+    """Options of a wrap of model calls. `model` limits it to requests to some models, by name.
 
     With `side_calls` it also surrounds the calls that hooks and tools make with `turn.ask`.
     """
 
+    model: Names
     side_calls: bool
 
 
 class _Timed(_Options, total=False):
+    agent: Names
+    model: Names
+    error: Errors
     timeout: float
     thread: bool
 
@@ -68,11 +74,15 @@ class ObserveOptions(TypedDict, total=False):
     """Options of an observer. With `wait` the turn waits for it; with `durable` it reads the log.
 
     A plain function with `wait` runs on the event loop unless `thread=True` is set; without `wait`
-    it runs in a thread. A durable observer that fails gets the fact again, `tries` times in all;
+    it runs in a thread. `tool` and `agent` limit it to facts about some tools or sub-agents, `when` to
+    those for which a function returns true. A durable observer that fails gets the fact again, `tries` times in all;
     then it skips the fact.
     """
 
     name: str
+    tool: Matcher
+    agent: Names
+    when: Condition
     wait: bool
     durable: bool
     tries: int
@@ -237,6 +247,7 @@ class Registrar:
         """Add a tool: one made by `@tool`, or a plain function."""
         made = fn if isinstance(fn, Tool) else tool(fn)
         self._open("tool", made.name)
+        made = made if self._origin is None else made.brought_by(self._origin)
         self.registered.tools.append(made)
         return made
 

@@ -72,7 +72,9 @@ class Run:
 
 
 def call_observer(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Any:
-    """Call an observer. `turn` is only there for one that asks for the turn or for a slot."""
+    """Call an observer, if its conditions hold. One that asks for the turn or a slot needs `turn`."""
+    if hook.matches is not None and not hook.matches(fact):
+        return None
     if turn is None:
         return hook.fn(fact)
     supplied = {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]

@@ -28,9 +28,9 @@ from windlass.messages import ModelRequest
 from windlass.states import Step
 from windlass.turns import Writes, check_not_broken_off
 
+from .conditions import Condition
 from .dispatch import Site, cancelled, supply
 from .hooks import Hook, source_of
-from .matching import Matches
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
 Guarded: TypeAlias = Callable[[Any, Any], Any]
@@ -201,7 +201,7 @@ def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effe
 
 def _choice(
     given: type,
-    matches: Matches,
+    matches: Condition,
     raise_named: Callable[[Exception], NoReturn],
     layer: Effect,
     inner: Effect,
@@ -485,6 +485,8 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
     calls = 0
     closed = False
     from_inside: list[BaseException] = []
+    if hook.matches is not None and not _surrounds(hook, value):
+        return await inner(value)
 
     async def call_next(_: Any = None) -> Any:
         nonlocal calls
@@ -520,6 +522,15 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
         raise _not_once(hook, how)
     site.keep(writes)
     return results[0]
+
+
+def _surrounds(hook: Hook, value: Any) -> bool:
+    """Whether the conditions of a wrap of a step or turn hold."""
+    try:
+        return hook.matches is None or bool(hook.matches(value))
+    except Exception as error:
+        problem = f"failed: {type(error).__name__}: {text_of(error)}"
+        raise _wrap_error(hook, problem) from error
 
 
 def _not_once(hook: Hook, problem: str) -> HookError:

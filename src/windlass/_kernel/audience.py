@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
@@ -16,6 +16,7 @@ from windlass.masking import Mask
 from windlass.records import Answered, Fact
 from windlass.slots import Slot
 from windlass.states import Fold
+from windlass.tools import Tool
 from windlass.turns import Host, Turn
 
 from .active_time import ActiveTime
@@ -27,16 +28,23 @@ _EVERYTHING = frozenset(FACTS)
 
 class Bystander:
     """What stands behind the turn of an observer, whose state is that of its fact: the caller's
-    scope and the slots."""
+    scope, the slots, and the tools of the agent that the fact is about."""
 
-    __slots__ = ("_hooks", "now", "scope")
+    __slots__ = ("_hooks", "now", "scope", "tools")
 
     closed = False
 
-    def __init__(self, hooks: CompiledHooks, scope: Any, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hooks: CompiledHooks,
+        scope: Any,
+        now: Callable[[], float],
+        tools: Mapping[str, Tool[..., Any]],
+    ) -> None:
         self._hooks = hooks
         self.scope = scope
         self.now = now
+        self.tools = tools
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         return self._hooks.slot(key)
@@ -53,7 +61,8 @@ class Audience:
     """
 
     __slots__ = (
-        "_above", "_fold", "_now", "_observers", "_scope", "_time", "attends", "backlog", "hides_attempts", "hooks",
+        "_above", "_fold", "_now", "_observers", "_scope", "_time", "_tools", "attends", "backlog", "hides_attempts",
+        "hooks",
         "kinds", "known_above", "listens", "voice",
     )  # fmt: skip
 
@@ -65,6 +74,7 @@ class Audience:
         scope: Any,
         time: ActiveTime,
         now: Callable[[], float],
+        tools: Mapping[str, Tool[..., Any]],
         *,
         channel: Channel[StreamEvent] | None = None,
         mask: Mask | None = None,
@@ -92,6 +102,7 @@ class Audience:
             self._scope = scope
             self._time = time
             self._now = now
+            self._tools = tools
 
     def hears(self, kind: type[Fact]) -> bool:
         """Whether anybody wants to know of facts of this kind."""
@@ -115,36 +126,35 @@ class Audience:
         if self.voice is not None:
             self.voice.send_fact(fact)
         if hooks := self.hooks.listeners.get(type(fact)):
-            self._tell(hooks, fact, self._fold)
+            self._tell(hooks, fact, self)
         if self._above is not None and not any(fact is answered for answered in self.known_above):
             self._above._hear(fact.replace(path=self._fold.session), self)
 
     def observe(self, fact: Fact) -> None:
         """Tell a fact to the observers alone."""
         if hooks := self.hooks.listeners.get(type(fact)):
-            self._tell(hooks, fact, self._fold)
+            self._tell(hooks, fact, self)
 
     def _hear(self, fact: Fact, child: Audience) -> None:
         """A fact of an agent below this one, whose session is the fact's path."""
         if self.voice is not None:
             self.voice.send_fact(without_words(fact) if child.hooks.holders else fact)
         if hooks := self.hooks.listeners.get(type(fact)):
-            self._tell(hooks, fact, child._fold)
+            self._tell(hooks, fact, child)
         if self._above is not None:
             self._above._hear(fact, child)
 
-    def _tell(self, hooks: tuple[Hook, ...], fact: Fact, fold: Fold) -> None:
+    def _tell(self, hooks: tuple[Hook, ...], fact: Fact, source: Audience) -> None:
         """Queue a fact for observers; the state of the fact's moment is made for those that ask for
-        the turn."""
+        the turn. `source` belongs to the session of the fact."""
         turn: Turn[Any] | None = None
         for hook in hooks:
             if hook.queued:
                 (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
                 continue
             if turn is None and hook.wants:
-                turn = Turn(
-                    cast(Host, Bystander(self.hooks, self._scope, self._now)), state=fold.glimpse()
-                )
+                host = Bystander(self.hooks, self._scope, self._now, source._tools)
+                turn = Turn(cast(Host, host), state=source._fold.glimpse())
             if hook.wait:
                 self.backlog.awaited.append((hook, fact, turn))
             else:

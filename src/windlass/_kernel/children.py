@@ -331,7 +331,9 @@ class Children(Struct, eq=False):
         point = site.hooks.at(Delegating)
         if point is not None and delegation is not None:
             about = f"{state.call.id}/t1"
-            passage = site.passage(point, Delegating(delegation, site.turn), about)
+            passage = site.passage(
+                point, Delegating(delegation, site.turn, site.tools.get(state.call.name)), about
+            )
             await self._injections.inject_for_child(passage, about)
 
     # ------------------------------------------------------------ a child begins or goes on

@@ -109,7 +109,7 @@ class Handing(Passage, kw_only=True):
             given = self.delegation or self.offered(task)
             self.delegation = given if given.task == task else given.replace(task=task)
             if self.second is not None:
-                event = Delegating(self.delegation, self.event.turn)
+                event = Delegating(self.delegation, self.event.turn, self.event.tool)
                 self.delegating = Passage(
                     self.second, event, self.site, self.about, heard=self.heard
                 )

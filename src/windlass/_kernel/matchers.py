@@ -52,8 +52,9 @@ def _problems(program: Program) -> Iterator[tuple[Hook, list[Mismatch], bool]]:
         everywhere = _parameters((*program.tools.values(), *tools_below(program)))
     for hook in hooks:
         assert hook.tool is not None
-        problems, matches_nothing = mismatches(hook.tool, everywhere if hook.inherit else own)
-        if problems and not hook.inherit and not mismatches(hook.tool, everywhere)[0]:
+        reaches_below = hook.inherit or hook.kind == "observe"  # observers hear of sub-agents
+        problems, matches_nothing = mismatches(hook.tool, everywhere if reaches_below else own)
+        if problems and not reaches_below and not mismatches(hook.tool, everywhere)[0]:
             problems = [problem._replace(why=f"{problem.why}. {_INHERIT}") for problem in problems]
         if problems:
             yield hook, problems, matches_nothing

@@ -120,6 +120,7 @@ class Segment:
             entry.scope,
             time,
             program.now,
+            program.tools,
             channel=channel,
             mask=program.mask,
             above=None if above is None else above.audience,

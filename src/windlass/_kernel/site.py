@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windlass._hooks.compiled import CompiledHooks, Point
@@ -18,6 +18,7 @@ from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
 from windlass.states import State
+from windlass.tools import Tool
 from windlass.turns import Asker, ContextWindow, Invocation, Left, Turn, Writes
 
 from .arguments import Arguments
@@ -157,6 +158,11 @@ class Site:
     def state(self) -> State:
         """The current state."""
         return self.journal.state
+
+    @property
+    def tools(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools of the agent, by name."""
+        return self.program.tools
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         """A declared slot, by itself, its type or its name."""

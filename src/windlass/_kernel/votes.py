@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
 from windlass.criteria import COUNTING, TOOLS_RAN, Limit, name_of, tools_ran, vote_on_step
@@ -152,7 +153,10 @@ class Resolver(Struct, frozen=True):
         journal, turn = self.journal, fold.turn
         assert turn is not None
         about = f"{step_id(fold.session, fold.steps)}/stop"
-        passage = self.site.passage(point, event(reason, turn.vetoes > 0, self.site.turn), about)
+        stopping: Any = event(reason, turn.vetoes > 0, self.site.turn)
+        if event is SubagentStopping:
+            stopping = replace(stopping, agent=journal.program.name)
+        passage = self.site.passage(point, stopping, about)
         await passage.rewrite()
         verdict = await self.questions.decide(passage)
         if isinstance(verdict, Halt):
