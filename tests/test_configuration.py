@@ -122,7 +122,7 @@ def test_arguments_may_be_given_as_generators():
         criteria=(limit for limit in [StepLimit(2)]),
         approvers=(approver for approver in [lambda asked: None]),
         secrets=(secret for secret in ["hunter2-prod"]),
-        models=(model for model in [ScriptedModel()]),
+        models=(model for model in [ScriptedModel(name="other")]),
     )
     assert agent.run_sync("go").stop_reason is StopReason.STEP_LIMIT
 
@@ -195,9 +195,9 @@ def test_an_option_of_an_injection_that_cannot_be_is_refused_by_name(options: di
     assert f"{name}=" in str(raised.value)
 
 
-def test_a_matcher_of_tools_on_an_observer_is_refused_as_an_option_that_it_does_not_take():
-    with pytest.raises(RegistrationError, match=r"\['tool'\] that observe does not take; it takes"):
-        Agent(ScriptedModel()).observe(ToolReturned, tool="add")(lambda fact: None)  # type: ignore[call-arg]
+def test_an_option_of_another_verb_is_refused_as_one_that_this_verb_does_not_take():
+    with pytest.raises(RegistrationError, match=r"\['live'\] that observe does not take; it takes"):
+        Agent(ScriptedModel()).observe(ToolReturned, live=True)(lambda fact: None)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("value", [5, StepLimit, None], ids=str)

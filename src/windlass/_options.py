@@ -73,6 +73,13 @@ WHOLE = Domain("a whole number", lambda value: _is_whole(value))
 TEXT = instance("a str", str)
 FLAG = instance("True or False", bool)
 FUNCTION = Domain("a function", lambda value: callable(value) and not isinstance(value, type))
+MODEL = Domain(
+    "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
+    lambda given: (
+        isinstance(given, str)
+        or (hasattr(given, "reply") and isinstance(getattr(given, "name", None), str) and not isinstance(given, type))
+    ),
+)
 CRITERION = Domain("a function from a state to a vote, or a limit such as StepLimit(5)", FUNCTION.holds)
 APPROVER = Domain("a function from a question to an answer or None", FUNCTION.holds)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 from msgspec.structs import replace
 
 from ._hooks.hooks import Band
-from ._hooks.registrar import Part, Registered, Registrar, refuse_compiled
+from ._hooks.registrar import GivenModel, Part, Registered, Registrar, refuse_compiled
 from ._kernel.catch_up import catch_up
 from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit, child_program
@@ -23,7 +23,7 @@ from ._options import as_list, check_options
 from ._sync import run_sync
 from ._threads import run_alone
 from .approvals import open_questions, resolve
-from .assembly import OPTIONS, check_program, compile_program, windows_of
+from .assembly import OPTIONS, check_program, compile_program
 from .checking import check_reason, checked_import, message_without_calls
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -33,7 +33,6 @@ from .ids import check_id, check_new_id
 from .lifecycle import install_lifecycle
 from .masking import Mask
 from .messages import AnyMessage, Message, ToolCall, as_message, user
-from .models import open_model
 from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
@@ -110,12 +109,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         approvers, models, secrets = as_list(approvers), as_list(models), as_list(secrets)
         given = locals()
         check_options("Agent", OPTIONS, given)
-        model = open_model(model) if isinstance(model, str) else model
-        others = [open_model(other) if isinstance(other, str) else other for other in models]
+        own, others = GivenModel.of(model), [GivenModel.of(other) for other in models]
+        model = own.model
         if (check_settings := getattr(model, "check_settings", None)) is not None:
             check_settings(settings or {})
         self.name = name
         self.model = model
+        self._own_model = own
         self.system = system
         self.scope = scope
         self.busy = busy
@@ -126,11 +126,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._capabilities: list[str] = []
+        self.registered.models.extend(others)
         self.registered.criteria.extend(criteria)
         self.registered.approvers.extend(approvers)
         self._options = Options(
             **{option: given[option] for option in BOUNDS},
-            models={other.name: other for other in others},
+            models={},
             settings=settings or {},
             policy=errors or _DEFAULT_POLICY,
             tokenizer=tokenizer,
@@ -182,6 +183,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.hooks += part.hooks
         mine.transforms += part.transforms
         mine.tools += part.tools
+        mine.models += part.models
         mine.criteria += part.criteria
         for compactor in part.compactors:
             self.compactor(compactor)
@@ -208,10 +210,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._pipeline,
             self._output,
             name=self.name,
-            model=self.model,
+            own=self._own_model if self._own_model.model is self.model else GivenModel(self.model),
             system=self.system,
             tools=self.tools,
-            windows=windows_of(self.model, self._window, self._options.models),
+            window=self._window,
             store=self._store,
             scope=self.scope,
         )

@@ -9,15 +9,16 @@ from typing import Any
 from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Hook
 from ._hooks.observers import Observers
-from ._hooks.registrar import Registered
+from ._hooks.registrar import GivenModel, Registered
 from ._hooks.streams import LAST, Channel, Transform
 from ._kernel.child_program import mask_of_tree, program_of
 from ._kernel.matchers import check_matchers
 from ._kernel.program import BOUNDS, Options, Program
 from ._kernel.scopes import require_scopes
-from ._options import APPROVER, CRITERION, TEXT, Domain, each, instance, optional, whole, with_methods
+from ._options import APPROVER, CRITERION, MODEL, TEXT, Domain, each, instance, optional, whole, with_methods
 from .context.assembly import prompt_of
 from .criteria import name_of
+from .errors import ConfigError
 from .events import ModelReplying
 from .masking import Mask, Masking
 from .messages import TextPart
@@ -37,15 +38,8 @@ def _is_scope(given: object) -> bool:
     return not isinstance(given, tuple)
 
 
-_MODEL = Domain(
-    "a model, with `name` and `async reply(request)`, or a name such as 'openai:gpt-5'",
-    lambda given: (
-        isinstance(given, str)
-        or (hasattr(given, "reply") and isinstance(getattr(given, "name", None), str) and not isinstance(given, type))
-    ),
-)
 OPTIONS: dict[str, Domain] = {
-    "model": _MODEL,
+    "model": MODEL,
     "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
     "system": TEXT,
     "scope": optional(Domain("a class that isinstance takes", _is_scope)),
@@ -54,7 +48,7 @@ OPTIONS: dict[str, Domain] = {
     "criteria": each("a list of criteria, each", CRITERION),
     "approvers": each("a list of approvers, each", APPROVER),
     "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
-    "models": each("a list of models, each", _MODEL),
+    "models": each("a list of models, each", MODEL),
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),
     "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
@@ -73,20 +67,24 @@ def compile_program(
     output: Output[Any],
     *,
     name: str,
-    model: Model,
+    own: GivenModel,
     system: str,
     tools: Mapping[str, Tool[..., Any]],
-    windows: Mapping[str, int | None],
+    window: int | None,
     store: Store,
     scope: Any,
 ) -> Program:
     """Compile the parts of an agent."""
+    model = own.model
+    models, brought = _models(name, own, registered.models)
+    windows = _windows(model, window, models)
     mask = mask_of_tree(options.mask, tools)
     hooks = _hooks(registered, pipeline, output, mask)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
     return Program(
-        **replace(options, mask=mask).given(),
+        **replace(options, mask=mask, models=models).given(),
+        brought_models=brought,
         name=name,
         model=model,
         sections=sections,
@@ -119,7 +117,29 @@ def check_program(program: Program, scope: Any) -> None:
     check_matchers(program)
 
 
-def windows_of(model: Model, window: int | None, models: Mapping[str, Model]) -> dict[str, int | None]:
+def _models(agent: str, own: GivenModel, given: Iterable[GivenModel]) -> tuple[dict[str, Model], dict[str, str]]:
+    """The models by name, and which capabilities brought them. The same object or text may be given twice."""
+    known = {own.model.name: own}
+    for one in given:
+        name = one.model.name
+        first = known.setdefault(name, one)
+        if first.model is not one.model and (first.text is None or first.text != one.text):
+            places = f"{_place(first, own)} and {_place(one, own)}"
+            raise ConfigError(
+                f"agent {agent!r} has two models named {name!r}: {places}. Requests name their model, so give one of "
+                "them another name"
+            )
+    brought = {name: one.capability for name, one in known.items() if one.capability is not None}
+    return {name: one.model for name, one in known.items()}, brought
+
+
+def _place(given: GivenModel, own: GivenModel) -> str:
+    if given is own:
+        return "its own model"
+    return "one of its models=" if given.capability is None else f"one from capability {given.capability!r}"
+
+
+def _windows(model: Model, window: int | None, models: Mapping[str, Model]) -> dict[str, int | None]:
     """The context window of each model: as given for the agent's own, otherwise as the model states it."""
     known = {name: getattr(other, "context_window", None) for name, other in models.items()}
     return {**known, model.name: getattr(model, "context_window", None) if window is None else window}

@@ -63,7 +63,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[str], output: typ
     return {
         "agent": program.name,
         "pipeline": program.digest,
-        "models": [_model(name, model) for name, model in program.models.items()],
+        "models": [_model(name, model, program.brought_models.get(name)) for name, model in program.models.items()],
         "output": getattr(output, "__name__", str(output)),
         "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
         "capabilities": list(capabilities),
@@ -87,8 +87,13 @@ def describe_agent(program: Program, *, capabilities: Sequence[str], output: typ
 # ---------------------------------------------------------------- models, tools and hooks
 
 
-def _model(name: str, model: object) -> Data:
-    return {"name": name, "type": type(model).__name__, "streams": hasattr(model, "stream")}
+def _model(name: str, model: object, capability: str | None) -> Data:
+    return {
+        "name": name,
+        "type": type(model).__name__,
+        "streams": hasattr(model, "stream"),
+        "capability": capability,
+    }
 
 
 def _tool(tool: Tool[..., Any]) -> Data:
@@ -339,7 +344,7 @@ def _row(label: str, text: str, *, column: int = _COLUMN) -> str:
 
 
 def _about(data: Data) -> list[str]:
-    models = [model["name"] + (" (streams)" if model["streams"] else "") for model in data["models"]]
+    models = [_model_words(model) for model in data["models"]]
     lines = [_row("model", models[0])]
     if models[1:]:
         lines.append(_row("other models", ", ".join(models[1:])))
@@ -355,6 +360,13 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("" if position else "compaction", items(_compactor_words(compactor))))
     lines.append(_row("tools", "" if data["tools"] else "none"))
     return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
+
+
+def _model_words(model: Data) -> str:
+    notes = ["streams"] if model["streams"] else []
+    if model["capability"] is not None:
+        notes.append(f"from {model['capability']}")
+    return f"{model['name']} ({', '.join(notes)})" if notes else str(model["name"])
 
 
 def _compactor_words(compactor: Data) -> Iterable[str]:

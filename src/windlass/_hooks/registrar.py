@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, cast, overload
 
-from windlass._options import APPROVER, CRITERION, TEXT, WHOLE, check_each, check_options
+from windlass._options import APPROVER, CRITERION, MODEL, TEXT, WHOLE, check_each, check_options
 from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
 from windlass.messages import ModelCall, TextPart, ToolCall
+from windlass.models import open_model
+from windlass.protocols import Model
 from windlass.records import Fact
 from windlass.slots import Slot
 from windlass.states import Step
@@ -118,11 +120,27 @@ class GateOptions(_Timed, total=False):
     live: bool
 
 
+class GivenModel(NamedTuple):
+    """A model that an agent has: the text that it was opened from, if any, and the capability that brought it."""
+
+    model: Model
+    text: str | None = None
+    capability: str | None = None
+
+    @classmethod
+    def of(cls, given: Model | str, capability: str | None = None) -> GivenModel:
+        """A model, or the model that a text such as `openai:gpt-5` names."""
+        if isinstance(given, str):
+            return cls(open_model(given), given, capability)
+        return cls(given, None, capability)
+
+
 class Registered:
     """Everything that a registrar has collected."""
 
     __slots__ = (
-        "approvers", "compactors", "criteria", "hooks", "instructions", "slots", "tools", "transforms",
+        "approvers", "compactors", "criteria", "hooks", "instructions", "models", "slots", "tools",
+        "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -130,6 +148,7 @@ class Registered:
         self.transforms: list[Transform] = []
         self.tools: list[Tool[..., Any]] = []
         self.slots: list[Slot[Any]] = []
+        self.models: list[GivenModel] = []
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
@@ -332,7 +351,24 @@ class Registrar:
         """Raise if this registrar may not use the band."""
 
 
-class Part(Registrar):
+class Hooks(Registrar):
+    """A collection of hooks and what belongs to them, for a pipeline: `Pipeline.minimal().with_hooks(hooks)`."""
+
+    def model(self, model: Model | str) -> str:
+        """Add a model that requests may be sent to, and return its name: `request.replace(model=name)`.
+
+        The model is an object, or a text such as `openai:gpt-5`. A request that a hook sends to it passes the gates on
+        `ModelCalling`, like any other. Two different models of one name are an error when the agent is compiled. Hooks
+        that sub-agents inherit may use it there, too.
+        """
+        check_each("model", MODEL, [model])
+        given = GivenModel.of(model, self._origin)
+        self._open("model", given.model.name)
+        self.registered.models.append(given)
+        return given.model.name
+
+
+class Part(Hooks):
     """The registrar of a capability. Its hooks carry its name and cannot ask for the guard band."""
 
     def __init__(

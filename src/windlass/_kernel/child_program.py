@@ -95,8 +95,8 @@ def child_program(
     only: tuple[str, ...] | None,
     describe: Callable[..., bytes],
 ) -> Program:
-    """An agent's program with what its parent passes on: hooks and transformers, its store and its
-    clock."""
+    """An agent's program with what its parent passes on: hooks and transformers, the models that
+    capabilities brought, its store and its clock."""
     _check_tools(parent, own, only)
     passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
     stopping = _stopping(parent)
@@ -112,8 +112,12 @@ def child_program(
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
     mask = joined_mask([own.mask, parent.mask])
     stricter = _STRICTNESS[own.unmatched] > _STRICTNESS[parent.unmatched]
+    models = {name: parent.models[name] for name in parent.brought_models if name not in own.models}
     return dataclasses.replace(
         own,
+        models={**own.models, **models},
+        brought_models={**parent.brought_models, **own.brought_models},
+        windows={**{name: parent.windows.get(name) for name in models}, **own.windows},
         hooks=hooks,
         tools=tools,
         criteria=tuple([_on_clock(criterion, own, parent) for criterion in own.criteria]),

@@ -129,6 +129,7 @@ class Program(Options):
 
     name: str
     model: Model
+    brought_models: Mapping[str, str]
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
     output_schema: Mapping[str, Any] | None
@@ -211,6 +212,7 @@ class Program(Options):
         except KeyError:
             known = ", ".join(self.models)
             text = f"the request asks for model {request.model!r}, which the agent does not have; known: {known}"
+            text = f"{text}. Add it with Agent(models=…) or registrar.model(…)"
             raise ConfigError(text) from None
 
     async def keep(self) -> None:
