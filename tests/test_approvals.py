@@ -258,7 +258,7 @@ async def test_an_answer_that_arrives_while_siblings_work_takes_effect_at_once(s
             await resolve(agent.store, session, asked.id, Approve())
         return "waited"
 
-    agent.registered.hooks[0].matches = lambda call: call.name == "pay"
+    agent.registered.hooks[0].matches = lambda event: event.call.name == "pay"
     result = await agent.run("go", session="s")
     assert (result.text, paid) == ("done", [5])
     assert [part.text for part in result.messages[2].parts] == ["paid 5", "waited"]

@@ -717,13 +717,7 @@ async def test_the_loop_is_all_that_is_needed_to_run_them():
     await check_log(agent, "s", state)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-async def test_the_agent_asks_its_own_model_whoever_else_has_its_name(wrapped):
+async def test_two_models_of_one_name_are_refused():
     agent = Agent(ScriptedModel(says("mine")), models=[ScriptedModel(says("the other's"))])
-    if wrapped:
-
-        @agent.wrap(ModelCall)
-        async def pass_on(request, call_next):
-            return await call_next(request)
-
-    assert (await agent.run("go")).text == "mine"
+    with pytest.raises(ConfigError, match="two models named 'scripted': its own model and one of its models="):
+        await agent.run("go")

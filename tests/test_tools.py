@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from windlass.errors import ToolDefinitionError, ToolError
 from windlass.messages import ToolCall, ToolSpec
+from windlass.slots import Slot
 from windlass.tools import ArgumentsError, Tool, ToolAnnotations, tool, toolset
 
 if TYPE_CHECKING:
@@ -632,7 +633,7 @@ def test_a_slot_is_supplied_once_its_type_is_known() -> None:
     def note(plan: Plan, text: str, notes: Annotated[Notes, "mine"], turn: Any) -> Any:
         return plan, text, notes, turn
 
-    made = note.bound({Plan: "plan", Notes: "notes"})
+    made = note.bound([Slot("plan", Plan), Slot("notes", Notes)])
     assert list(properties(note)) == ["plan", "text", "notes"]
     assert list(properties(made)) == ["text"]
     assert "$defs" not in made.spec.schema
@@ -643,7 +644,7 @@ def test_a_slot_is_supplied_once_its_type_is_known() -> None:
 
 
 def test_a_tool_without_slots_stays_the_same_object() -> None:
-    assert add.bound({Plan: "plan"}) is add
+    assert add.bound([Slot("plan", Plan)]) is add
 
 
 def test_a_bound_method_takes_slots_too() -> None:
@@ -653,7 +654,7 @@ def test_a_bound_method_takes_slots_too() -> None:
             return self, item, plan
 
     planner = Planner()
-    made = planner.extend.bound({Plan: "plan"})
+    made = planner.extend.bound([Slot("plan", Plan)])
     assert run(made, '{"item": "i"}', plan=Plan()) == (planner, "i", Plan())
 
 
@@ -664,7 +665,7 @@ def test_a_supplied_parameter_cannot_be_positional_only() -> None:
     def note(plan: Plan, text: str, /) -> None: ...
 
     assert "tool 'ask': parameter 'turn' is supplied by name" in refused(lambda: tool(ask))
-    assert "tool 'note': parameter 'plan' is supplied by name" in refused(lambda: note.bound({Plan: "plan"}))
+    assert "tool 'note': parameter 'plan' is supplied by name" in refused(lambda: note.bound([Slot("plan", Plan)]))
 
 
 # ── decoding ──────────────────────────────────────────────────────────────────────────────────────────────────────

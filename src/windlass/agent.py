@@ -30,7 +30,6 @@ from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
 from .events import ModelReplying, TurnEnding
 from .ids import check_id, check_new_id
-from .lifecycle import install_lifecycle
 from .masking import Mask
 from .messages import AnyMessage, Message, ToolCall, as_message, user
 from .outputs import Output
@@ -71,6 +70,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     Hooks are registered with the verbs `observe`, `inject`, `rewrite`, `gate`, `wrap`, `transform` (and `hook`, which
     combines them) until the first run compiles the agent; registering later raises `CompiledError`. One agent serves
     any number of sessions at once. With `scope=Desk` it runs and resumes only with `scope=` an instance of `Desk`.
+    A turn has at most `max_steps` steps; a `StepLimit` among the criteria replaces that, and `None` lifts it.
     """
 
     def __init__(
@@ -88,12 +88,14 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         errors: ErrorPolicy | None = None,
         store: str | Store | None = None,
         models: Iterable[Model | str] = (),
+        capabilities: Iterable[Capability] = (),
         pipeline: Pipeline | None = None,
         unmatched: Literal["allow", "ask", "deny"] = "allow",
         busy: Literal["refuse", "queue", "steer"] = "refuse",
         window: int | None = None,
         tokenizer: Callable[[str], int] | None = None,
         injection_reserve: int = 8192,
+        max_steps: int | None = 100,
         max_regenerations: int = 2,
         max_vetoes: int = 3,
         max_idle_steps: int = 20,
@@ -107,6 +109,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         super().__init__()
         tools, criteria = as_list(tools), as_list(criteria)
         approvers, models, secrets = as_list(approvers), as_list(models), as_list(secrets)
+        capabilities = as_list(capabilities)
         given = locals()
         check_options("Agent", OPTIONS, given)
         own, others = GivenModel.of(model), [GivenModel.of(other) for other in models]
@@ -120,6 +123,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self.scope = scope
         self.busy = busy
         self._window = window
+        self._max_steps = max_steps
         self._toolset = toolset(tools)
         self._output: Output[OutputT] = _TEXT if output is None else Output(output)
         self._store = open_store(store)
@@ -140,13 +144,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         )
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self.registered, self._options.mask)
+        for capability in capabilities:
+            self.with_capability(capability)
 
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name, as models see them."""
         if self._program is not None:
             return self._program.tools
-        slots = {slot.type: slot.name for slot in self.registered.slots if slot.supplied}
+        slots = self.registered.slots
         mine = toolset([*self._toolset.values(), *self.registered.tools])
         return {name: made.bound(slots) for name, made in mine.items()} if slots else mine
 
@@ -172,17 +178,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mask = self._options.mask if self._program is None else self._program.mask
         return value if mask is None else mask.plain(value)
 
-    def with_lifecycle(self, lifecycle: Any) -> Self:
-        """Register the methods that a `Lifecycle` or `LifecycleHook` overrides."""
-        self._open("lifecycle", type(lifecycle).__name__)
-        install_lifecycle(self, lifecycle)
-        return self
-
     def _merge(self, part: Registered) -> None:
         mine = self.registered
         mine.hooks += part.hooks
         mine.transforms += part.transforms
-        mine.tools += part.tools
+        mine.tools += [tool.bound(part.slots) for tool in part.tools]
         mine.models += part.models
         mine.criteria += part.criteria
         for compactor in part.compactors:
@@ -214,6 +214,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             system=self.system,
             tools=self.tools,
             window=self._window,
+            max_steps=self._max_steps,
             store=self._store,
             scope=self.scope,
         )

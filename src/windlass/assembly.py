@@ -17,7 +17,7 @@ from ._kernel.program import BOUNDS, Options, Program
 from ._kernel.scopes import require_scopes
 from ._options import APPROVER, CRITERION, MODEL, TEXT, Domain, each, instance, optional, whole, with_methods
 from .context.assembly import prompt_of
-from .criteria import name_of
+from .criteria import StepLimit, name_of
 from .errors import ConfigError
 from .events import ModelReplying
 from .masking import Mask, Masking
@@ -49,6 +49,8 @@ OPTIONS: dict[str, Domain] = {
     "approvers": each("a list of approvers, each", APPROVER),
     "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
     "models": each("a list of models, each", MODEL),
+    "capabilities": each("a list of capabilities, each", with_methods("an object with install(registrar)", "install")),
+    "max_steps": optional(whole(1)),
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),
     "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
@@ -71,6 +73,7 @@ def compile_program(
     system: str,
     tools: Mapping[str, Tool[..., Any]],
     window: int | None,
+    max_steps: int | None,
     store: Store,
     scope: Any,
 ) -> Program:
@@ -82,6 +85,10 @@ def compile_program(
     hooks = _hooks(registered, pipeline, output, mask)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
+    default_limit = None
+    if max_steps is not None and not any(isinstance(criterion, StepLimit) for criterion in criteria):
+        default_limit = StepLimit(max_steps)
+        criteria = (*criteria, default_limit)
     return Program(
         **replace(options, mask=mask, models=models).given(),
         brought_models=brought,
@@ -95,6 +102,7 @@ def compile_program(
         compactors=tuple(registered.compactors),
         windows=windows,
         criteria=criteria,
+        default_limit=default_limit,
         composites=pipeline.composites,
         handlers=pipeline.handlers,
         store=store,

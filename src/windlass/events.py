@@ -70,7 +70,8 @@ class Event(Struct, Generic[E, D, P], frozen=True, gc=False):
         super().__init_subclass__()
         for base in vars(cls).get("__orig_bases__", ()):
             _, decisions, _ = get_args(base)
-            cls.ranks = tuple(Vote) if decisions is Vote else get_args(decisions) or (decisions,)
+            members = get_args(decisions) or (decisions,)
+            cls.ranks = tuple(Vote) if Vote in members else members
 
 
 class Setup(Value, frozen=True):
@@ -243,8 +244,8 @@ class StepEnding(Event["StepEnding", Halt | Rewind | Allow, None], frozen=True):
     injects: ClassVar[Placement | None] = "step"
 
 
-class Continuing(Event["Continuing", Vote, None], frozen=True):
-    """Criteria and hooks vote on whether the turn continues."""
+class Continuing(Event["Continuing", Vote | tuple[Vote, str], None], frozen=True):
+    """Criteria and hooks vote on whether the turn continues. A gate may say why: `(Vote.FORBID, "why")`."""
 
     state: State
     turn: Turn[Any]

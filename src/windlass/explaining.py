@@ -73,7 +73,10 @@ def describe_agent(program: Program, *, capabilities: Sequence[str], output: typ
         "observers": _observers(hooks),
         "compactors": [_compactor(compactor, program) for compactor in program.compactors],
         "stream": {"held_by": [_hook_label(hook) for hook in hooks.holders]},
-        "criteria": [_criterion(criterion, program.clock.now) for criterion in program.criteria],
+        "criteria": [
+            {**_criterion(criterion, program.clock.now), "default": criterion is program.default_limit}
+            for criterion in program.criteria
+        ],
         "errors": _policy(program.policy),
         "bounds": {name: getattr(program, name) for name in BOUNDS},
         "composites": _custom_composites(program.composites),
@@ -463,5 +466,7 @@ def _criterion_words(criterion: Data) -> Iterable[str]:
     yield f"{criterion['name']}({parameters})" if parameters else criterion["name"]
     if criterion["stops"]:
         yield f"stops with {criterion['stops']}"
+    if criterion["default"]:
+        yield "the default: change it with max_steps"
     if criterion["source"]:
         yield criterion["source"]

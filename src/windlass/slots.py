@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -13,13 +13,32 @@ from .messages import plain, thawed
 T = TypeVar("T")
 
 
+def slot_for(
+    kind: Any, parameter: str, slots: Iterable[Slot[Any]], declared: Iterable[Slot[Any]] = ()
+) -> Slot[Any] | None:
+    """The slot whose value a parameter of this type gets, or None if no slot has the type.
+
+    Of several it is the one among those `declared` together with its hook or tool, then the one with the parameter's
+    name. If that leaves several, `LookupError` names them.
+    """
+    found = [slot for slot in slots if slot.type is kind and slot.supplied]
+    for narrow in (lambda slot: any(slot is own for own in declared), lambda slot: slot.name == parameter):
+        if len(found) > 1:
+            found = [slot for slot in found if narrow(slot)] or found
+    if len(found) > 1:
+        names = " and ".join([repr(slot.name) for slot in found])
+        raise LookupError(f"parameter {parameter!r} could be slot {names}; rename it after the slot that it needs")
+    return found[0] if found else None
+
+
 class Slot(Generic[T]):
     """A named value of one type, per session, stored in the log.
 
     `merge(current, new)` is needed if parallel calls may write it; without it, two writers at once raise an error that
     names both. `input=False` drops values that a caller passes to `run`, `output=False` keeps the slot out of the
-    result. A hook or tool parameter annotated with `type` gets the current value. This does not hold for builtin types
-    such as `int`, which many parameters have: read and write those slots through `turn`.
+    result. A hook or tool parameter annotated with `type` gets the current value; of several slots with that type, it
+    gets the one declared by the same capability, or the one with the parameter's name. This does not hold for builtin
+    types such as `int`, which many parameters have: read and write those slots through `turn`.
     """
 
     __slots__ = ("default", "input", "merge", "name", "output", "type")

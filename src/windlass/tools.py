@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from types import FunctionType
 from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
@@ -29,6 +29,7 @@ from ._schema import (
 )
 from .errors import ToolDefinitionError, ToolError
 from .messages import ToolSpec, digest, frozen
+from .slots import Slot, slot_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -286,17 +287,21 @@ class Tool(Generic[P, R]):
         brought.capability = capability
         return brought
 
-    def bound(self, slots: Mapping[type, str]) -> Tool[P, R]:
+    def bound(self, slots: Collection[Slot[Any]]) -> Tool[P, R]:
         """This tool with parameters annotated with a slot's type supplied from that slot, hidden from the model."""
-        from_slots = {
-            p.name: f"slot:{slots[p.bare_type]}"
-            for p in self._parameters
-            if isinstance(p.bare_type, type) and p.bare_type in slots
-        }
+        supplied = dict(self.supplied)
+        from_slots: dict[str, str] = {}
+        for parameter in self._parameters if slots else ():
+            try:
+                slot = None if parameter.name in supplied else slot_for(parameter.bare_type, parameter.name, slots)
+            except LookupError as error:
+                raise self._refusal(str(error)) from None
+            if slot is not None:
+                from_slots[parameter.name] = f"slot:{slot.name}"
         if not from_slots:
             return self
         bound = copy(self)
-        bound._shape({**dict(self.supplied), **from_slots})
+        bound._shape({**supplied, **from_slots})
         return bound
 
     def decode(self, json: str) -> Arguments:

@@ -149,7 +149,7 @@ async def test_a_rewrite_of_the_message_sees_the_new_turn():
 
 
 async def test_a_hook_may_ask_a_model_before_the_turn_is_let_in():
-    judge = ScriptedModel(says("fine"), says("fine"))
+    judge = ScriptedModel(says("fine"), says("fine"), name="judge")
     agent = Agent(ScriptedModel(says("ok")), models=[judge])
 
     @agent.rewrite(TurnStarting)

@@ -87,7 +87,7 @@ class CompiledHooks:
     """
 
     __slots__ = (
-        "_points", "all", "at", "attends", "durable", "listeners", "model_wraps", "observers", "slots", "slots_by_type",
+        "_points", "all", "at", "attends", "durable", "listeners", "model_wraps", "observers", "slots",
         "step_wraps", "tool_wraps", "transforms", "turn_wraps",
     )  # fmt: skip
 
@@ -95,14 +95,11 @@ class CompiledHooks:
         self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]
     ) -> None:
         self.slots = {slot.name: slot for slot in slots}
-        self.slots_by_type: dict[type, str] = {
-            s.type: s.name for s in self.slots.values() if s.supplied
-        }
         self.all = _ordered(hooks)
         self.transforms = Transforms(sorted(transforms, key=_place))
         _name_apart(self.all)
         for hook in self.all:
-            hook.bind(self.slots_by_type)
+            hook.bind(self.slots.values())
         placed: dict[type, list[Hook]] = {}
         for hook in self.all:
             placed.setdefault(hook.event, []).append(hook)
@@ -131,13 +128,16 @@ class CompiledHooks:
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         """A declared slot, by itself, its type or its name."""
-        name = (
-            key
-            if isinstance(key, str)
-            else key.name
-            if isinstance(key, Slot)
-            else self.slots_by_type.get(key)
-        )
+        if isinstance(key, type):
+            names = [
+                slot.name for slot in self.slots.values() if slot.type is key and slot.supplied
+            ]
+            if len(names) > 1:
+                text = f"slots {' and '.join(map(repr, names))} have the type {key.__name__}"
+                raise ConfigError(f"{text}: pass the slot itself, or its name")
+            name = names[0] if names else None
+        else:
+            name = key if isinstance(key, str) else key.name
         if name is None or name not in self.slots:
             known = ", ".join(self.slots) or "none"
             raise ConfigError(

@@ -22,7 +22,7 @@ from windlass.errors import (
     ToolError,
     text_of,
 )
-from windlass.events import ModelCalling
+from windlass.events import Continuing, ModelCalling
 from windlass.messages import FrozenDict, ToolCall
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
@@ -203,7 +203,7 @@ class Passage(Struct, gc=False):
     """One event on its way through one point. `about` is the id of what the event is about.
 
     `took` is how many seconds those who spoke of it needed, but for rewrites: they have records of
-    their own.
+    their own. `reasons` are those of votes, each with the name of its hook.
     """
 
     point: Point
@@ -214,6 +214,7 @@ class Passage(Struct, gc=False):
     said: tuple[tuple[Hook, Says, Any], ...] = ()
     heard: bool = False
     took: float = 0.0
+    reasons: tuple[tuple[str, str], ...] = ()
 
     def begin_with(self, answers: Answers) -> None:
         """Start from answers that the log has, or that count instead of those given."""
@@ -269,7 +270,7 @@ class Passage(Struct, gc=False):
             self._change(hook, says.rewrite, took)
         self._count(took)
         if says.decision is not None:
-            says = replace(says, decision=_check_decision(hook, self.point, says.decision))
+            says = replace(says, decision=self._accepted(hook, says.decision))
         if says.inject is not None and self.point.event.injects is None:
             raise IllegalAnswer(
                 f"hook {hook.name!r} injects on {self.point.name}, where nothing can be added",
@@ -391,7 +392,16 @@ class Passage(Struct, gc=False):
         if hook.kind == "hook":
             answer = self._answer(hook, answer)
             answer = answer.decision if isinstance(answer, Says) else answer
-        return None if answer is None else _check_decision(hook, self.point, answer)
+        return None if answer is None else self._accepted(hook, answer)
+
+    def _accepted(self, hook: Hook, answer: Any) -> Any:
+        """A decision that the event takes. The reason of a vote is kept apart."""
+        if self.point.event is Continuing and type(answer) is tuple:
+            vote, why = answer if len(answer) == 2 else (answer, None)
+            if isinstance(vote, Vote) and type(why) is str:
+                self.reasons = (*self.reasons, (hook.name, why))
+                answer = vote
+        return _check_decision(hook, self.point, answer)
 
     def _note_failure(self, hook: Hook, error: BaseException, effect: str, took: float) -> None:
         self.site.record(
@@ -435,7 +445,7 @@ class Passage(Struct, gc=False):
                 return
             answer = await call(hook, self.event, self.site, self.about, may_write=False)
             if answer is not None:
-                answer = _check_decision(hook, self.point, answer)
+                answer = self._accepted(hook, answer)
         except asyncio.CancelledError:
             late = HookTimeout(
                 f"shadow {hook.name!r} had not finished when the turn ended", hook=hook.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from windlass.errors import RegistrationError
 from windlass.events import EVENTS, FACTS, Event, ModelCalling, ModelReplying
 from windlass.messages import ModelCall, ToolCall
 from windlass.records import Record
+from windlass.slots import Slot, slot_for
 from windlass.states import Step
 from windlass.turns import Turn
 
@@ -102,11 +103,13 @@ class Hook:
     `matches_call` is the condition about tools alone. `view` turns the event's payload into the
     value that the function gets instead of the event. `answer` turns the function's result into an
     answer to the event. `behind` is the method of a lifecycle that the function calls. A plain hook
-    has none of the three. `around` puts a wrap around an effect; it is made when it is first needed.
+    has none of the three. `declared` are the slots that were declared together with it. `around`
+    puts a wrap around an effect; it is made when it is first needed.
     """
 
     __slots__ = (
-        "_hints", "above", "agent", "answer", "around", "band", "behind", "capability", "costly", "durable",
+        "_hints", "above", "agent", "answer", "around", "band", "behind", "capability", "costly", "declared",
+        "durable",
         "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
         "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timeout", "tool", "tries",
@@ -163,6 +166,7 @@ class Hook:
         self.behind: Callable[..., Any] | None = None
         self.around: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
+        self.declared: Sequence[Slot[Any]] = ()
         self.plain = False
         self.inline = False
         self.queued = False
@@ -277,19 +281,19 @@ class Hook:
                 self._hints = {}
         return self._hints
 
-    def bind(self, slots: dict[type, str]) -> None:
+    def bind(self, slots: Collection[Slot[Any]]) -> None:
         """Resolve the parameters to supply: `turn`, and those annotated with a slot's type."""
         wants: list[tuple[str, str]] = []
         for name in self.parameters:
             if name == "turn":
                 wants.append((name, "turn"))
-            elif (slot := slots.get(self.hints.get(name))) is not None:  # type: ignore[arg-type]
-                wants.append((name, slot))
+            elif slots and (slot := self._slot_for(name, slots)) is not None:
+                wants.append((name, slot.name))
             elif name in _required(self.fn):
                 raise self._error(
                     f"has a parameter {name!r} that Windlass cannot supply; "
                     "a hook gets `turn` by name and slots by type. "
-                    f"Known slots: {', '.join(sorted(slots.values())) or 'none'}"
+                    f"Known slots: {', '.join(sorted([slot.name for slot in slots])) or 'none'}"
                 )
         self.around = None
         self.wants = tuple(wants)
@@ -299,6 +303,12 @@ class Hook:
         self.plain = is_simple and not self.guards_models
         self.inline = self.plain and not self.is_async
         self.queued = self.kind == "observe" and self.inline and not self.wait
+
+    def _slot_for(self, parameter: str, slots: Collection[Slot[Any]]) -> Slot[Any] | None:
+        try:
+            return slot_for(self.hints.get(parameter), parameter, slots, self.declared)
+        except LookupError as error:
+            raise self._error(f"is ambiguous: {error}") from None
 
     # ------------------------------------------------------------ descriptions
 
@@ -330,7 +340,8 @@ def legal_answers(event: type[Event[Any, Any, Any]]) -> str:
     """The answers that a gate on this event may give, as text."""
     ranks = event.ranks
     names = [f"Vote.{rank.name}" if isinstance(rank, Vote) else rank.__name__ for rank in ranks]
-    return f"{', '.join(names)} or None"
+    reason = ", each also as (vote, reason)," if isinstance(ranks[0], Vote) else ""
+    return f"{', '.join(names)}{reason} or None"
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
@@ -425,6 +436,8 @@ def _decision_types(annotation: Any) -> list[type]:
     if annotation is None or annotation is type(None) or annotation is Any:
         return []
     members = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:  # a vote and its reason
+        members = members[:1]
     if members and typing.get_origin(annotation) is not Literal:
         return [kind for member in members for kind in _decision_types(member)]
     return [annotation] if isinstance(annotation, type) and annotation is not object else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from windlass._options import APPROVER, CRITERION, MODEL, TEXT, WHOLE, check_each, check_options
 from windlass.context.compaction import Compactor
@@ -34,6 +34,7 @@ from windlass.types import (
 
 from .conditions import Condition, Errors, Names
 from .hooks import Band, Hook, Kind, Options
+from .lifecycles import hooks_of
 from .matching import Matcher
 from .streams import Channel, Transform
 
@@ -260,6 +261,27 @@ class Registrar:
 
         return register if transformer is None else register(transformer)
 
+    def with_lifecycle(
+        self,
+        lifecycle: Any,
+        *,
+        band: Band | None = None,
+        priority: int | None = None,
+        inherit: bool | None = None,
+        live: bool | None = None,
+    ) -> Self:
+        """Register the methods that a `Lifecycle` or `LifecycleHook` overrides.
+
+        `band`, `priority` and `inherit` are those of its hooks. With `live`, the stream does not wait for `after_model`
+        and `after_agent`.
+        """
+        self._open("lifecycle", type(lifecycle).__name__)
+        given = {"band": band, "priority": priority, "inherit": inherit, "live": live}
+        options = {name: value for name, value in given.items() if value is not None}
+        for hook in hooks_of(lifecycle, cast(Options, options)):
+            self.add(hook)
+        return self
+
     # ------------------------------------------------------------ tools, slots and the rest
 
     def tool(self, fn: Callable[..., Any] | Tool[..., Any]) -> Tool[..., Any]:
@@ -271,13 +293,19 @@ class Registrar:
         return made
 
     def slot(self, slot: Slot[T]) -> Slot[T]:
-        """Declare a slot. Names and types of slots must be unique."""
+        """Declare a slot. Names of slots must be unique in an agent.
+
+        A parameter annotated with the type of a slot gets its value. If several slots have that type, it gets the one
+        that was declared together with its hook or tool, then the one that has the parameter's name.
+        """
         self._open("slot", slot.name)
         for known in self.registered.slots:
-            if known.name == slot.name or (known.type is slot.type and slot.supplied):
-                text = f"slot {slot!r} clashes with {known!r}: names and types must be unique"
+            if known is not slot and known.name == slot.name:
+                whose = "" if self._origin is None else f" of capability {self._origin!r}"
+                text = f"slot {slot!r}{whose} clashes with {known!r}: names must be unique, so rename one of them"
                 raise ConfigError(text)
-        self.registered.slots.append(slot)
+        if all(known is not slot for known in self.registered.slots):
+            self.registered.slots.append(slot)
         return slot
 
     def criterion(self, criterion: Criterion) -> Criterion:
@@ -332,6 +360,7 @@ class Registrar:
         """Register a `Hook` object."""
         self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
+        hook.declared = self.registered.slots
         self.registered.hooks.append(hook)
 
     def _add_transform(self, transform: Transform) -> None:

@@ -138,6 +138,7 @@ class Program(Options):
     compactors: tuple[Compactor, ...]
     windows: Mapping[str, int | None]
     criteria: tuple[Criterion, ...]
+    default_limit: Limit | None
     composites: Composites
     handlers: Mapping[str, tuple[PhaseHandler, ...]]
     store: Store

@@ -5,6 +5,7 @@ Criteria and hooks vote; a stop may be vetoed, never without bound.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
-from windlass.criteria import COUNTING, TOOLS_RAN, Limit, name_of, tools_ran, vote_on_step
+from windlass.criteria import (
+    COUNTING,
+    TOOLS_RAN,
+    Limit,
+    StepLimit,
+    name_of,
+    tools_ran,
+    vote_on_step,
+)
 from windlass.decisions import Halt, Veto, Vote
 from windlass.errors import HookError
 from windlass.events import Continuing, Stopping, SubagentStopping
@@ -49,25 +58,29 @@ _SUCCESS = Completed()
 
 
 class Evaluator(Struct, eq=False):
-    """Collects the votes and records the strictest, with the reasons of those that cast it."""
+    """Collects the votes and records the strictest, with the reasons of those that cast it.
+
+    Until the turn has `_quick_below` steps, a step that called tools needs no vote: only `tools_ran`
+    would speak.
+    """
 
     _journal: Journal
     _site: Site
     _criteria: Sequence[tuple[str, Criterion]] = ()
     _point: Point | None = None
-    _only_tools_count: bool = False
+    _quick_below: int = 0
     _told: bool = False
 
     def __post_init__(self) -> None:
         self._criteria = self._journal.program.named_criteria
         self._point = self._site.hooks.at(Continuing)
-        self._only_tools_count = (
-            self._journal.program.criteria == (tools_ran,) and self._point is None
-        )
+        if self._point is None:
+            self._quick_below = _steps_without_other_votes(self._journal.program.criteria)
         self._told = self._journal.audience.hears(Evaluated)
 
     async def evaluate(self, fold: Fold) -> Evaluated:
-        if self._only_tools_count and (last := fold.last) is not None and last.calls:
+        quick, turn = self._quick_below, fold.turn
+        if quick and (last := fold.last) is not None and last.calls and turn and turn.steps < quick:
             return self._go_on(fold) if self._told else GO_ON
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
@@ -75,7 +88,7 @@ class Evaluator(Struct, eq=False):
         if self._point is not None:
             votes += await self._votes_of_hooks(self._point, fold.state)
         for name, criterion in votes:
-            given = criterion if type(criterion) is Vote else _vote(name, criterion, fold)
+            given: Any = criterion if type(criterion) is tuple else _vote(name, criterion, fold)
             if given is not None:
                 vote, why = given if type(given) is tuple else (given, "")
                 if vote is best:
@@ -97,7 +110,16 @@ class Evaluator(Struct, eq=False):
         passage = self._site.passage(point, Continuing(state, self._site.turn), str(state.steps))
         await passage.rewrite()
         await passage.judge()
-        return passage.answers
+        reasons = dict(passage.reasons)
+        return [(name, (vote, reasons.get(name, ""))) for name, vote in passage.answers]
+
+
+def _steps_without_other_votes(criteria: Sequence[Criterion]) -> int:
+    """How many steps a turn has before any criterion but `tools_ran` may vote; 0 if that is unknown."""
+    if criteria == (tools_ran,):
+        return sys.maxsize
+    limit: object = criteria[1] if len(criteria) == 2 and criteria[0] is tools_ran else None
+    return limit.steps if isinstance(limit, StepLimit) and type(limit) is StepLimit else 0
 
 
 class Resolver(Struct, frozen=True):
