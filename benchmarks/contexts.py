@@ -155,7 +155,7 @@ def history(length: int) -> Fold:
 
 def assembly(length: int, injected: bool, times: int = 200) -> Cost:
     """The cost of assembling a request once when nothing is new, averaged over `times`."""
-    program = long_session().compile()
+    program = long_session()._compile()
     fold = history(length)
     if injected:
         part = TextPart("for the turn", "hook")

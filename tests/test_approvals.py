@@ -129,7 +129,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
 
 def expiring(store: Any, clock: FakeClock, default: Any) -> tuple[Agent, list[int]]:
     agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock)
-    agent.registered.hooks.pop(0)
+    agent._registered.hooks.pop(0)
     agent.gate(ToolCalling, name="soon")(lambda event: Ask("Sure?", expires=60, default=default))
     return agent, paid
 
@@ -258,7 +258,7 @@ async def test_an_answer_that_arrives_while_siblings_work_takes_effect_at_once(s
             await resolve(agent.store, session, asked.id, Approve())
         return "waited"
 
-    agent.registered.hooks[0].matches = lambda event: event.call.name == "pay"
+    agent._registered.hooks[0].matches = lambda event: event.call.name == "pay"
     result = await agent.run("go", session="s")
     assert (result.text, paid) == ("done", [5])
     assert [part.text for part in result.messages[2].parts] == ["paid 5", "waited"]
@@ -314,7 +314,7 @@ def nested(store: Any, clock: FakeClock | None = None, **ask: Any) -> tuple[Agen
     """An agent over an agent over an agent that asks before it pays, twice at once."""
     twice = calls([("pay", {"euros": 5}), ("pay", {"euros": 7})])
     lowest, paid = make(store, twice, says("lowest done"), name="lowest")
-    lowest.registered.hooks.pop(0)
+    lowest._registered.hooks.pop(0)
     lowest.gate(ToolCalling, name="ask")(lambda event: Ask("Pay?", **ask))
     middle = Agent(ScriptedModel(calls("lowest", task="t"), says("ok")), tools=[lowest.as_tool()], name="middle")
     script = ScriptedModel(calls("middle", task="t"), says("done"))

@@ -157,7 +157,7 @@ def test_a_limit_that_cannot_be_is_refused_by_name(limit: Any, options: dict[str
 
 def test_a_limit_may_say_that_nothing_is_left():
     for limit in (TokenLimit(0), CostLimit(0), ActiveTimeLimit(0), RetryLimit(0)):
-        assert Agent(ScriptedModel(), criteria=[limit]).registered.criteria == [limit]
+        assert Agent(ScriptedModel(), criteria=[limit])._registered.criteria == [limit]
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -361,8 +361,8 @@ def test_an_agent_whose_compilation_failed_is_compiled_with_each_hook_once():
     for _ in range(2):
         with pytest.raises(ConfigError, match="nothing"):
             agent.compile()
-    agent.registered.tools.clear()
-    assert [hook.name for hook in agent.compile().hooks.all] == ["mine"]
+    agent._registered.tools.clear()
+    assert [hook.name for hook in agent._compile().hooks.all] == ["mine"]
 
 
 async def test_an_object_that_is_both_kinds_of_lifecycle_is_registered_as_both():

@@ -249,7 +249,7 @@ def test_where_one_stands_does_not_change_the_stored_description(monkeypatch, tm
     monkeypatch.chdir(tmp_path)
     outside = compiled()
     assert inside["pipeline"] == outside["pipeline"]
-    assert str(Path(__file__).parent).encode() not in make().compile().description
+    assert str(Path(__file__).parent).encode() not in make()._compile().description
 
 
 def test_the_methods_of_a_lifecycle_are_shown_where_they_were_written():
@@ -372,7 +372,7 @@ def test_nobody_holds_the_stream_of_a_plain_agent():
     agent.gate(ModelReplying, mode="shadow")(silent)
     agent.gate(ModelReplying, live=True)(silent)
     agent.observe(ModelReplied)(silent)
-    assert agent.compile().hooks.holders == ()
+    assert agent._compile().hooks.holders == ()
     assert agent.explain().data["stream"] == {"held_by": []}
     assert "stream held by   nothing: text is streamed as it arrives" in str(agent.explain())
 
@@ -389,7 +389,7 @@ def test_whoever_may_still_change_the_whole_reply_holds_the_stream():
         ("critic", "gate", "ModelReplying"),
         ("both", "hook", "TurnEnding"),
     }
-    assert [hook.name for hook in agent.compile().hooks.holders] == [hook["name"] for hook in held]
+    assert [hook.name for hook in agent._compile().hooks.holders] == [hook["name"] for hook in held]
 
 
 # ---------------------------------------------------------------- what else there is

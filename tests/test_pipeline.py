@@ -84,7 +84,7 @@ def claim_of(session: str, epoch: int = 1) -> Claim:
 
 
 def segment_of(agent: Agent, **options: Any) -> Segment:
-    return Segment(agent.compile(), opened(Fold("s")), Entry(user("go"), **options), claim_of("s"))
+    return Segment(agent._compile(), opened(Fold("s")), Entry(user("go"), **options), claim_of("s"))
 
 
 def proposing(segment: Segment, *arguments: str) -> Segment:
@@ -688,7 +688,7 @@ async def test_the_error_handler_retries_within_its_bounds_and_then_halts():
 
 async def test_the_lifecycle_opens_closes_and_cleans_up():
     agent = agent_on(Pipeline.minimal())
-    segment = Segment(agent.compile(), Fold("s"), Entry(user("go")), claim_of("s"))
+    segment = Segment(agent._compile(), Fold("s"), Entry(user("go")), claim_of("s"))
     lifecycle = DEFAULT.lifecycle(segment)
     await lifecycle.start(segment.fold)
     assert segment.state.going
@@ -697,7 +697,7 @@ async def test_the_lifecycle_opens_closes_and_cleans_up():
     state = await lifecycle.finish(segment.fold)
     assert (state.outcome, state.pending) == (Completed(), ())
 
-    segment = proposing(Segment(agent.compile(), opened(Fold("t")), Entry(user("go")), claim_of("t")), '{"a":1,"b":2}')
+    segment = proposing(Segment(agent._compile(), opened(Fold("t")), Entry(user("go")), claim_of("t")), '{"a":1,"b":2}')
     state = await DEFAULT.lifecycle(segment).failed(segment.fold, RuntimeError("broken"))
     assert isinstance(state.outcome, Failed)
     assert state.messages[-1].parts[0].status == "cancelled"  # type: ignore[union-attr]
@@ -711,7 +711,7 @@ async def test_the_loop_is_all_that_is_needed_to_run_them():
     async def emit(state: State) -> None:
         states.append(state)
 
-    state = await drive(Segment(agent.compile(), Fold("s"), Entry(user("go")), claim_of("s")), emit)
+    state = await drive(Segment(agent._compile(), Fold("s"), Entry(user("go")), claim_of("s")), emit)
     assert state.text == "3"
     assert [state.steps for state in states] == [1]
     await check_log(agent, "s", state)

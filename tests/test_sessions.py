@@ -374,7 +374,7 @@ async def test_what_makes_no_sense_in_an_inbox_is_taken_and_ends_no_turn(kind: s
 
 async def test_a_segment_that_is_steered_has_one_more_message_once():
     agent = Agent(ScriptedModel())
-    segment = Segment(agent.compile(), Fold("s"), Entry(), Claim("s", 1, begins=True))
+    segment = Segment(agent._compile(), Fold("s"), Entry(), Claim("s", 1, begins=True))
     segment.record(TurnStarted(1, user("hello"), "s/t1"))
     await agent.store.put("s", "k", "steer", "by the way")
     assert await segment.inbox.was_steered() is False

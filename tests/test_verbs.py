@@ -194,7 +194,7 @@ def test_a_capability_cannot_ask_for_the_guard_band_but_the_application_can_put_
     with pytest.raises(RegistrationError, match="Greedy"):
         Agent(ScriptedModel()).with_capability(Greedy())
     agent = Agent(ScriptedModel()).with_capability(Modest(), band="guard")
-    (hook,) = agent.compile().hooks.all
+    (hook,) = agent._compile().hooks.all
     assert (hook.band, hook.capability, hook.inherit) == ("guard", "Modest", True)
 
 

@@ -130,9 +130,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._capabilities: list[str] = []
-        self.registered.models.extend(others)
-        self.registered.criteria.extend(criteria)
-        self.registered.approvers.extend(approvers)
+        self._registered.models.extend(others)
+        self._registered.criteria.extend(criteria)
+        self._registered.approvers.extend(approvers)
         self._options = Options(
             **{option: given[option] for option in BOUNDS},
             models={},
@@ -143,7 +143,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             clock=clock or _CLOCK,
         )
         self._program: Program | None = None
-        self._sessions = Sessions(self._store, self._output, busy, self.registered, self._options.mask)
+        self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
         for capability in capabilities:
             self.with_capability(capability)
 
@@ -152,8 +152,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """The tools by name, as models see them."""
         if self._program is not None:
             return self._program.tools
-        slots = self.registered.slots
-        mine = toolset([*self._toolset.values(), *self.registered.tools])
+        slots = self._registered.slots
+        mine = toolset([*self._toolset.values(), *self._registered.tools])
         return {name: made.bound(slots) for name, made in mine.items()} if slots else mine
 
     @property
@@ -167,23 +167,26 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Let a capability install itself; the application may put it into the guard band."""
         label = getattr(capability, "name", None) or type(capability).__name__
         self._open("capability", label)
-        part = Part(label, band, self.masked)
+        part = Part(label, band, self._masked)
         capability.install(part)
-        self._merge(part.registered)
+        self._merge(part._registered)
         part._seal(f"after capability {label!r} was installed")
         self._capabilities.append(label)
         return self
 
-    def masked(self, value: Any) -> Any:
+    def _masked(self, value: Any) -> Any:
+        """A JSON value without the secrets that the application named."""
         mask = self._options.mask if self._program is None else self._program.mask
         return value if mask is None else mask.plain(value)
 
     def _merge(self, part: Registered) -> None:
-        mine = self.registered
+        mine = self._registered
         mine.hooks += part.hooks
         mine.transforms += part.transforms
         mine.tools += [tool.bound(part.slots) for tool in part.tools]
         mine.models += part.models
+        mine.error_rules += part.error_rules
+        mine.reveals += part.reveals
         mine.criteria += part.criteria
         for compactor in part.compactors:
             self.compactor(compactor)
@@ -196,17 +199,20 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if self._program is not None:
             raise refuse_compiled(kind, name)
 
-    def compile(self) -> Program:
+    def compile(self) -> None:
         """Compile the agent. The first run does this; call it earlier to find mistakes earlier."""
+        self._compile()
+
+    def _compile(self) -> Program:
         if self._program is not None:
             return self._program
         for registrar in self._pipeline.registrars:
-            self._merge(registrar.registered)
+            self._merge(registrar._registered)
             registrar._seal("after the first run had compiled the agent")
         self._pipeline = replace(self._pipeline, registrars=())
         self._program = compile_program(
             self._options,
-            self.registered,
+            self._registered,
             self._pipeline,
             self._output,
             name=self.name,
@@ -229,12 +235,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Compile the agent and explain it like a query plan: `print(agent.explain())`."""
         from .explaining import Explanation, describe_agent
 
-        program = self.compile()
+        program = self._compile()
         return Explanation(describe_agent(program, capabilities=self._capabilities, output=self._output.type))
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Compile the agent as a child of another one, with what its parent passes on and with these of its tools."""
-        return child_program(parent, self.compile(), tools, describe)
+        return child_program(parent, self._compile(), tools, describe)
 
     def as_tool(
         self,
@@ -264,7 +270,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     def _enter(self, scope: object) -> Program:
         """Compile the agent and check the scope of a call."""
-        program = self.compile()
+        program = self._compile()
         check_scope(program, scope)
         return program
 
@@ -306,7 +312,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         given = user(message) if type(message) is str else _user_message(message)
         if session is not None:
             check_id(session)
-        program = self._program or self.compile()
+        program = self._program or self._compile()
         if program.scopes:
             check_scope(program, scope)
         return await self._sessions.run(program, TurnRequest(session, given, None, scope, slots, takeover=takeover))
@@ -447,7 +453,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         connection, pass the `token` of the earlier watch as `since`. Watching runs no hooks and does not affect the
         turn. Raises `SessionUnknown` if there is no such session.
         """
-        at = self.compile().hooks.at
+        at = self._compile().hooks.at
         replying, ending = at(ModelReplying), at(TurnEnding)
         return Watch(
             self._store,
@@ -591,12 +597,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         The answer counts at the session's next `resume`, or at once if other work of its turn is still running.
         """
         check_id(session)
-        mask, now = self.compile().mask, self._options.clock.now()
+        mask, now = self._compile().mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
 
     def _check_edit(self, call: ToolCall) -> None:
-        check_edit(self.compile(), call)
+        check_edit(self._compile(), call)
 
     async def catch_up(self) -> int:
         """Deliver to durable observers the facts that they have missed, in every session; return how many.
@@ -605,7 +611,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         that other processes left when they ended or crashed: call it when a process starts, or from time to time. If
         several processes call it at the same time, a fact may be delivered more than once.
         """
-        return await catch_up(self.compile())
+        return await catch_up(self._compile())
 
     async def aclose(self, *, patience: float = 30.0) -> None:
         """Wait until observers have received all facts, then close the store if it was given as an address.
@@ -674,14 +680,10 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         check_id(session)
         program = self._enter(scope)
-        self.refuse_busy(session)
+        self._sessions.refuse_busy(session)
         if not program.compactors:
             raise ConfigError(f"agent {self.name!r} has nothing to compact with: give it a strategy such as Summarize")
         return await self._sessions.compact(program, session, instructions, scope)
-
-    def refuse_busy(self, session: str) -> None:
-        """Raise if a turn is running in the session."""
-        self._sessions.refuse_busy(session)
 
 
 class Session(Generic[ScopeT, OutputT]):
@@ -720,7 +722,7 @@ class Session(Generic[ScopeT, OutputT]):
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""
         agent = self.agent
-        await agent._sessions.close(agent.compile(), self.id)  # pyright: ignore[reportPrivateUsage]
+        await agent._sessions.close(agent._compile(), self.id)  # pyright: ignore[reportPrivateUsage]
 
 
 async def _beside_the_loop(records: Sequence[Record], work: Callable[[], T]) -> T:

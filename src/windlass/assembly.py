@@ -90,7 +90,8 @@ def compile_program(
         default_limit = StepLimit(max_steps)
         criteria = (*criteria, default_limit)
     return Program(
-        **replace(options, mask=mask, models=models).given(),
+        **replace(options, mask=mask, models=models, policy=options.policy.with_rules(registered.error_rules)).given(),
+        reveals=tuple(registered.reveals),
         brought_models=brought,
         name=name,
         model=model,

@@ -29,14 +29,15 @@ Effect: TypeAlias = Literal["model", "tool"]
 class Limit(Struct, frozen=True):
     """A criterion that stops a turn when it exceeds a limit; `reason` is the turn's stop reason.
 
-    All limits are checked between steps. `holds_before` names the effects before which a limit is also checked: "model"
-    for every attempt at a model call, including those of wraps and side calls, and "tool" for every attempt at a tool
-    call. If `holds_below` is true, the limit also applies to all sub-agents.
+    Derive from it for a limit of your own: `class Quota(Limit, frozen=True)` with fields for its options and a method
+    `exceeded`. All limits are checked between steps. `holds_before` names the effects before which a limit is also
+    checked: "model" for every attempt at a model call, including those of wraps and side calls, and "tool" for every
+    attempt at a tool call; by default both. If `holds_below` is true, the limit also applies to all sub-agents.
     """
 
     reason: ClassVar[StopReason] = StopReason.FORBIDDEN
     holds_below: ClassVar[bool] = False
-    holds_before: ClassVar[tuple[Effect, ...]] = ()
+    holds_before: ClassVar[tuple[Effect, ...]] = ("model", "tool")
 
     def __post_init__(self) -> None:
         for kind in type(self).__mro__:
@@ -62,6 +63,7 @@ class StepLimit(Limit, frozen=True):
 
     steps: int
     reason: ClassVar[StopReason] = StopReason.STEP_LIMIT
+    holds_before: ClassVar[tuple[Effect, ...]] = ()
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         return f"{turn.steps} of {self.steps} steps are done" if turn.steps >= self.steps else None
@@ -160,6 +162,7 @@ class RetryLimit(Limit, frozen=True):
 
     retries: int
     reason: ClassVar[StopReason] = StopReason.RETRY_LIMIT
+    holds_before: ClassVar[tuple[Effect, ...]] = ()
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         return f"retried {turn.retries} times" if turn.retries > self.retries else None
@@ -170,6 +173,7 @@ class ErrorLimit(Limit, frozen=True):
 
     errors: int = 1
     reason: ClassVar[StopReason] = StopReason.ERROR
+    holds_before: ClassVar[tuple[Effect, ...]] = ()
 
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         count = turn.errors + turn.failed_calls

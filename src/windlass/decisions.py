@@ -101,9 +101,18 @@ class Ask(Decision, frozen=True):
 
 
 class Regenerate(Decision, frozen=True):
-    """Ask the model again; it sees its rejected reply and this feedback."""
+    """Ask the model again; it sees its rejected reply and this feedback.
+
+    `otherwise` says what happens once the bound is reached (`max_regenerations`): "stop" ends the turn, "pass" lets the
+    reply pass, and the outcome names the hooks that objected (`objections`).
+    """
 
     feedback: str = ""
+    otherwise: Literal["stop", "pass"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.otherwise not in ("stop", "pass"):
+            raise ValueError(f"Regenerate(otherwise={self.otherwise!r}): must be 'stop' or 'pass'")
 
 
 class Veto(Decision, frozen=True):

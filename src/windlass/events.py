@@ -159,10 +159,11 @@ class ModelCalling(Event["ModelCalling", Halt | Ask | Answer | Allow, ModelReque
 
 
 class ModelReplying(Event["ModelReplying", Halt | Regenerate | Ask | Allow, ModelReply], frozen=True):
-    """A model has replied; the reply has not been used yet."""
+    """A model has replied; the reply has not been used yet. `round` counts the replies of this step, from 1."""
 
     reply: ModelReply
     turn: Turn[Any]
+    round: int = 1
 
     payload: ClassVar[str | None] = "reply"
     rejected = Regenerate
@@ -358,6 +359,17 @@ class ModelCalled(Fact, frozen=True, gc=True):
     round: int = 1
 
 
+class HookRan(Fact, frozen=True):
+    """A hook was asked about an event or an effect, and took this many seconds; a wrap's time includes its inner calls.
+
+    It is only made if an observer listens to it. Observers, transformers and wraps of a turn are not measured.
+    """
+
+    hook: str
+    event: str
+    seconds: float
+
+
 class TurnFailed(Fact, frozen=True, gc=True):
     """The turn ended with an error."""
 
@@ -394,6 +406,14 @@ class Retracted(Fact, frozen=True):
     reason: str = ""
 
 
-LIVE_FACTS: tuple[type[Fact], ...] = (StepStarted, ModelCalled, TurnFailed, LateResult, Progressed, Retracted)
+LIVE_FACTS: tuple[type[Fact], ...] = (
+    StepStarted,
+    ModelCalled,
+    HookRan,
+    TurnFailed,
+    LateResult,
+    Progressed,
+    Retracted,
+)
 FACTS: tuple[type[Fact], ...] = (*records.KINDS.values(), *LIVE_FACTS)
 Decidable: TypeAlias = AnyDecision | Vote

@@ -15,6 +15,7 @@ from ._hooks.compiled import CompiledHooks, Point
 from ._hooks.conditions import Errors, Names
 from ._hooks.hooks import Hook, location_of
 from ._hooks.matching import Matcher, Under
+from ._hooks.reveals import Reveal
 from ._hooks.streams import Transform
 from ._kernel.contracts import PHASES, Composites
 from ._kernel.delegation import Delegate
@@ -67,6 +68,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[str], output: typ
         "output": getattr(output, "__name__", str(output)),
         "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
         "capabilities": list(capabilities),
+        "reveals": [_reveal(reveal) for reveal in program.reveals],
         "tools": [_tool(tool) for tool in program.tools.values()],
         "points": [point for point in points if point["stages"]],
         "silent": [point["point"] for point in points if not point["stages"]],
@@ -191,6 +193,17 @@ def _transform(transform: Transform) -> Data:
     }
 
 
+def _reveal(reveal: Reveal) -> Data:
+    return {
+        "name": reveal.name,
+        "source": _source(location_of(reveal.fn)),
+        "tool": None if reveal.tool is None else _matcher(reveal.tool),
+        "capability": reveal.capability,
+        "inherit": reveal.inherit,
+        "fails": "the tool does not run",
+    }
+
+
 def _compactor(compactor: Compactor, program: Program) -> Data:
     """A compaction strategy with its settings and notes, if it describes itself."""
     describe = getattr(compactor, "explained", None)
@@ -287,6 +300,7 @@ def _policy(policy: ErrorPolicy) -> Data:
         "total": policy.total,
         "delay": policy.delay,
         "cap": policy.cap,
+        "rules": [rule.words for rule in policy.rules],
     }
 
 
@@ -361,6 +375,8 @@ def _about(data: Data) -> list[str]:
     lines.append(_row("stream held by", ", ".join(held) or "nothing: text is streamed as it arrives"))
     for position, compactor in enumerate(data["compactors"]):
         lines.append(_row("" if position else "compaction", items(_compactor_words(compactor))))
+    for position, reveal in enumerate(data["reveals"]):
+        lines.append(_row("" if position else "reveal", items(_hook_words({**_QUIET, **reveal}))))
     lines.append(_row("tools", "" if data["tools"] else "none"))
     return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
 
@@ -430,6 +446,7 @@ def _hook_words(hook: Data) -> Iterable[str]:
     yield f"if it fails: {hook['fails']}"
 
 
+_QUIET = {"band": "normal", "priority": 0}
 _CONDITIONS = ("tool", "agent", "model", "error", "when")
 _RUNS = {"async": "async", "inline": "inline", "thread": "in a thread"}
 _FLAGS = {
@@ -447,6 +464,8 @@ def _rules(data: Data) -> list[str]:
     for position, criterion in enumerate(data["criteria"] or [None]):
         text = "none: a turn ends after its first step" if criterion is None else items(_criterion_words(criterion))
         lines.append(_row("" if position else "criteria", text))
+    for position, rule in enumerate(errors["rules"]):
+        lines.append(_row("" if position else "error rules", rule))
     for position, action in enumerate(dict.fromkeys(errors["actions"].values())):
         categories = [category for category, its_action in errors["actions"].items() if its_action == action]
         lines.append(_row("" if position else "errors", f"{action}: {', '.join(categories)}"))

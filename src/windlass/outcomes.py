@@ -98,18 +98,30 @@ def error_from_value(error: ErrorValue) -> Exception:
 
 
 class Completed(Value, frozen=True, gc=True, tag=True, tag_field="outcome"):
-    """The model finished, or a hook completed the turn; `value` is set if a hook gave the result."""
+    """The model finished, or a hook completed the turn; `value` is set if a hook gave the result.
+
+    `unreviewed` names hooks that failed to review a reply, `objections` hooks that rejected one and let it pass.
+    """
 
     value: Any = None
     unreviewed: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
 
 
 class Stopped(Value, frozen=True, tag=True, tag_field="outcome"):
-    """The turn was stopped before the model finished."""
+    """The turn was stopped before the model finished. `unreviewed` and `objections` are those of `Completed`."""
 
     reason: StopReason
     detail: str = ""
     unreviewed: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
+
+
+def marked(outcome: Any, unreviewed: tuple[str, ...], objections: tuple[str, ...]) -> Any:
+    """An outcome with the hooks that failed to review a reply, and those that let one pass which they had rejected."""
+    if (unreviewed or objections) and isinstance(outcome, Completed | Stopped):
+        return outcome.replace(unreviewed=unreviewed, objections=objections)
+    return outcome
 
 
 class Failed(Value, frozen=True, tag=True, tag_field="outcome"):

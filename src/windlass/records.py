@@ -206,6 +206,14 @@ class ReplyRejected(Record, frozen=True):
     by: tuple[str, ...] = ()
 
 
+class ReplyPassed(Record, frozen=True):
+    """The reply stands although hooks rejected it: it could not be regenerated any more, and they let it pass then."""
+
+    step: int
+    feedback: str
+    by: tuple[str, ...] = ()
+
+
 class ToolDecided(Record, frozen=True):
     """The verdict on one call of the tool `name`. If a hook or a person answered, `digest` binds it to the arguments,
     and `took` is how many seconds the hooks took. `json` is set if the arguments were changed. For a task for another
@@ -489,10 +497,10 @@ Outcome: TypeAlias = Completed | Stopped | Failed | Cancelled | Suspended
 
 AnyRecord: TypeAlias = Union[  # noqa: UP007
     SessionOpened, SessionEnded, TurnStarted, MessageAdded, MessageHeld, HeldReleased, Injected, Rewritten,
-    HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ToolDecided, ToolCalled, ToolAttempted,
-    ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted, ErrorHandled,
-    Asked, Answered, Withdrawn, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied, CancelRequested,
-    InboxTaken, Concluded, TurnEnded, HistoryImported,
+    HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ReplyPassed, ToolDecided, ToolCalled,
+    ToolAttempted, ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted,
+    ErrorHandled, Asked, Answered, Withdrawn, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied,
+    CancelRequested, InboxTaken, Concluded, TurnEnded, HistoryImported,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

@@ -210,6 +210,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     retries: int = 0
     cancel: str | None = None
     unreviewed: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
     admitted: bool = False
     last: Step | None = None
     concluded: r.Outcome | None = None
@@ -833,6 +834,12 @@ def _(fold: Fold, record: r.ReplyRejected) -> None:
     fold.open = fresh = StepFold(step.number)
     fresh.round = step.round + 1
     fresh.rejected = step.rejected if step.reply is None else (*step.rejected, (step.reply, record.feedback))
+
+
+@_folds(r.ReplyPassed)
+def _(fold: Fold, record: r.ReplyPassed) -> None:
+    if fold.turn is not None:
+        fold.turn.objections = tuple(sorted({*fold.turn.objections, *record.by}))
 
 
 @_folds(r.ToolDecided)

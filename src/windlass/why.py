@@ -128,6 +128,7 @@ class _Reader:
             "by": list(dict.fromkeys(self._causes(outcome))),
             "vote": None if vote is None else _vote_data(vote),
             "unreviewed": list(getattr(outcome, "unreviewed", ())),
+            "objections": list(getattr(outcome, "objections", ())),
         }
 
     def _ended_at(self) -> float | None:
@@ -366,6 +367,13 @@ def _(reader: _Reader, record: r.ReplyRejected) -> Iterable[Entry]:
     by = ", ".join(record.by)
     text = f"the reply was rejected{f' by {one_line(by)}' if by else ''}: {_quoted(record.feedback)}"
     yield "reject", text, {"by": record.by, "feedback": record.feedback}
+
+
+@_describes(r.ReplyPassed)
+def _(reader: _Reader, record: r.ReplyPassed) -> Iterable[Entry]:
+    by = ", ".join(record.by)
+    text = f"the reply passed although {one_line(by)} rejected it once more: {_quoted(record.feedback)}"
+    yield "pass", text, {"by": record.by, "feedback": record.feedback}
 
 
 @_describes(r.ToolCalled)
@@ -731,6 +739,8 @@ def _ending(data: Data) -> Iterable[tuple[str, str]]:
         yield "last vote", _vote(ended["vote"])
     if ended["unreviewed"]:
         yield "unreviewed", f"hooks that should have reviewed it failed: {_names(ended['unreviewed'])}"
+    if ended["objections"]:
+        yield "objections", f"hooks that rejected a reply and let it pass: {_names(ended['objections'])}"
     if data["message"] is not None:
         yield "message", _quoted(data["message"])
     if data["began"] is not None:

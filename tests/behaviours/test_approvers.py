@@ -63,9 +63,9 @@ async def by_iterate(agent: AnyAgent) -> Result[Any]:
 
 
 async def by_resume(agent: AnyAgent) -> Result[Any]:
-    approvers, agent.registered.approvers = agent.registered.approvers, []
+    approvers, agent._registered.approvers = agent._registered.approvers, []
     await agent.run("go", session="s")
-    agent.registered.approvers = approvers
+    agent._registered.approvers = approvers
     return await agent.resume("s")
 
 
@@ -136,7 +136,7 @@ async def test_an_approver_that_fails_leaves_the_question_open_and_the_log_says_
     ]
     assert paid == []
     await check_log(agent, "s", result.state)
-    agent.registered.approvers.clear()
+    agent._registered.approvers.clear()
     result = await agent.resume("s", answers={"s/1/1": Approve()})
     assert (result.text, paid) == ("done", [5])
 

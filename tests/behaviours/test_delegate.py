@@ -431,7 +431,7 @@ async def test_agents_made_per_call_do_not_fill_a_cache():
 
     agent = with_tool(work)
     assert results(await agent.run("go")) == [("ok", "ok")]
-    assert len(agent.compile().children) <= 256
+    assert len(agent._compile().children) <= 256
 
 
 # ---------------------------------------------------------------- who may not

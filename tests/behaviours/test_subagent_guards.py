@@ -119,8 +119,8 @@ async def test_hooks_of_both_keep_their_places_and_their_names():
     mine = ["parent's first", "parent's guard"]
     both = ["parent's first", "child's", "child's guard", "parent's guard"]
     assert seen == [*mine, *both, *both, *mine]
-    assert [hook.name for hook in tree.child.compile().hooks.all] == ["look", "look#2"]
-    assert [hook.name for hook in tree.parent.compile().hooks.all] == ["other", "look"]
+    assert [hook.name for hook in tree.child._compile().hooks.all] == ["look", "look#2"]
+    assert [hook.name for hook in tree.parent._compile().hooks.all] == ["other", "look"]
     seen.clear()
     await tree.child.run("alone")
     assert seen == ["child's", "child's guard"] * 2

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from windlass import Completed, Halt, ModelCalling
-from windlass.capabilities import Summarize, Tokens
+from windlass.capabilities import AtTokens, Summarize
 from windlass.messages import ModelReply, Usage, assistant
 from windlass.records import Compacted, SideReplied
 from windlass.stores import MemoryStore
@@ -44,7 +44,7 @@ class Writer:
 
 
 def strategy(writer, **given):
-    return Summarize(writer, **{"trigger": Tokens(400), "keep": 2, "between_turns": True, **given})
+    return Summarize(writer, **{"trigger": AtTokens(400), "keep": 2, "between_turns": True, **given})
 
 
 async def talk(agent, writer, first=0):
@@ -143,7 +143,7 @@ async def test_guards_judge_it_before_it_leaves():
 
 async def test_a_session_that_ends_with_its_turn_is_not_summarised():
     writer = Writer()
-    agent = Chat(*[{"n": n, "size": 250} for n in range(5)]).agent(strategy(writer, trigger=Tokens(600)))
+    agent = Chat(*[{"n": n, "size": 250} for n in range(5)]).agent(strategy(writer, trigger=AtTokens(600)))
     await agent.run("go")
     for _ in range(5):
         await asyncio.sleep(0)
@@ -180,7 +180,7 @@ def test_a_loop_that_closes_neither_hangs_nor_warns():
 
 def test_turns_of_separate_loops_get_on_without_it():
     chat = Chat()
-    agent = chat.agent(Summarize(trigger=Tokens(400), keep=2, between_turns=True))
+    agent = chat.agent(Summarize(trigger=AtTokens(400), keep=2, between_turns=True))
     for turn in range(8):
         assert agent.run_sync(f"question {turn}", session="s").outcome == Completed()
     assert asyncio.run(agent.state("s")).compactions

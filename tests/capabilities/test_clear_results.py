@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass import ToolResultPart
-from windlass.capabilities import ClearResults, Tokens
+from windlass.capabilities import AtTokens, ClearResults
 from windlass.capabilities.clear_results import PLACEHOLDER
 from windlass.records import Compacted
 from windlass.testing import calls
@@ -18,7 +18,7 @@ def results(messages):
 async def test_below_the_trigger_nothing_is_cleared():
     """Behaviour 69: given below trigger, no edit."""
     chat = Chat(*[{"n": n} for n in range(8)])
-    agent = chat.agent(ClearResults(Tokens(10_000)))
+    agent = chat.agent(ClearResults(AtTokens(10_000)))
     result = await agent.run("go", session="s")
     assert not result.state.compactions
     assert all(text.startswith("page") for text in results(result.state.shown))
@@ -28,7 +28,7 @@ async def test_above_it_the_oldest_are_cleared_except_the_last_and_excluded_tool
     """Behaviour 69: above the trigger, oldest tool results are cleared except keep-N and excluded tools."""
     plan = [calls([("look", {"n": n}), ("check", {"n": n})]) for n in range(4)]
     chat = Chat(*plan)
-    agent = chat.agent(ClearResults(Tokens(600), keep=3, exclude=["check"]))
+    agent = chat.agent(ClearResults(AtTokens(600), keep=3, exclude=["check"]))
     result = await agent.run("go", session="s")
     shown = results(result.state.shown)
     kinds = [text.split()[0] for text in shown]
@@ -41,7 +41,7 @@ async def test_above_it_the_oldest_are_cleared_except_the_last_and_excluded_tool
 
 async def test_it_moves_seldom_and_only_if_it_gains():
     chat = Chat(*[{"n": n} for n in range(30)])
-    agent = chat.agent(ClearResults(Tokens(300), keep=3))
+    agent = chat.agent(ClearResults(AtTokens(300), keep=3))
     await agent.run("go", session="s")
     log = await agent.store.read("s")
     moves = [record for record in log if isinstance(record, Compacted)]

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from windlass import Agent, Compacting, Rewind, StepEnding, fold
-from windlass.capabilities import ClearResults, Messages, Offload, Summarize, Tokens, Trim
+from windlass.capabilities import AtMessages, AtTokens, ClearResults, Offload, Summarize, Trim
 from windlass.records import Compacted, encode
 from windlass.testing import FunctionModel, calls, says
 
@@ -21,11 +21,13 @@ steps = st.lists(
     st.lists(st.tuples(st.sampled_from(["look", "check"]), st.integers(0, 900)), min_size=1, max_size=3), max_size=5
 )
 turns = st.lists(st.tuples(steps, st.integers(0, 600)), min_size=1, max_size=5)
-keeps = st.one_of(st.integers(1, 6).map(Messages), st.integers(10, 300).map(Tokens))
+keeps = st.one_of(st.integers(1, 6).map(AtMessages), st.integers(10, 300).map(AtTokens))
 triggers = st.one_of(
-    st.integers(20, 800).map(Tokens),
-    st.integers(2, 15).map(Messages),
-    st.tuples(st.integers(20, 800).map(Tokens), st.integers(2, 15).map(Messages)).map(lambda both: both[0] & both[1]),
+    st.integers(20, 800).map(AtTokens),
+    st.integers(2, 15).map(AtMessages),
+    st.tuples(st.integers(20, 800).map(AtTokens), st.integers(2, 15).map(AtMessages)).map(
+        lambda both: both[0] & both[1]
+    ),
     st.just([]),
 )
 
@@ -119,8 +121,8 @@ def test_compacting_twice_is_compacting_once(history, made):
 @settings(max_examples=60)
 @given(turns, st.sampled_from([Summarize, Trim]), keeps, st.integers(50, 600), st.sampled_from([0.3, 0.5, 0.8]))
 def test_the_result_is_within_the_target_where_that_is_possible(history, kind, keep, trigger, target):
-    assume(not isinstance(keep, Tokens) or keep.count < trigger)
-    strategy = kind(trigger=Tokens(trigger), keep=keep, target=target)
+    assume(not isinstance(keep, AtTokens) or keep.count < trigger)
+    strategy = kind(trigger=AtTokens(trigger), keep=keep, target=target)
     planned: list[tuple[int, bool]] = []
     plan = strategy.plan
 

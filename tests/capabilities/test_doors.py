@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from windlass import Agent, Compacting, Completed, Deny, HookDecided, Rewind, StepEnding, Stopped, fold
-from windlass.capabilities import ClearResults, Messages, Offload, Summarize, Tokens, Trim
+from windlass.capabilities import AtMessages, AtTokens, ClearResults, Offload, Summarize, Trim
 from windlass.errors import CompactionError, ConfigError, SessionBusy, SessionError
 from windlass.events import Compaction
 from windlass.messages import Message, ToolResultPart, user
@@ -19,10 +19,10 @@ from windlass.transfer import export_session, import_session
 from .chats import Chat, assert_paired, assert_sound, texts
 
 ALL = [
-    lambda: Summarize(trigger=Tokens(120), keep=2),
-    lambda: Summarize(trigger=Tokens(120), keep=2, between_turns=True),
-    lambda: Trim(Tokens(120), 2),
-    lambda: ClearResults(Tokens(100), keep=0, placeholder="-"),
+    lambda: Summarize(trigger=AtTokens(120), keep=2),
+    lambda: Summarize(trigger=AtTokens(120), keep=2, between_turns=True),
+    lambda: Trim(AtTokens(120), 2),
+    lambda: ClearResults(AtTokens(100), keep=0, placeholder="-"),
     lambda: Offload(2, preview=1),
     lambda: Summarize(),
     lambda: Trim(),
@@ -39,9 +39,9 @@ async def test_each_is_a_good_capability(make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Summarize(trigger=Tokens(400), keep=2),
-        lambda: Trim(Tokens(400), 2),
-        lambda: ClearResults(Tokens(300), keep=1),
+        lambda: Summarize(trigger=AtTokens(400), keep=2),
+        lambda: Trim(AtTokens(400), 2),
+        lambda: ClearResults(AtTokens(300), keep=1),
         lambda: Offload(100, preview=10),
     ],
 )
@@ -62,7 +62,7 @@ async def talk(agent, turns, first=0):
 
 async def test_a_denied_compaction_is_asked_again_only_after_growth():
     chat = Chat(*[{"n": n, "size": 10} for n in range(20)])
-    agent = chat.agent(Trim(Tokens(200), 2), system="Be helpful. " * 50)
+    agent = chat.agent(Trim(AtTokens(200), 2), system="Be helpful. " * 50)
     asked = []
 
     @agent.gate(Compacting)
@@ -81,7 +81,7 @@ async def test_a_denied_compaction_is_asked_again_only_after_growth():
 
 async def test_one_that_was_denied_once_comes_when_it_is_due_again():
     chat = Chat(*[{"n": n, "size": 100} for n in range(30)])
-    agent = chat.agent(Trim(Tokens(400), 2))
+    agent = chat.agent(Trim(AtTokens(400), 2))
     answers = [Deny("not now")]
 
     @agent.gate(Compacting)
@@ -180,7 +180,7 @@ async def test_a_range_without_a_safe_cut_changes_nothing():
 
 async def test_who_looks_on_is_told_and_why_and_explain_say_it():
     chat = Chat()
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2))
     seen = []
 
     @agent.observe(Compacted, wait=True)
@@ -199,14 +199,14 @@ async def test_who_looks_on_is_told_and_why_and_explain_say_it():
     why = " ".join(str(await agent.why("s")).split())
     assert "summarize compacted messages 0 to" in why
     assert f"from about {told[0].before:,} to" in why
-    assert "summarize · trigger Tokens(300) · keep Messages(2) · target 0.5" in str(agent.explain())
+    assert "summarize · trigger AtTokens(300) · keep AtMessages(2) · target 0.5" in str(agent.explain())
 
 
 # ---------------------------------------------------------------- moved
 
 
 async def compacted_session() -> Any:
-    agent = Chat().agent(Trim(Tokens(300), 2))
+    agent = Chat().agent(Trim(AtTokens(300), 2))
     await talk(agent, 8)
     return agent
 
@@ -229,7 +229,7 @@ async def test_an_exported_session_shows_the_same():
     agent = await compacted_session()
     store = MemoryStore()
     await import_session(store, await export_session(agent.store, "s"))
-    other = Chat().agent(Trim(Tokens(300), 2), store=store)
+    other = Chat().agent(Trim(AtTokens(300), 2), store=store)
     before = await agent.state("s")
     assert (await other.state("s")).shown == before.shown
     await other.run("go on", session="s")
@@ -242,7 +242,7 @@ async def test_an_exported_session_shows_the_same():
 @pytest.mark.parametrize("to", range(1, 9))
 async def test_a_rewind_past_a_compaction_shows_the_transcript_again(to):
     chat = Chat(*[{"n": n, "size": 200} for n in range(8)])
-    agent = chat.agent(ClearResults(Tokens(350), keep=1), Trim(Tokens(500), 2))
+    agent = chat.agent(ClearResults(AtTokens(350), keep=1), Trim(AtTokens(500), 2))
     rewound = []
 
     @agent.gate(StepEnding)
@@ -372,4 +372,4 @@ async def test_turns_and_messages_are_what_a_strategy_may_look_at():
     assert not second.stays(1)
     assert second.tokens > first.tokens
     assert second.size(second.messages) > second.size([Message("user")])
-    assert Messages(2).last(second) == 2
+    assert AtMessages(2).last(second) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass import Compacting, Completed, Deny, ErrorHandled, Failed, ModelCall, TurnStarting
-from windlass.capabilities import ClearResults, Summarize, Tokens, Trim
+from windlass.capabilities import AtTokens, ClearResults, Summarize, Trim
 from windlass.errors import ContextOverflow
 from windlass.events import Compaction
 from windlass.records import Compacted, HookFailed
@@ -161,7 +161,7 @@ async def test_a_summary_that_cannot_be_asked_for_within_the_window_never_leaves
     asked = []
     writer = FunctionModel(lambda request: asked.append(request) or "They talked.", name="writer")
     writer.context_window = window
-    agent = chat.agent(Summarize(writer, trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(writer, trigger=AtTokens(300), keep=2))
     *_, last = await talk(agent)
     assert asked == []
     assert not last.state.compactions

@@ -16,7 +16,7 @@ from windlass import (
     ModelError,
     ToolCalling,
 )
-from windlass.capabilities import Messages, Summarize, Tokens
+from windlass.capabilities import AtMessages, AtTokens, Summarize
 from windlass.errors import CompactionError, ConfigError, ContextOverflow, Overloaded
 from windlass.records import Compacted, HookFailed, SideReplied
 from windlass.testing import ScriptedModel, calls, says
@@ -30,7 +30,7 @@ async def talk(agent, turns, session="s"):
 
 async def test_the_oldest_messages_are_summarised_and_the_transcript_stays():
     chat = Chat()
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2))
     results = await talk(agent, 6)
     assert all(result.outcome == Completed() for result in results)
     state = await agent.state("s")
@@ -42,18 +42,18 @@ async def test_the_oldest_messages_are_summarised_and_the_transcript_stays():
     assert texts(chat.requests[-1].messages)[0].endswith("They talked.")
     [record] = [record for record in await agent.store.read("s") if isinstance(record, Compacted)]
     assert record.after < 200
-    assert (record.by, record.reason) == ("summarize", "Tokens(300)")
+    assert (record.by, record.reason) == ("summarize", "AtTokens(300)")
     await assert_sound(agent)
 
 
 async def test_below_the_trigger_nothing_is_asked():
     chat = Chat()
-    await talk(chat.agent(Summarize(trigger=Tokens(10_000))), 6)
+    await talk(chat.agent(Summarize(trigger=AtTokens(10_000))), 6)
     assert chat.asked == []
 
 
 async def test_a_summary_is_recorded_and_charged():
-    agent = Chat().agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = Chat().agent(Summarize(trigger=AtTokens(300), keep=2))
     results = await talk(agent, 6)
     log = await agent.store.read("s")
     [side] = [record for record in log if isinstance(record, SideReplied)]
@@ -63,7 +63,7 @@ async def test_a_summary_is_recorded_and_charged():
 
 async def test_the_summary_before_is_part_of_what_is_summarised():
     chat = Chat(summaries=["The first summary.", "The second summary."])
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2))
     await talk(agent, 12)
     assert len(chat.asked) >= 2
     assert "The first summary." in chat.asked[1].messages[0].text
@@ -75,7 +75,7 @@ async def test_the_summary_before_is_part_of_what_is_summarised():
 
 async def test_the_message_of_the_turn_stays_where_it_is_in_a_long_loop():
     chat = Chat(*[{"n": n, "size": 400} for n in range(8)])
-    agent = chat.agent(Summarize(trigger=Tokens(500), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(500), keep=2))
     result = await agent.run("look at all pages", session="s")
     assert result.outcome == Completed()
     assert len(chat.asked) >= 2
@@ -91,7 +91,7 @@ async def test_a_cut_inside_a_group_of_calls_moves():
     wanted = calls([("look", {"n": 1}), ("check", {"n": 2})])
     for keep in range(1, 7):
         chat = Chat(wanted, wanted, wanted)
-        agent = chat.agent(Summarize(trigger=Tokens(250), keep=keep, target=0))
+        agent = chat.agent(Summarize(trigger=AtTokens(250), keep=keep, target=0))
         await agent.run("go", session="s")
         for request in chat.requests:
             assert_paired(request.messages)
@@ -100,7 +100,7 @@ async def test_a_cut_inside_a_group_of_calls_moves():
 
 async def test_what_stays_can_be_counted_in_tokens():
     chat = Chat()
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=Tokens(120), target=0))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=AtTokens(120), target=0))
     await talk(agent, 6)
     [shown] = (await agent.state("s")).compactions
     assert [message.role for message in shown.messages] == ["user", "user", "assistant", "user"]
@@ -110,7 +110,7 @@ async def test_what_stays_can_be_counted_in_tokens():
 async def test_a_summary_that_fails_changes_nothing_and_a_later_one_counts(poor):
     """Behaviour 66: the request fits all the same, so the turn goes on; later success summarises."""
     chat = Chat(summaries=[poor, "They talked."])
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2))
     results = await talk(agent, 6)
     assert all(result.outcome == Completed() for result in results)
     [failed] = [record for record in await agent.store.read("s") if isinstance(record, HookFailed)]
@@ -122,7 +122,7 @@ async def test_a_summary_that_fails_changes_nothing_and_a_later_one_counts(poor)
 
 async def test_a_summary_that_fails_where_the_request_does_not_fit_fails_the_turn():
     chat = Chat(summaries=[ModelError("down")] * 9)
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2), window=400)
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2), window=400)
     results = await talk(agent, 6)
     assert results[0].outcome == Completed()
     assert isinstance(results[-1].outcome, Failed)
@@ -146,7 +146,7 @@ async def test_a_manual_compaction_that_failed_can_be_asked_for_again():
 
 async def test_a_policy_that_retries_asks_for_the_summary_again():
     chat = Chat(summaries=[Overloaded("busy"), "They talked."])
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2), errors=ErrorPolicy.retrying(delay=0))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2), errors=ErrorPolicy.retrying(delay=0))
     assert all(result.outcome == Completed() for result in await talk(agent, 6))
     assert len(chat.asked) == 2
 
@@ -154,7 +154,7 @@ async def test_a_policy_that_retries_asks_for_the_summary_again():
 async def test_no_safe_cut_means_that_nothing_happens():
     """Behaviour 68: given no safe cut exists, then nothing happens."""
     chat = Chat(calls([("look", {"n": n, "size": 400}) for n in range(5)]))
-    agent = chat.agent(Summarize(trigger=Tokens(100), keep=1))
+    agent = chat.agent(Summarize(trigger=AtTokens(100), keep=1))
     result = await agent.run("go", session="s")
     assert result.outcome == Completed()
     assert chat.asked == []
@@ -163,7 +163,7 @@ async def test_no_safe_cut_means_that_nothing_happens():
 
 async def test_what_is_no_smaller_is_left_alone():
     chat = Chat(summaries=[LONG * 20])
-    agent = chat.agent(Summarize(trigger=Messages(5), keep=1))
+    agent = chat.agent(Summarize(trigger=AtMessages(5), keep=1))
     results = await talk(agent, 3)
     assert len(chat.asked) == 1
     assert all(result.outcome == Completed() for result in results)
@@ -183,7 +183,7 @@ async def test_nothing_is_repeated_when_nothing_new_came():
 
 async def test_a_trigger_that_stays_due_does_not_summarise_all_the_time():
     chat = Chat(*[{"n": n, "size": 450} for n in range(12)])
-    agent = chat.agent(Summarize(trigger=Tokens(10), keep=2), system="You are helpful. " * 600)
+    agent = chat.agent(Summarize(trigger=AtTokens(10), keep=2), system="You are helpful. " * 600)
     await agent.run("go", session="s")
     assert 1 <= len(chat.asked) <= 6
 
@@ -205,7 +205,7 @@ async def test_another_model_may_write_it():
     for given in (writer, "writer"):
         writer.requests.clear()
         chat = Chat()
-        agent = chat.agent(Summarize(given, trigger=Tokens(300), keep=2), models=[writer])
+        agent = chat.agent(Summarize(given, trigger=AtTokens(300), keep=2), models=[writer])
         await talk(agent, 5)
         assert chat.asked == []
         assert len(writer.requests) == 1
@@ -251,7 +251,7 @@ async def test_what_the_model_is_told_fits_its_window(known):
 
 async def test_guards_judge_what_leaves_for_a_summary():
     chat = Chat()
-    agent = chat.agent(Summarize(trigger=Tokens(300), keep=2))
+    agent = chat.agent(Summarize(trigger=AtTokens(300), keep=2))
 
     @agent.gate(ModelCalling, band="guard")
     def nothing_else(event):
@@ -286,7 +286,7 @@ async def test_a_suspended_session_can_be_compacted_and_goes_on():
 
 async def test_agents_below_have_their_own():
     inner = Chat(*[{"n": n, "size": 400} for n in range(6)])
-    helper = inner.agent(Summarize(trigger=Tokens(400), keep=2), name="helper")
+    helper = inner.agent(Summarize(trigger=AtTokens(400), keep=2), name="helper")
     outer = ScriptedModel(calls("helper", task="look at all"), says("done"), name="outer")
     seen = []
     agent = Agent(outer, tools=[helper.as_tool()])
@@ -319,13 +319,13 @@ async def test_a_summary_that_was_paid_for_is_written_before_anything_is_made_of
             return given
 
     chat = Chat()
-    agent = chat.agent(Watched(trigger=Tokens(300), keep=Messages(2)))
+    agent = chat.agent(Watched(trigger=AtTokens(300), keep=AtMessages(2)))
     for turn in range(6):
         await agent.run(f"question {turn}", session="s")
     assert logs
     assert all(isinstance(log[-1], SideReplied) for log in logs)
     later = Chat()
-    agent = later.agent(Summarize(trigger=Tokens(300), keep=Messages(2)))
+    agent = later.agent(Summarize(trigger=AtTokens(300), keep=AtMessages(2)))
     await agent.store.append("s", list(logs[0]), 0)
     result = await agent.resume("s")
     assert result.outcome == Completed()

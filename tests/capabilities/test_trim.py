@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass import Completed
-from windlass.capabilities import Messages, Tokens, Trim
+from windlass.capabilities import AtMessages, AtTokens, Trim
 from windlass.capabilities.trim import NOTE
 
 from .chats import Chat, assert_paired, assert_sound, texts
@@ -11,7 +11,7 @@ from .chats import Chat, assert_paired, assert_sound, texts
 
 async def test_the_oldest_messages_are_dropped():
     chat = Chat()
-    agent = chat.agent(Trim(Messages(7), 3))
+    agent = chat.agent(Trim(AtMessages(7), 3))
     for turn in range(6):
         await agent.run(f"question {turn}", session="s")
     state = await agent.state("s")
@@ -24,7 +24,7 @@ async def test_the_oldest_messages_are_dropped():
 
 
 async def test_the_target_counts_messages_where_the_trigger_does():
-    agent = Chat().agent(Trim(Messages(10), 1))
+    agent = Chat().agent(Trim(AtMessages(10), 1))
     await agent.run("one long message " * 500, session="s")
     for turn in range(5):
         await agent.run(f"question {turn}", session="s")
@@ -34,7 +34,7 @@ async def test_the_target_counts_messages_where_the_trigger_does():
 
 async def test_a_long_turn_keeps_its_message_and_its_pairs():
     chat = Chat(*[{"n": n, "size": 300} for n in range(10)])
-    agent = chat.agent(Trim(Tokens(500), 2, note="(gone)"))
+    agent = chat.agent(Trim(AtTokens(500), 2, note="(gone)"))
     result = await agent.run("go on", session="s")
     assert result.outcome == Completed()
     for request in chat.requests:

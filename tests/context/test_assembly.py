@@ -145,7 +145,7 @@ async def test_a_request_shares_its_messages_tools_and_text_with_the_one_before(
 def test_assembling_a_long_history_touches_no_message(length: int):
     """The same objects, in a view of the same list: nothing is copied, however long it is."""
     agent = Agent(FunctionModel(lambda request: says("x")), tools=[add], system="You add.")
-    program = agent.compile()
+    program = agent._compile()
     fold = Fold(S)
     for number in range(length):
         fold.add(TurnStarted(number + 1, Message("user", (TextPart(f"message {number}"),)), f"{S}/t{number + 1}"))
@@ -167,7 +167,7 @@ async def test_what_a_fold_remembers_is_what_its_state_alone_gives(injections: l
     agent = Agent(script(steps), tools=[add], system="You add.")
     for number, plan in enumerate(injections):
         install(agent, number, plan)
-    program = agent.compile()
+    program = agent._compile()
     await agent.run("go", session=S)
     fold = Fold(S)
     for record in await agent.store.read(S):

@@ -159,7 +159,7 @@ async def test_of_attempts_side_by_side_each_vendor_is_believed_for_its_own():
         return replies[0]
 
     await agent.run("word " * 800)
-    factors = agent.compile().budget.factors
+    factors = agent._compile().budget.factors
     assert factors["slow"] == pytest.approx(1.0, abs=0.05)
     assert factors["quick"] == pytest.approx(3.0, abs=0.1)
 

@@ -225,7 +225,7 @@ async def test_secrets_are_masked_in_what_is_kept_of_an_agent():
     await agent.run("go", session=S)
     (call,) = await replayed(agent)
     assert call.request.system == "The key is •••."
-    description = await agent.store.pipeline(agent.compile().digest)
+    description = await agent.store.pipeline(agent._compile().digest)
     assert description is not None
     assert b"sesame" not in description
 

@@ -115,9 +115,9 @@ async def failures(install: Callable[[Any], object], **options: Any) -> dict[str
 
 
 async def test_what_is_not_public_is_refused():
-    failed = await failures(lambda registrar: registrar.registered.hooks.clear())
+    failed = await failures(lambda registrar: registrar._registered.hooks.clear())
     assert list(failed) == ["installs"]
-    assert "registrar.registered" in failed["installs"]
+    assert "registrar._registered" in failed["installs"]
 
 
 async def test_the_guard_band_is_refused():

@@ -106,7 +106,7 @@ def test_answers_are_legal_where_they_are_given(event, data):
 def test_hooks_can_be_installed_on_any_agent(hooks):
     agent = Agent(ScriptedModel(), tools=TOOLS)
     hooks.install(agent)
-    program = agent.compile()
+    program = agent._compile()
     transforms = [hook for hook in hooks.hooks if hook.verb == "transform"]
     assert len(program.hooks.all) == len(hooks.hooks) - len(transforms)
 

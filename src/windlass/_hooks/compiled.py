@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any
 
 from windlass.errors import ConfigError
-from windlass.events import EVENTS, ModelReplying, TurnEnding
+from windlass.events import EVENTS, HookRan, ModelReplying, TurnEnding
 from windlass.messages import ModelCall, ToolCall
 from windlass.slots import Slot
 from windlass.states import Step
@@ -83,22 +83,42 @@ class CompiledHooks:
 
     `listeners` has, for every fact with observers, those that are told as it happens; `durable` are
     those that read the log, and `observers` all of them. `attends` says that a turn may have to
-    wait for one of them.
+    wait for one of them. `timed` says that an observer, here or of an agent above, wants to know how
+    long hooks take.
     """
 
     __slots__ = (
-        "_points", "all", "at", "attends", "durable", "listeners", "model_wraps", "observers", "slots",
-        "step_wraps", "tool_wraps", "transforms", "turn_wraps",
+        "_points",
+        "all",
+        "at",
+        "attends",
+        "durable",
+        "listeners",
+        "model_wraps",
+        "observers",
+        "slots",
+        "step_wraps",
+        "timed",
+        "tool_wraps",
+        "transforms",
+        "turn_wraps",
     )  # fmt: skip
 
     def __init__(
-        self, hooks: Iterable[Hook], transforms: Iterable[Transform], slots: Iterable[Slot[Any]]
+        self,
+        hooks: Iterable[Hook],
+        transforms: Iterable[Transform],
+        slots: Iterable[Slot[Any]],
+        *,
+        timed: bool = False,
     ) -> None:
         self.slots = {slot.name: slot for slot in slots}
         self.all = _ordered(hooks)
         self.transforms = Transforms(sorted(transforms, key=_place))
         _name_apart(self.all)
+        self.timed = timed or any(hook.event is HookRan for hook in self.all)
         for hook in self.all:
+            hook.timed = self.timed and hook.kind != "observe" and hook.event is not Turn
             hook.bind(self.slots.values())
         placed: dict[type, list[Hook]] = {}
         for hook in self.all:

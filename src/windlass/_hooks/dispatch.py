@@ -57,6 +57,7 @@ class Site(Host, Protocol):
     def monotonic(self) -> Callable[[], float]: ...
     def keep(self, writes: Writes, stage: str = "") -> None: ...
     def beside(self, coroutine: Any) -> None: ...
+    def tell_time(self, hook: Hook, began: float) -> None: ...
     def tokens(self, parts: Any) -> int: ...
     def injected_tokens(self) -> int: ...
     def completed(self, call: ToolCall) -> ToolCall: ...
@@ -83,9 +84,12 @@ async def call(
         supplied = supply(hook, site, writes, about, chain)
         if hook.guards_models and hook.view is None:
             given = replace(event, turn=Turn(site, asker=asker_of(hook, about, chain)))
+        began = site.monotonic() if hook.timed else 0.0
         try:
             answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
         finally:
+            if hook.timed:
+                site.tell_time(hook, began)
             if supplied:
                 check_not_broken_off(supplied)
     except asyncio.CancelledError as error:
@@ -605,12 +609,17 @@ def cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+_MEANT = {"Approve": "Allow", "Reject": "Halt", "Respond": "Answer"}
+"""What a hook should answer instead of a person's answer."""
+
+
 def illegal(hook: Hook, point: Point, answer: Any) -> IllegalAnswer:
     """The error of an answer that the event does not take."""
     got = f"Vote.{answer.name}" if isinstance(answer, Vote) else type(answer).__name__
+    hint = f" {got} is what a person answers: did you mean {_MEANT[got]}?" if got in _MEANT else ""
     return IllegalAnswer(
         f"{hook.kind} {hook.name!r} ({hook.source}) answered {got} on {point.name}; "
-        f"it may answer {legal_answers(point.event)}",
+        f"it may answer {legal_answers(point.event)}.{hint}",
         hook=hook.name,
         event=point.name,
     )

@@ -112,7 +112,7 @@ class Hook:
         "durable",
         "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
-        "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timeout", "tool", "tries",
+        "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timed", "timeout", "tool", "tries",
         "view", "wait", "wants", "when",
     )  # fmt: skip
 
@@ -170,6 +170,7 @@ class Hook:
         self.plain = False
         self.inline = False
         self.queued = False
+        self.timed = False
         self.lane: Any = None
         inline = not self.is_async and not self.thread and (kind != "observe" or self.wait)
         if self.timeout is not None and inline:
@@ -303,6 +304,8 @@ class Hook:
         self.plain = is_simple and not self.guards_models
         self.inline = self.plain and not self.is_async
         self.queued = self.kind == "observe" and self.inline and not self.wait
+        if self.timed:
+            self.plain = self.inline = False
 
     def _slot_for(self, parameter: str, slots: Collection[Slot[Any]]) -> Slot[Any] | None:
         try:

@@ -86,6 +86,12 @@ def _merge_rewinds(_: type[AnyEvent], equals: Answers) -> Rewind:
     return Rewind(min(rewind.to for _, rewind in equals), _join_fields(equals, "note", "\n"))
 
 
+def _merge_regenerations(_: type[AnyEvent], equals: Answers) -> Regenerate:
+    """All feedback. At the bound the reply passes only if nobody wants the turn to stop."""
+    stops = any(regenerate.otherwise == "stop" for _, regenerate in equals)
+    return Regenerate(_join_fields(equals, "feedback", "\n"), "stop" if stops else "pass")
+
+
 def _merge_retries(_: type[AnyEvent], equals: Answers) -> Again:
     delays = [again.after for _, again in equals if again.after is not None]
     return Again(max(delays, default=None))
@@ -94,7 +100,7 @@ def _merge_retries(_: type[AnyEvent], equals: Answers) -> Again:
 _MERGES: dict[type, Callable[[type[AnyEvent], Answers], Any]] = {
     Deny: lambda _, equals: Deny(_join_fields(equals, "reason")),
     Halt: _merge_halts,
-    Regenerate: lambda _, equals: Regenerate(_join_fields(equals, "feedback", "\n")),
+    Regenerate: _merge_regenerations,
     Veto: lambda _, equals: Veto(_join_fields(equals, "feedback", "\n")),
     Ask: _merge_asks,
     Answer: _require_same_value,

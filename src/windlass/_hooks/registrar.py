@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from windlass._options import APPROVER, CRITERION, MODEL, TEXT, WHOLE, check_each, check_options
+from windlass._options import (
+    APPROVER,
+    CRITERION,
+    MODEL,
+    TEXT,
+    WHOLE,
+    Domain,
+    check_each,
+    check_options,
+    instance,
+    optional,
+)
 from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
 from windlass.messages import ModelCall, TextPart, ToolCall
 from windlass.models import open_model
+from windlass.policies import ErrorRule
 from windlass.protocols import Model
 from windlass.records import Fact
 from windlass.slots import Slot
@@ -33,9 +45,11 @@ from windlass.types import (
 )
 
 from .conditions import Condition, Errors, Names
-from .hooks import Band, Hook, Kind, Options
+from .hooks import Band, Hook, Kind, Options, is_async
 from .lifecycles import hooks_of
 from .matching import Matcher
+from .reveals import Reveal
+from .shared import Shared
 from .streams import Channel, Transform
 
 E = TypeVar("E")
@@ -44,6 +58,12 @@ P = TypeVar("P")
 T = TypeVar("T")
 FactT = TypeVar("FactT", bound=Fact)
 TransformerT = TypeVar("TransformerT", bound=Callable[[], Transformer])
+
+
+FACTORY = Domain(
+    "a function without parameters, not async",
+    lambda given: callable(given) and not is_async(given),
+)
 
 
 class _Options(TypedDict, total=False):
@@ -140,8 +160,8 @@ class Registered:
     """Everything that a registrar has collected."""
 
     __slots__ = (
-        "approvers", "compactors", "criteria", "hooks", "instructions", "models", "slots", "tools",
-        "transforms",
+        "approvers", "compactors", "criteria", "error_rules", "hooks", "instructions", "models",
+        "reveals", "slots", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -150,6 +170,8 @@ class Registered:
         self.tools: list[Tool[..., Any]] = []
         self.slots: list[Slot[Any]] = []
         self.models: list[GivenModel] = []
+        self.error_rules: list[ErrorRule] = []
+        self.reveals: list[Reveal] = []
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
@@ -163,7 +185,7 @@ class Registrar:
     _sealed = ""
 
     def __init__(self) -> None:
-        self.registered = Registered()
+        self._registered = Registered()
 
     # ------------------------------------------------------------ the verbs
 
@@ -255,7 +277,7 @@ class Registrar:
         def register(factory: TransformerT) -> TransformerT:
             self._open("transform", getattr(factory, "__name__", "transform"))
             self._check_band(band, getattr(factory, "__name__", "transform"))
-            if not any(known.factory is factory for known in self.registered.transforms):
+            if not any(known.factory is factory for known in self._registered.transforms):
                 self._add_transform(Transform(factory, channels, name, priority, band, inherit))
             return factory
 
@@ -289,7 +311,7 @@ class Registrar:
         made = fn if isinstance(fn, Tool) else tool(fn)
         self._open("tool", made.name)
         made = made if self._origin is None else made.brought_by(self._origin)
-        self.registered.tools.append(made)
+        self._registered.tools.append(made)
         return made
 
     def slot(self, slot: Slot[T]) -> Slot[T]:
@@ -299,35 +321,83 @@ class Registrar:
         that was declared together with its hook or tool, then the one that has the parameter's name.
         """
         self._open("slot", slot.name)
-        for known in self.registered.slots:
+        for known in self._registered.slots:
             if known is not slot and known.name == slot.name:
                 whose = "" if self._origin is None else f" of capability {self._origin!r}"
                 text = f"slot {slot!r}{whose} clashes with {known!r}: names must be unique, so rename one of them"
                 raise ConfigError(text)
-        if all(known is not slot for known in self.registered.slots):
-            self.registered.slots.append(slot)
+        if all(known is not slot for known in self._registered.slots):
+            self._registered.slots.append(slot)
         return slot
 
     def criterion(self, criterion: Criterion) -> Criterion:
         """Let a function vote on whether the turn continues."""
         self._open("criterion", getattr(criterion, "__name__", type(criterion).__name__))
         check_each("criterion", CRITERION, [criterion])
-        self.registered.criteria.append(criterion)
+        self._registered.criteria.append(criterion)
         return criterion
 
     def compactor(self, compactor: Compactor) -> None:
         """Let a strategy shorten the history that models see, whenever it is due."""
         self._open("compactor", compactor.name)
-        if any(other.name == compactor.name for other in self.registered.compactors):
+        if any(other.name == compactor.name for other in self._registered.compactors):
             text = f"there are two compactors named {compactor.name!r}: rename one of them"
             raise RegistrationError(text)
-        self.registered.compactors.append(compactor)
+        self._registered.compactors.append(compactor)
+
+    def errors(self, *rules: ErrorRule) -> None:
+        """Add rules for errors: `registrar.errors(ErrorRule(TimeoutError, "retry", tool="fetch"))`.
+
+        The first rule that matches an error decides, those of the agent's own `ErrorPolicy` before these. Gates on
+        `Erring` may answer something else, and the bounds of the policy always hold.
+        """
+        check_each("errors", instance("an ErrorRule", ErrorRule), rules)
+        self._open("error rule", ", ".join([rule.words for rule in rules]))
+        self._registered.error_rules.extend(rules)
+
+    def reveal(
+        self,
+        fn: Callable[..., str] | None = None,
+        /,
+        *,
+        tool: Matcher | None = None,
+        name: str | None = None,
+        inherit: bool = False,
+    ) -> Any:
+        """Let a function replace placeholders in the arguments of a call right before the tool gets them.
+
+        The function gets every text of the decoded arguments, at any depth, and may take `turn`, too. It runs after the
+        call was decided and its digest taken, so gates, wraps, people and the log see the placeholder. `tool` limits it
+        to calls of some tools; a task for a sub-agent is never changed. If it fails, the tool does not run.
+
+        Only arguments are protected: if the tool returns the revealed text, the result has it. Remove it there with a
+        rewrite on `ToolReturning`, or name it in `Agent(secrets=…)`.
+        """
+
+        def register(function: Callable[..., str]) -> Callable[..., str]:
+            made = Reveal(function, tool, name, inherit=inherit)
+            self._open("reveal", made.name)
+            self._add_reveal(made)
+            return function
+
+        return register if fn is None else register(fn)
+
+    def shared(self, factory: Callable[[], T], *, name: str | None = None) -> Shared[T]:
+        """An object that all agents of this process share; calling the result returns it.
+
+        Agents that pass the same factory, or the same `name`, get the same object. `factory` is called once, on first
+        use. Slots are per session; use this for what must be common, such as a rate limiter or a pool of connections.
+        """
+        domains = {"factory": FACTORY, "name": optional(TEXT)}
+        check_options("shared", domains, {"factory": factory, "name": name})
+        self._open("shared object", name or str(getattr(factory, "__name__", factory)))
+        return Shared(factory, name)
 
     def approver(self, approver: Approver) -> Approver:
         """Let a function answer questions in this process: it returns an answer or None."""
         self._open("approver", getattr(approver, "__name__", type(approver).__name__))
         check_each("approver", APPROVER, [approver])
-        self.registered.approvers.append(approver)
+        self._registered.approvers.append(approver)
         return approver
 
     def instruct(self, text: str, *, rank: int = 0) -> None:
@@ -339,11 +409,7 @@ class Registrar:
         """
         check_options("instruct", {"text": TEXT, "rank": WHOLE}, {"text": text, "rank": rank})
         self._open("instructions", text[:40])
-        self.registered.instructions.append((rank, TextPart(text, self._origin)))
-
-    def masked(self, value: Any) -> Any:
-        """A JSON value without the secrets that the application named, ready to be stored."""
-        return value
+        self._registered.instructions.append((rank, TextPart(text, self._origin)))
 
     # ------------------------------------------------------------ what a subclass may restrict
 
@@ -360,11 +426,14 @@ class Registrar:
         """Register a `Hook` object."""
         self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
-        hook.declared = self.registered.slots
-        self.registered.hooks.append(hook)
+        hook.declared = self._registered.slots
+        self._registered.hooks.append(hook)
 
     def _add_transform(self, transform: Transform) -> None:
-        self.registered.transforms.append(transform)
+        self._registered.transforms.append(transform)
+
+    def _add_reveal(self, reveal: Reveal) -> None:
+        self._registered.reveals.append(reveal)
 
     def _open(self, kind: str, name: str) -> None:
         """Raise if the registrar is sealed."""
@@ -393,8 +462,12 @@ class Hooks(Registrar):
         check_each("model", MODEL, [model])
         given = GivenModel.of(model, self._origin)
         self._open("model", given.model.name)
-        self.registered.models.append(given)
+        self._registered.models.append(given)
         return given.model.name
+
+    def masked(self, value: Any) -> Any:
+        """A JSON value without the secrets that the application named, ready to be stored."""
+        return value
 
 
 class Part(Hooks):
@@ -424,6 +497,11 @@ class Part(Hooks):
         if self._band is not None:
             transform.band = self._band
             transform.inherit = transform.inherit or self._band == "guard"
+
+    def _add_reveal(self, reveal: Reveal) -> None:
+        super()._add_reveal(reveal)
+        reveal.capability = self._capability
+        reveal.inherit = reveal.inherit or self._band == "guard"
 
     def _check_band(self, band: Band, name: str) -> None:
         if band == "guard":

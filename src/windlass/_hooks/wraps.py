@@ -135,7 +135,7 @@ def compose(
     call, its askers.
     """
     layer, known = effect, [object()]
-    if any(hook.wants for hook in wraps):
+    if any(hook.wants or hook.timed for hook in wraps):
         return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place), known)
     *inner, (outermost, ends_guards) = _inside_out(wraps)
     for hook, is_last_guard in inner:
@@ -312,10 +312,13 @@ def _writing_layer(
             return await inner(value)
         writes = Writes(hook.name, depth)
         supplied = supply(hook, site, writes, *place(value))
+        began = site.monotonic()
         try:
             try:
                 result = await fn(value, call_next, **supplied)
             finally:
+                if hook.timed:
+                    site.tell_time(hook, began)
                 check_not_broken_off(supplied)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotPassable) and error.value is value:
@@ -504,6 +507,7 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
 
     writes = Writes(hook.name)
     about = str(site.state.steps + 1) if hook.event is Step else ""
+    began = site.monotonic()
     try:
         await _as_async(hook)(value, call_next, **supply(hook, site, writes, about))
     except asyncio.CancelledError as error:
@@ -517,6 +521,8 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
         raise _wrap_error(hook, problem) from error
     finally:
         closed = True
+        if hook.timed:
+            site.tell_time(hook, began)
     if not results:
         how = "called call_next and swallowed its error" if calls else "did not call call_next"
         raise _not_once(hook, how)

@@ -106,7 +106,7 @@ def child_program(
         *own.hooks.transforms,
         *[t.inherited() for t in parent.hooks.transforms if t.inherit],
     ]
-    hooks = CompiledHooks([*mine, *passed], transforms, slots)
+    hooks = CompiledHooks([*mine, *passed], transforms, slots, timed=parent.hooks.timed)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
@@ -119,6 +119,7 @@ def child_program(
         brought_models={**parent.brought_models, **own.brought_models},
         windows={**{name: parent.windows.get(name) for name in models}, **own.windows},
         hooks=hooks,
+        reveals=(*own.reveals, *[reveal for reveal in parent.reveals if reveal.inherit]),
         tools=tools,
         criteria=tuple([_on_clock(criterion, own, parent) for criterion in own.criteria]),
         store=parent.store,

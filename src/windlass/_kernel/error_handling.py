@@ -13,7 +13,7 @@ from windlass.errors import HookError, SessionError
 from windlass.events import Erring
 from windlass.messages import ModelRequest
 from windlass.outcomes import ErrorValue, Failed, Stopped, StopReason, error_value
-from windlass.policies import Action, Category, ErrorPolicy, category_of
+from windlass.policies import Action, Category, ErrorPolicy, ErrorRule, category_of
 from windlass.records import ErrorHandled
 from windlass.states import Fold, step_id
 
@@ -99,11 +99,12 @@ class Failures(Struct, eq=False):
         category: Category,
         retryable: bool = True,
         details: ErrorValue | None = None,
+        tool: str = "",
     ) -> Handling:
         """Hooks are asked, then the policy; its bounds hold whatever they say. The answer is
         recorded.
 
-        `details` is what the log may have of the error.
+        `details` is what the log may have of the error, `tool` the name of the tool that raised it.
         """
         journal, failed = self._journal, self._failed_call
         policy, fold = journal.program.policy, journal.fold
@@ -115,11 +116,12 @@ class Failures(Struct, eq=False):
             action = policy.action_for_model(error, category)
         else:
             action = policy.action("tool") if category == "tool" else _elsewhere(policy, category)
-        answer = Handling(action)
+        rule = policy.rule_for(error, category, tool)
+        answer = Handling(action if rule is None else rule.action)
         if self._point is not None and not isinstance(error, HookError):
             answer = await self._ask(error, category, made, answer)
         if answer.action == "retry":
-            answer = self._bounded(answer, error, category, made, retryable)
+            answer = self._bounded(answer, error, category, made, retryable, rule)
         if category != "tool" or answer.by != "policy" or answer.action != "ignore":
             attempt = (
                 failed.attempt
@@ -133,23 +135,31 @@ class Failures(Struct, eq=False):
         return answer
 
     def _bounded(
-        self, answer: Handling, error: Exception, category: Category, made: int, retryable: bool
+        self,
+        answer: Handling,
+        error: Exception,
+        category: Category,
+        made: int,
+        retryable: bool,
+        rule: ErrorRule | None,
     ) -> Handling:
         """A retry after its wait, unless a bound stands against it."""
         policy = self._journal.program.policy
-        wait = policy.backoff(error, made) if answer.delay is None else answer.delay
-        bound = f"the cap of {policy.cap:g} s" if wait is None else self._bound(made, retryable)
+        wait = policy.backoff(error, made, rule) if answer.delay is None else answer.delay
+        bound = (
+            f"the cap of {policy.cap:g} s" if wait is None else self._bound(made, retryable, rule)
+        )
         if bound is None:
             return Handling("retry", answer.by, wait)
         return Handling("ignore" if category == "tool" else "halt", bound)
 
-    def _bound(self, made: int, retryable: bool) -> str | None:
+    def _bound(self, made: int, retryable: bool, rule: ErrorRule | None) -> str | None:
         """The bound that stands against another retry, if there is one."""
         program, turn = self._journal.program, self._journal.fold.turn
         assert turn is not None
         if not retryable:
             return "the call is unsafe"
-        if made > program.policy.retries or turn.retries >= program.policy.total:
+        if made > program.policy.most_retries(rule) or turn.retries >= program.policy.total:
             return "bounds of the policy"
         limits = [limit for limit in program.limits if isinstance(limit, RetryLimit)]
         return _RETRY_LIMIT if any(turn.retries >= limit.retries for limit in limits) else None

@@ -11,12 +11,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from windlass._hooks.reveals import revealed
 from windlass.decisions import Approve, Respond
-from windlass.errors import ToolError
+from windlass.errors import HookError, ToolError
 from windlass.messages import ToolCall, ToolResult, text_result
+from windlass.outcomes import error_value
 from windlass.records import Asked, HookFailed, UndoCalled
 from windlass.states import CallFold
 from windlass.tools import DoubtRule, Tool
+from windlass.turns import Turn
 
 from .arguments import NOT_KEPT, Arguments, not_run
 from .journal import Journal
@@ -35,6 +38,7 @@ class CallsInDoubt(Struct, eq=False):
     _arguments: Arguments
     _questions: Questions
     _results: ToolResults
+    _turn: Turn[Any]
 
     def _rule(self, state: CallFold) -> DoubtRule | None:
         """The rule for a call in doubt; None if it is not in doubt.
@@ -107,9 +111,12 @@ class CallsInDoubt(Struct, eq=False):
             text = f"{UNKNOWN} Undoing it was started, too, and may or may not have happened."
             return text_result(text, "interrupted")
         try:
-            values = tool.prepare(call.json)
+            values = revealed(journal.program.reveals, call, tool.prepare(call.json), self._turn)
         except ToolError as error:
             return text_result(f"{UNKNOWN} It could not be undone: {error}", "interrupted")
+        except HookError as error:
+            journal.record(HookFailed(error.hook, "UndoCalled", error_value(error), "not undone"))
+            return text_result(f"{UNKNOWN} It could not be undone.", "interrupted")
         journal.record(UndoCalled(call.id, call.name))
         await journal.commit()
         try:

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from windlass._hooks.readers import Source
 from windlass.errors import ConfigError, SessionConflict, SessionError, StoreError, WindlassError
 from windlass.masking import Mask
-from windlass.outcomes import Cancelled, Completed, Failed, Stopped
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, marked
 from windlass.ownership import Claim
 from windlass.records import (
     Answered,
@@ -203,8 +203,7 @@ class Journal:
         """Decide how the turn will end. The first decision stands."""
         turn = self.fold.turn
         if turn is not None and turn.concluded is None:
-            if turn.unreviewed and isinstance(outcome, Completed | Stopped):
-                outcome = outcome.replace(unreviewed=turn.unreviewed)
+            outcome = marked(outcome, turn.unreviewed, turn.objections)
             self.record(Concluded(outcome, text))
 
     # ------------------------------------------------------------ the opening of a turn

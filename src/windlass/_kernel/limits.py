@@ -9,10 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.criteria import CostLimit, Effect, Limit, StepLimit, TokenLimit, name_of
+from windlass.errors import HookError, text_of
 from windlass.messages import Usage
 from windlass.outcomes import Stopped
 from windlass.records import Delegated
-from windlass.states import Child
+from windlass.states import Child, State, TurnState
 from windlass.turns import Left
 
 from .journal import Journal
@@ -71,7 +72,7 @@ class Limits(Struct, eq=False):
                 active=state.turn.active + level._journal.time.working(),
             )
             for name, limit in limits:
-                if (why := limit.exceeded(state, turn)) is not None:
+                if (why := _why(name, limit, state, turn)) is not None:
                     found.append(Stopped(limit.reason, f"{name}: {why}"))
         return min(found, key=lambda stopped: stopped.reason.rank, default=None)
 
@@ -179,6 +180,19 @@ def delegated(journal: Journal, key: str) -> Child | None:
         if turn is not None
         else None
     )
+
+
+def _why(name: str, limit: Limit, state: State, turn: TurnState) -> str | None:
+    """Why a limit forbids an effect. One that fails is named, and the turn fails with it."""
+    try:
+        why: object = limit.exceeded(state, turn)
+    except Exception as error:
+        text = f"criterion {name!r} failed: {type(error).__name__}: {text_of(error)}"
+        raise HookError(text, hook=name) from error
+    if why is not None and not isinstance(why, str):
+        text = f"criterion {name!r} returned {why!r} from exceeded; it must return a str or None"
+        raise HookError(text, hook=name)
+    return why
 
 
 def _share_of(started: Delegated) -> tuple[Limit, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.observers import Observers
+from windlass._hooks.reveals import Reveal
 from windlass._hooks.wraps import without_stop_iteration
 from windlass._options import Domain, choice, number, whole
 from windlass._threads import run_alone, threads
@@ -130,6 +131,7 @@ class Program(Options):
     name: str
     model: Model
     brought_models: Mapping[str, str]
+    reveals: tuple[Reveal, ...]
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
     output_schema: Mapping[str, Any] | None

@@ -27,7 +27,7 @@ from windlass.messages import (
     digest,
 )
 from windlass.outcomes import Stopped, StopReason
-from windlass.records import ModelReplied, ReplyRejected
+from windlass.records import ModelReplied, ReplyPassed, ReplyRejected
 from windlass.states import Fold, StepFold
 from windlass.turns import ChildWaits
 
@@ -119,7 +119,7 @@ class Replies:
         if self._voice is not None:
             self._voice.hold()
         if self._replying is not None:
-            passage = self._passage = self._passage_of(self._replying, reply)
+            passage = self._passage = self._passage_of(self._replying, reply, round_)
             if self._replying.changing:
                 rewritten: ModelReply = (await passage.rewrite()).reply
                 reply = rewritten
@@ -190,14 +190,13 @@ class Replies:
 
     # ------------------------------------------------------------ the reply
 
-    def _passage_of(self, point: Point, reply: ModelReply) -> Passage:
+    def _passage_of(self, point: Point, reply: ModelReply, round_: int) -> Passage:
         """The way of a reply through its hooks.
 
         Their verdict counts when the reply is in the log.
         """
-        return Passage(
-            point, ModelReplying(reply, self._site.turn), self._site, self._about("reply")
-        )
+        event = ModelReplying(reply, self._site.turn, round_)
+        return Passage(point, event, self._site, self._about("reply"))
 
     async def judge(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands.
@@ -218,7 +217,7 @@ class Replies:
         if passage is None:
             if voice is not None:
                 voice.hold_logged_reply(step.reply, step.number, step.round)
-            passage = self._passage_of(point, step.reply)
+            passage = self._passage_of(point, step.reply, step.round)
         message, turn = step.reply.message, journal.fold.turn
         responded = (
             self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
@@ -233,6 +232,10 @@ class Replies:
     ) -> bool:
         """What a verdict on a reply means. Whether the reply stands."""
         journal, voice = self._journal, self._voice
+        if isinstance(verdict, Regenerate) and self._passes(step, verdict):
+            by = _speakers(passage, Regenerate)
+            journal.record(ReplyPassed(step.number, verdict.feedback, by))
+            return True
         if voice is not None and (
             verdict is WAITING or isinstance(verdict, Halt | Regenerate | Answer)
         ):
@@ -255,12 +258,17 @@ class Replies:
         """A person's words take the place of the reply, and are judged like one."""
         journal, number, round_ = self._journal, step.number, step.round + 1
         said = transform_reply(self._site.hooks.transforms, as_reply(words))
-        passage = self._passage_of(point, said)
+        passage = self._passage_of(point, said, round_)
         answered = _with_ids((await passage.rewrite()).reply, f"{journal.fold.session}/{number}")
         if self._voice is not None:
             self._voice.hold()
             self._voice.accept(answered, answered, number, round_, 0)
         journal.record(ModelReplied(number, answered, round_, 0, False))
+
+    def _passes(self, step: StepFold, verdict: Regenerate) -> bool:
+        """Whether a rejected reply stands all the same: the bound is reached, and that is how the
+        gates want it."""
+        return verdict.otherwise == "pass" and len(step.rejected) >= self._program.max_regenerations
 
     def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
         self._journal.record(ReplyRejected(step.number, verdict.feedback, by))

@@ -13,7 +13,7 @@ from windlass._hooks.hooks import Hook
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose
 from windlass.context.assembly import assemble
 from windlass.context.budget import Meter
-from windlass.events import Progressed, ToolReturning
+from windlass.events import HookRan, Progressed, ToolReturning
 from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
@@ -126,6 +126,11 @@ class Site:
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Record what a hook wrote."""
         self.writes.keep(writes, stage)
+
+    def tell_time(self, hook: Hook, began: float) -> None:
+        """Tell how long a hook took, if somebody wants to know."""
+        seconds = round(self.monotonic() - began, 6)
+        self.journal.fact(HookRan, hook.name, hook.event.__name__, seconds)
 
     def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the turn."""

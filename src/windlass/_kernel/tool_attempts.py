@@ -11,15 +11,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from windlass._hooks.dispatch import cancelled
+from windlass._hooks.dispatch import cancelled, failed_hook
+from windlass._hooks.reveals import revealed
 from windlass._hooks.wraps import Kind, NotPassable, passable
 from windlass.checking import checked_call, checked_result, is_result
 from windlass.decisions import Answer, Ask, Deny, Halt
 from windlass.errors import HookError, NotDone, ToolError, UnsafeRetry, name_raiser
 from windlass.events import LateResult
 from windlass.messages import TextPart, ToolCall, ToolResult, as_result, text_result
-from windlass.outcomes import error_from_value
-from windlass.records import HookDecided, ToolAttempted, ToolCalled
+from windlass.outcomes import error_from_value, error_value
+from windlass.records import HookDecided, HookFailed, ToolAttempted, ToolCalled
 from windlass.states import CallFold
 from windlass.tools import ArgumentsError, Tool
 from windlass.turns import Asker, ChildWaits, Invocation, Turn, Writes, check_not_broken_off
@@ -46,7 +47,7 @@ class ToolAttempts:
 
     __slots__ = (
         "_attempts", "_cancellation", "_children", "_decisions", "_durable", "_held_up", "_journal", "_limited",
-        "_limits", "_onion", "_prompt", "_results", "_resumed", "_retried", "_site", "wrapped", "written",
+        "_limits", "_onion", "_prompt", "_results", "_resumed", "_retried", "_reveals", "_site", "wrapped", "written",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,7 @@ class ToolAttempts:
         self._resumed = resumed
         self._limited = limits.exist("tool")
         self._durable = site.program.durable
+        self._reveals = site.program.reveals
         self.wrapped = bool(site.hooks.tool_wraps)
         self.written: dict[str, Writes] = {}
         slow = (
@@ -149,6 +151,11 @@ class ToolAttempts:
             return self._unknown_tool(call.name)
         if self._children is not None and isinstance(tool, Delegate):
             return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
+        if self._reveals:
+            try:
+                values = revealed(self._reveals, call, values, self._site.turn)
+            except HookError as error:
+                return self._not_revealed(error)
         journal = self._journal
         fold = journal.fold
         at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
@@ -166,6 +173,11 @@ class ToolAttempts:
         if kind is str or kind is int:
             return ToolResult((TextPart(str(value)),))
         return _as_result(call.name, value)
+
+    def _not_revealed(self, error: HookError) -> ToolResult:
+        """The result of a call whose arguments could not be revealed: the tool does not run."""
+        self._journal.record(HookFailed(error.hook, "ToolCall", error_value(error), "not run"))
+        return text_result(f"Error: the tool was not run: {failed_hook(error)}", "error")
 
     def _unknown_tool(self, name: str) -> ToolResult:
         """The result of a call that nothing here can execute."""

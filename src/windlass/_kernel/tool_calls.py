@@ -63,7 +63,7 @@ class Executor:
         self._limits = limits
         self._failures = failures
         self._inbox = inbox
-        self._doubts = CallsInDoubt(site.journal, site.arguments, questions, results)
+        self._doubts = CallsInDoubt(site.journal, site.arguments, questions, results, site.turn)
         self._limited = limits.exist("tool")
         self._reviewed = results.reviewed
         self._attends = site.journal.audience.attends
@@ -356,13 +356,13 @@ class Executor:
         tool = program.tools.get(call.name)
         unsafe = bool(state.called) and is_unsafe(tool)
         if not isinstance(error, HookError) and (
-            failures.asks_hooks or program.policy.action("tool") != "ignore"
+            failures.asks_hooks or program.policy.rules or program.policy.action("tool") != "ignore"
         ):
             retryable, details = (
                 not unsafe or isinstance(error, NotDone),
                 self._results.details_of(call, error),
             )
-            answer = await failures.handling_of(error, "tool", retryable, details)
+            answer = await failures.handling_of(error, "tool", retryable, details, call.name)
             if answer.action in ("fail", "halt"):
                 failures.keep_handling(error, answer, details)
                 raise error

@@ -15,7 +15,7 @@ from windlass.decisions import Answer, Deny
 from windlass.errors import HookError, OutputError, SessionError, StoreError
 from windlass.events import TurnEnding, TurnFailed
 from windlass.messages import digest
-from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value, marked
 from windlass.records import HookFailed, Resumed, Rewritten, SessionEnded, TurnEnded
 from windlass.states import State, over
 
@@ -176,8 +176,7 @@ class TurnEnd(Struct, eq=False):
             if isinstance(outcome, Failed | Cancelled):
                 return outcome, ""
             return Stopped(StopReason.WITHHELD, verdict.reason), ""
-        if turn.unreviewed and isinstance(outcome, Completed | Stopped):
-            outcome = outcome.replace(unreviewed=turn.unreviewed)
+        outcome = marked(outcome, turn.unreviewed, turn.objections)
         return outcome, None if text == before else text
 
     def _blame(self, about: str, why: str) -> HookError:

@@ -6,7 +6,7 @@ from .audit import Audit
 from .clear_results import ClearResults
 from .offload import Offload
 from .summarize import Summarize
-from .triggers import Fraction, Messages, Tokens, Trigger
+from .triggers import AtFraction, AtMessages, AtTokens, Trigger
 from .trim import Trim
 
-__all__ = ["Audit", "ClearResults", "Fraction", "Messages", "Offload", "Summarize", "Tokens", "Trigger", "Trim"]
+__all__ = ["AtFraction", "AtMessages", "AtTokens", "Audit", "ClearResults", "Offload", "Summarize", "Trigger", "Trim"]

@@ -12,7 +12,7 @@ from windlass.messages import Message, Part, TextPart, ToolResultPart
 from windlass.turns import Turn
 
 from .cutting import check_text
-from .triggers import Fraction, Trigger, as_trigger, is_number, notes_on
+from .triggers import AtFraction, Trigger, as_trigger, is_number, notes_on
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -29,7 +29,7 @@ class ClearResults:
 
     def __init__(
         self,
-        trigger: Trigger | Iterable[Trigger] = Fraction(0.6),  # noqa: B008
+        trigger: Trigger | Iterable[Trigger] = AtFraction(0.6),  # noqa: B008
         *,
         keep: int = 3,
         exclude: Iterable[str] = (),

@@ -7,9 +7,9 @@ from typing import TypeAlias
 from windlass.context.compaction import Window
 from windlass.errors import ConfigError
 
-from .triggers import Messages, Tokens, Trigger, is_number
+from .triggers import AtMessages, AtTokens, Trigger, is_number
 
-Keep: TypeAlias = Messages | Tokens
+Keep: TypeAlias = AtMessages | AtTokens
 
 AGAIN = 1.1
 """After a compaction, a strategy waits until the request has grown by this factor, whatever its trigger says."""
@@ -48,9 +48,9 @@ def compacted_recently(window: Window, name: str) -> bool:
 def as_keep(owner: str, keep: Keep | int, trigger: Trigger) -> Keep:
     """Check `keep` and convert an int. Refused if the trigger would be due again at once."""
     if type(keep) is int:
-        keep = Messages(keep)
-    if not isinstance(keep, Messages | Tokens):
-        raise ConfigError(f"{owner}: keep={keep!r} must be Messages(…) or Tokens(…)")
+        keep = AtMessages(keep)
+    if not isinstance(keep, AtMessages | AtTokens):
+        raise ConfigError(f"{owner}: keep={keep!r} must be AtMessages(…) or AtTokens(…)")
     if type(trigger) is type(keep) and keep.count >= trigger.count:
         raise ConfigError(f"{owner}: keep={keep!r} must be less than trigger={trigger!r}, or it is always due")
     return keep

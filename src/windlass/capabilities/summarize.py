@@ -18,7 +18,7 @@ from windlass.records import SessionEnded
 from windlass.turns import Turn
 
 from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
-from .triggers import Fraction, Messages, Trigger, as_trigger, notes_on
+from .triggers import AtFraction, AtMessages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -89,8 +89,8 @@ class Summarize:
         self,
         model: Model | str | None = None,
         *,
-        trigger: Trigger | Iterable[Trigger] = Fraction(0.8),  # noqa: B008
-        keep: Keep | int = Messages(6),  # noqa: B008
+        trigger: Trigger | Iterable[Trigger] = AtFraction(0.8),  # noqa: B008
+        keep: Keep | int = AtMessages(6),  # noqa: B008
         target: float = 0.5,
         instructions: str = "",
         between_turns: bool = False,

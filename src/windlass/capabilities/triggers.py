@@ -32,13 +32,13 @@ class Trigger(Struct, frozen=True):
         return _All((self, _checked(other)))
 
 
-class Tokens(Trigger, frozen=True):
+class AtTokens(Trigger, frozen=True):
     """A number of tokens. As a trigger: of the whole request. For `keep`: of the last messages."""
 
     count: int
 
     def __post_init__(self) -> None:
-        _check_count("Tokens", self.count)
+        _check_count("AtTokens", self.count)
 
     def reached(self, tokens: float, messages: float, limit: int | None) -> bool:
         return tokens >= self.count
@@ -51,16 +51,16 @@ class Tokens(Trigger, frozen=True):
         return found
 
     def __repr__(self) -> str:
-        return f"Tokens({self.count})"
+        return f"AtTokens({self.count})"
 
 
-class Messages(Trigger, frozen=True):
+class AtMessages(Trigger, frozen=True):
     """A number of messages. As a trigger: of the messages that models see. For `keep`: of the last messages."""
 
     count: int
 
     def __post_init__(self) -> None:
-        _check_count("Messages", self.count)
+        _check_count("AtMessages", self.count)
 
     def reached(self, tokens: float, messages: float, limit: int | None) -> bool:
         return messages >= self.count
@@ -70,10 +70,10 @@ class Messages(Trigger, frozen=True):
         return min(self.count, len(window.messages))
 
     def __repr__(self) -> str:
-        return f"Messages({self.count})"
+        return f"AtMessages({self.count})"
 
 
-class Fraction(Trigger, frozen=True):
+class AtFraction(Trigger, frozen=True):
     """A fraction of the maximum request: the context window, less the room for the answer and for injected parts.
 
     It is never due if the window is unknown. Set it with `Agent(window=…)`, or with `context_window` of the model.
@@ -83,13 +83,13 @@ class Fraction(Trigger, frozen=True):
 
     def __post_init__(self) -> None:
         if not (is_number(self.part) and 0 < self.part <= 1):
-            raise ConfigError(f"Fraction({self.part!r}): it must be a fraction of the window, above 0 and at most 1")
+            raise ConfigError(f"AtFraction({self.part!r}): it must be a fraction of the window, above 0 and at most 1")
 
     def reached(self, tokens: float, messages: float, limit: int | None) -> bool:
         return limit is not None and tokens >= self.part * limit
 
     def __repr__(self) -> str:
-        return f"Fraction({self.part:g})"
+        return f"AtFraction({self.part:g})"
 
 
 class _Any(Trigger, frozen=True):
@@ -119,7 +119,9 @@ def _inner(trigger: Trigger) -> str:
 
 def _checked(trigger: object) -> Trigger:
     if not isinstance(trigger, Trigger):
-        raise ConfigError(f"{trigger!r} is not a trigger; use Tokens, Messages or Fraction, combined with | and &")
+        raise ConfigError(
+            f"{trigger!r} is not a trigger; use AtTokens, AtMessages or AtFraction, combined with | and &"
+        )
     return trigger
 
 
@@ -138,7 +140,9 @@ def as_trigger(owner: str, trigger: Trigger | Iterable[Trigger]) -> Trigger:
     if isinstance(trigger, Trigger):
         return trigger
     if not isinstance(trigger, Iterable):
-        raise ConfigError(f"{owner}: trigger={trigger!r} is not a trigger; use Tokens, Messages or Fraction, or a list")
+        raise ConfigError(
+            f"{owner}: trigger={trigger!r} is not a trigger; use AtTokens, AtMessages or AtFraction, or a list"
+        )
     try:
         triggers = tuple([_checked(one) for one in trigger])
     except ConfigError as error:
@@ -150,6 +154,6 @@ def notes_on(trigger: Trigger, window: int | None) -> list[str]:
     """Notes on a trigger that can never be due."""
     if not trigger.leaves():
         return ["it is never due: there is no trigger"]
-    if window is None and any(isinstance(leaf, Fraction) for leaf in trigger.leaves()):
-        return ["Fraction is never due: the context window is unknown; set Agent(window=…)"]
+    if window is None and any(isinstance(leaf, AtFraction) for leaf in trigger.leaves()):
+        return ["AtFraction is never due: the context window is unknown; set Agent(window=…)"]
     return []

@@ -11,7 +11,7 @@ from windlass.messages import Message, user
 from windlass.turns import Turn
 
 from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
-from .triggers import Fraction, Messages, Trigger, as_trigger, notes_on
+from .triggers import AtFraction, AtMessages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -28,8 +28,8 @@ class Trim:
 
     def __init__(
         self,
-        trigger: Trigger | Iterable[Trigger] = Fraction(0.8),  # noqa: B008
-        keep: Keep | int = Messages(6),  # noqa: B008
+        trigger: Trigger | Iterable[Trigger] = AtFraction(0.8),  # noqa: B008
+        keep: Keep | int = AtMessages(6),  # noqa: B008
         *,
         target: float = 0.5,
         note: str = NOTE,

@@ -100,7 +100,7 @@ class Bench(Struct, frozen=True):
 
 
 def _names(agent: AnyAgent) -> set[str]:
-    program = agent.compile()
+    program = agent._compile()  # pyright: ignore[reportPrivateUsage]
     strategies = {compactor.name for compactor in program.compactors}
     return strategies | {hook.name for hook in program.hooks.all} | {name_of(one) for one in program.criteria}
 
@@ -218,11 +218,11 @@ async def _installs(bench: Bench) -> None:
 
 
 async def _named(bench: Bench) -> None:
-    for hook in bench.agent().registered.hooks:
+    for hook in bench.agent()._registered.hooks:  # pyright: ignore[reportPrivateUsage]
         if hook.capability is not None:
             named = hook.name and "<lambda>" not in hook.name
             assert named, f"its hook on {hook.event.__name__} ({hook.source}) has no name: add name=…"
-    one, other = bench.agent().compile(), bench.agent().compile()
+    one, other = [bench.agent()._compile() for _ in range(2)]  # pyright: ignore[reportPrivateUsage]
     why = "two agents with it compile to different pipelines, so one cannot resume the turns of the other"
     assert one.digest == other.digest, why
 
