@@ -88,7 +88,7 @@ MODEL = FakeModel()
 
 def make(hooks: int = 0) -> Agent[Any, str]:
     """A new agent with this many no-op lifecycles."""
-    agent = Agent(MODEL, tools=[add])
+    agent = Agent(MODEL, tools=[add], max_steps=1_000_000)
     for _ in range(hooks):
         agent.with_lifecycle(NoOp())
     return agent
@@ -111,7 +111,7 @@ async def renewed() -> str:
 
 def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
     """A function that streams one turn and counts the deltas of its text and the facts."""
-    agent = Agent(SpeakingModel(pieces), tools=[add])
+    agent = Agent(SpeakingModel(pieces), tools=[add], max_steps=None)
     for at in range(transformers):
         agent.transform(type(f"PassOn{at}", (PassOn,), {}))
 

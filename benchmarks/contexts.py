@@ -103,7 +103,7 @@ def read(path: str) -> str:
 def long_session(steps: int = STEPS, turns: int = TURNS, compact_at: int = 75_000) -> Agent[Any, Any]:
     """An agent with five hooks that inject, and a strategy that compacts."""
     model = CachingModel(steps // turns, 40)
-    agent = Agent(model, tools=[read], system=passage(0, 1500))
+    agent = Agent(model, tools=[read], system=passage(0, 1500), max_steps=None)
     agent.with_capability(Summary(compact_at, 40))
     agent.inject(SessionStarting, name="profile")(lambda event: passage(1, 200))
     agent.inject(TurnStarting, name="retrieval", group="search")(lambda event: passage(len(event.message.text), 250))

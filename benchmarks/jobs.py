@@ -177,7 +177,9 @@ async def _keep(name: str, path: str, steps: int, sizes: dict[str, int]) -> Cost
         file.close()
     else:
         kept = SQLiteStore(path)
-        agent = Agent(agents.MODEL, tools=[agents.pure_add if name == "pure" else agents.add], store=kept)
+        agent = Agent(
+            agents.MODEL, tools=[agents.pure_add if name == "pure" else agents.add], store=kept, max_steps=None
+        )
         await kept.put_pipeline("warm", b"")
         with timing() as timer:
             text = (await agent.run("go", session="s")).text
@@ -195,7 +197,7 @@ async def _keep(name: str, path: str, steps: int, sizes: dict[str, int]) -> Cost
 async def _many(path: str) -> float:
     """Records per second that 100 sessions write, each with a turn of 20 steps and a model that takes 1 ms."""
     kept = SQLiteStore(path)
-    agent = Agent(agents.MODEL, tools=[agents.add], store=kept)
+    agent = Agent(agents.MODEL, tools=[agents.add], store=kept, max_steps=None)
     work.plan(20, delay=0.001)
     with timing() as timer:
         await asyncio.gather(*[agent.run("go", session=f"s{at}") for at in range(100)])
@@ -208,11 +210,11 @@ async def _many(path: str) -> float:
 async def _resume(path: str, steps: int) -> float:
     """Milliseconds that a new agent takes to resume a turn that waits after this many steps."""
     work.plan(steps + 1)
-    first = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path))
+    first = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path), max_steps=None)
     first.gate(ToolCalling)(lambda event: Ask() if event.turn.steps == steps - 1 else None)
     asked = (await first.run("go", session="s")).waiting_for[0]
     await first.store.close()
-    again = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path))
+    again = Agent(agents.MODEL, tools=[agents.add], store=SQLiteStore(path), max_steps=None)
     again.gate(ToolCalling, name="<lambda>")(lambda event: None)
     again.compile()
     with timing() as timer:
@@ -232,7 +234,7 @@ async def _in_memory(*, keeps: bool, steps: int) -> Cost:
     store = MemoryStore()
     if not keeps:
         store.append_now = lambda session, records, expected, claim=None: False  # type: ignore[method-assign]
-    agent = Agent(agents.MODEL, tools=[agents.add], store=store)
+    agent = Agent(agents.MODEL, tools=[agents.add], store=store, max_steps=None)
     work.plan(steps)
     with timing() as timer:
         result = await agent.run("go")  # held until the time is taken: without a store its records would be freed here

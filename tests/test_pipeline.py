@@ -582,7 +582,7 @@ async def test_the_executor_suspends_when_only_waiting_calls_are_left():
     assert segment.fold.open is not None
     assert [call.result for call in segment.fold.open.calls.values()] == [None, ToolResult(text_result("7").content)]
     resumed = Segment(
-        agent.compile(), Fold.of(segment.state), Entry(answers={"s/1/1": Approve()}, resumed=True), claim_of("s", 2)
+        agent._compile(), Fold.of(segment.state), Entry(answers={"s/1/1": Approve()}, resumed=True), claim_of("s", 2)
     )
     assert (await drive(resumed)).messages[2].parts[0].text == "3"  # type: ignore[union-attr]
 

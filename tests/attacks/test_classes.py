@@ -244,7 +244,7 @@ async def test_attempts_of_a_wrap_and_of_the_policy_are_counted_together():
 
 
 async def test_limits_hold_for_attempts_and_side_calls():
-    side = ScriptedModel(*[says("fine")] * 60)
+    side = ScriptedModel(*[says("fine")] * 60, name="side")
     agent = Agent(ScriptedModel(*[says("end")] * 60), models=[side], criteria=[TokenLimit(30)])
 
     @agent.gate(ModelReplying)

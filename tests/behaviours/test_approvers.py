@@ -95,7 +95,7 @@ async def test_any_number_of_approvals_in_one_turn_is_given(way: Way, shallow: N
         number += 1
         return calls("pay", euros=number) if number <= 120 else says("done")
 
-    agent, paid = make(FunctionModel(reply), approvers=[lambda asked: Approve()])
+    agent, paid = make(FunctionModel(reply), approvers=[lambda asked: Approve()], max_steps=None)
     result = await way(agent)
     assert (result.outcome, len(paid)) == (Completed(), 120)
 

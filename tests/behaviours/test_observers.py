@@ -542,7 +542,8 @@ async def test_an_observer_that_cannot_keep_up_loses_facts_and_that_is_a_fact():
     release = threading.Event()
     started = threading.Event()
     many = [("add", {"a": n, "b": 0}) for n in range(100)]
-    agent = Agent(ScriptedModel(*[calls(many)] * 101, says("done")), tools=[add], observer_patience=0.01)
+    model = ScriptedModel(*[calls(many)] * 101, says("done"))
+    agent = Agent(model, tools=[add], observer_patience=0.01, max_steps=None)
     seen: list[int] = []
 
     @agent.observe(ToolReturned)

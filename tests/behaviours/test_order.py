@@ -415,7 +415,12 @@ ILLEGAL: list[tuple[Any, Any, str, str]] = [
     (ToolReturning, Ask(), "Deny", "Halt, Deny, Finish, Allow or None"),
     (MessageAdding, Ask(), "Halt", "Halt, Deny, Allow or None"),
     (StepEnding, Deny(), "Halt", "Halt, Rewind, Allow or None"),
-    (Continuing, Halt(), "FORBID", "Vote.FORBID, Vote.REQUEST, Vote.ALLOW_STOP, Vote.ALLOW or None"),
+    (
+        Continuing,
+        Halt(),
+        "FORBID",
+        "Vote.FORBID, Vote.REQUEST, Vote.ALLOW_STOP, Vote.ALLOW, each also as (vote, reason), or None",
+    ),
     (Stopping, Regenerate(), "unreviewed", "Halt, Veto, Allow or None"),
     (TurnEnding, Halt(), "Deny", "Deny, Ask, Allow or None"),
 ]

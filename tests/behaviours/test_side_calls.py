@@ -28,7 +28,7 @@ from windlass import (
     TurnStarting,
     tool,
 )
-from windlass.capabilities import Messages, Summarize
+from windlass.capabilities import AtMessages, Summarize
 from windlass.errors import ConfigError, HookError, RateLimited, RegistrationError
 from windlass.messages import ModelRequest, Usage
 from windlass.records import HookDecided, HookFailed, Rewritten, SideReplied, ToolReturned
@@ -672,7 +672,7 @@ async def test_a_summary_passes_the_guards_as_any_request(between: bool):
         FunctionModel(lambda request: says("word " * 60)),
         store=MemoryStore(),
     )
-    agent.with_capability(Summarize(writer.model, trigger=Messages(6), keep=2, between_turns=between))
+    agent.with_capability(Summarize(writer.model, trigger=AtMessages(6), keep=2, between_turns=between))
     agent.rewrite(ModelCalling, band="guard", name="dlp")(clean)
 
     @agent.transform(band="guard")
@@ -698,7 +698,7 @@ async def test_a_summary_passes_the_guards_as_any_request(between: bool):
 async def test_a_summariser_that_is_down_does_not_fail_a_turn_that_fits():
     writer = Side(*[RateLimited("down", retryable=False) for _ in range(30)])
     agent = Agent(FunctionModel(lambda request: says("ok " * 50)), window=100_000, store=MemoryStore())
-    agent.with_capability(Summarize(writer.model, trigger=Messages(6), keep=2))
+    agent.with_capability(Summarize(writer.model, trigger=AtMessages(6), keep=2))
     results = [await agent.run("hello " * 60, session=SESSION) for _ in range(6)]
     assert [type(result.outcome).__name__ for result in results] == ["Completed"] * 6
     failed = await log(agent, HookFailed)

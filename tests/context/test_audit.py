@@ -216,7 +216,7 @@ async def test_what_300_steps_take_grows_with_what_is_new(tmp_path: Path):
 
         audit = Audit(tmp_path / f"{steps}.db")
         script = [calls("read", path=f"file{at}.py") for at in range(steps)]
-        agent = patient(ScriptedModel(*script, says("done")), tools=[read], system="You read. " * 100)
+        agent = patient(ScriptedModel(*script, says("done")), tools=[read], system="You read. " * 100, max_steps=None)
         agent.with_capability(audit)
         agent.inject(TurnStarting)(lambda event: "for the turn")
         agent.inject(StepStarting)(lambda event: f"step {event.step}")

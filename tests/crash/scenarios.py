@@ -39,7 +39,7 @@ from windlass import (
     Veto,
     tool,
 )
-from windlass.capabilities import ClearResults, Offload, Summarize, Tokens
+from windlass.capabilities import AtTokens, ClearResults, Offload, Summarize
 from windlass.errors import ContextOverflow, ServerError
 from windlass.records import Asked
 from windlass.testing import FunctionModel, Scenario, World, calls, says
@@ -555,8 +555,8 @@ def compacting(world: World) -> Scenario:
         return calls("read", n=step) if step % 2 else calls("send", n=step)
 
     agent = Agent(world.watch(FunctionModel(answer)), tools=[read, *workshop(world)], store=world.store)
-    agent.with_capability(Offload(300, preview=20)).with_capability(ClearResults(Tokens(500), keep=1, gain=0.1))
-    agent.with_capability(Summarize(trigger=Tokens(600), keep=2))
+    agent.with_capability(Offload(300, preview=20)).with_capability(ClearResults(AtTokens(500), keep=1, gain=0.1))
+    agent.with_capability(Summarize(trigger=AtTokens(600), keep=2))
 
     @agent.gate(Compacting)
     def not_at_first(event: Compacting) -> Any:

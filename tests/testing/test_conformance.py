@@ -13,6 +13,7 @@ from windlass import (
     Agent,
     Ask,
     Deny,
+    ErrorRule,
     Injected,
     Lifecycle,
     ModelCall,
@@ -29,8 +30,7 @@ from windlass import (
     TurnEnding,
     TurnStarting,
 )
-from windlass.lifecycle import install_lifecycle
-from windlass.testing import CapabilityFailed, RecordingObserver, check_capability
+from windlass.testing import CapabilityFailed, RecordingObserver, ScriptedModel, check_capability, says
 
 COUNT = Slot("count", int)
 
@@ -93,7 +93,7 @@ class Politeness(Lifecycle):
         RecordingObserver,
         lambda: Capable(lambda registrar: None),
         lambda: Capable(lambda registrar: registrar.gate(ToolCalling, name="ask")(lambda event: Ask("Sure?"))),
-        lambda: Capable(lambda registrar: install_lifecycle(registrar, Politeness())),
+        lambda: Capable(lambda registrar: registrar.with_lifecycle(Politeness())),
     ],
     ids=["everything", "recording", "nothing", "asking", "lifecycle"],
 )
@@ -240,3 +240,15 @@ async def test_an_agent_can_be_prepared_for_it():
 
     assert "no slot 'count'" in (await failures(needy))["unshaken"]
     assert (await check_capability(lambda: Capable(needy), prepare=prepare)).failed == {}
+
+
+async def test_a_capability_may_use_everything_that_a_registrar_offers():
+    def install(registrar: Any) -> None:
+        registrar.model(ScriptedModel(says("hi"), name="other"))
+        registrar.errors(ErrorRule("timeout", "retry"))
+        registrar.reveal(lambda text: text, name="nothing")
+        registrar.shared(dict)
+        registrar.approver(lambda asked: None)
+        registrar.with_lifecycle(Politeness())
+
+    await check_capability(lambda: Capable(install), changes_answer=True)

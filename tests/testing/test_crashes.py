@@ -22,7 +22,7 @@ def wrong_with(play: Any, **options: Any) -> str:
 def test_a_sound_agent_passes_and_the_report_tells_where_it_was_killed():
     report = crash_points(crash_plays.sound)
     assert isinstance(report, CrashReport)
-    assert (report.outcome, report.text) == ("Completed(value=None, unreviewed=())", "done")
+    assert (report.outcome, report.text) == ("Completed(value=None, unreviewed=(), objections=())", "done")
     assert report.violations == []
     assert str(report).endswith(f"killed at {len(report.points)} points, no violations")
     asked_replied_twice_and_one_effect = 5

@@ -26,7 +26,7 @@ from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run,
 
 PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
-    "instruct", "add", "masked",
+    "approver", "errors", "instruct", "model", "reveal", "shared", "with_lifecycle", "add", "masked",
 )  # fmt: skip
 """The methods of the registrar that a capability may use."""
 
