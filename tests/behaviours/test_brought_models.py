@@ -22,7 +22,7 @@ from windlass import (
 from windlass.errors import CompiledError, ConfigError
 from windlass.testing import FunctionModel, ScriptedModel, assert_same_everywhere, calls, says
 
-from .trees import Tree, asked_for
+from .trees import CHILD, Tree, asked_for
 
 
 class Fallback:
@@ -88,7 +88,7 @@ async def test_a_sub_agent_falls_back_to_the_model_of_an_inherited_capability():
     tree = Tree(child=failing())
     tree.parent.with_capability(Fallback(backup("the child used b")))
     await tree.run()
-    (replied,) = await tree.find(ModelReplied, "s1/1/1")
+    (replied,) = await tree.find(ModelReplied, CHILD)
     assert replied.reply.text == "the child used b"
 
 
@@ -171,4 +171,4 @@ async def test_the_model_of_a_sub_agent_wins_over_an_inherited_one_of_the_same_n
     tree = Tree(child=child, parent=asked_for())
     tree.parent.with_capability(Fallback(backup()))
     await tree.run()
-    assert [replied.reply.text for replied in await tree.find(ModelReplied, "s1/1/1")][-1] == "own b"
+    assert [replied.reply.text for replied in await tree.find(ModelReplied, CHILD)][-1] == "own b"

@@ -47,7 +47,7 @@ from windlass.errors import HookError, RateLimited, RegistrationError
 from windlass.events import EVENTS
 from windlass.testing import ScriptedModel, assert_same_everywhere, calls, says
 
-from .trees import Tree, asked_for
+from .trees import CHILD, Tree, asked_for
 
 
 @tool(effect="pure", inline=True)
@@ -337,7 +337,7 @@ async def test_an_observer_may_name_a_tool_of_a_sub_agent():
     tree = Tree()
     tree.parent.observe(ToolCalled, tool="work", wait=True)(lambda fact: seen.append(fact.path))
     await tree.run()
-    assert seen == ["s1/1/1"]
+    assert seen == [CHILD]
 
 
 async def test_hooks_on_delegation_are_limited_by_the_name_of_the_agent():
@@ -353,7 +353,7 @@ async def test_hooks_on_delegation_are_limited_by_the_name_of_the_agent():
     tree.parent.observe(Delegated, agent="other", wait=True)(lambda fact: seen.append("wrong"))
     assert isinstance((await tree.run()).outcome, Completed)
     assert seen == [("child", "child"), "do it"]
-    (feedback,) = [m for m in (await tree.parent.state("s1/1/1")).messages if m.text == "once more"]
+    (feedback,) = [m for m in (await tree.parent.state(CHILD)).messages if m.text == "once more"]
     assert feedback.origin == "once"
 
 

@@ -48,7 +48,7 @@ from windlass import (
 from windlass.errors import ConfigError, RegistrationError
 from windlass.testing import FakeClock, FunctionModel, ScriptedModel, assert_same_everywhere, calls, says
 
-from .trees import Tree
+from .trees import CHILD, Tree
 
 
 class Part:
@@ -260,7 +260,7 @@ async def test_a_limit_that_holds_below_stops_a_sub_agent():
     tree = Tree()
     tree.parent.criterion(Quota(2))
     await tree.run()
-    assert not await tree.find(ToolCalled, "s1/1/1")
+    assert not await tree.find(ToolCalled, CHILD)
 
 
 async def test_a_limit_that_fails_is_named():

@@ -94,7 +94,7 @@ def fake_turn(
             agent.slot(slot)
     elif model is not None or clock is not None:
         raise ConfigError("fake_turn: the agent has its own model and clock; pass agent= without model= and clock=")
-    program = agent.compile()
+    program = agent._compile()  # pyright: ignore[reportPrivateUsage]
     if model is not None:
         program.models = _AnyName(model)
     fold = Fold(session)
