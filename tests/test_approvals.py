@@ -109,6 +109,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
     """Behaviours 50, 101: unknown, disallowed, by the wrong person or too late."""
     clock = FakeClock()
     agent, _ = make(store, calls("pay", euros=5), says("done"), clock=clock)
+    agent.registered.hooks.pop(0)
     agent.gate(ToolCalling, name="careful")(
         lambda event: Ask("Sure?", allow=("approve", "reject"), approvers=("ann",), expires=60)
     )
@@ -222,9 +223,9 @@ async def test_an_answer_that_arrives_while_the_session_is_opened_beats_the_defa
 
     async def take_and_answer(session: str, taken: Any) -> Any:
         found = await take(session, taken)
-        if not looked:
-            await resolve(agent.store, "s", asked.id, Reject("no"), now=given)
         looked.append(session)
+        if len(looked) == 1:
+            await resolve(agent.store, "s", asked.id, Reject("no"), now=given)
         return found
 
     agent.store.take = take_and_answer  # type: ignore[method-assign]

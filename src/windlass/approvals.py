@@ -6,11 +6,12 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from ._text import inert_json, visible, visible_id
 from ._threads import run_alone
@@ -20,7 +21,9 @@ from .errors import SessionError, SessionUnknown, StaleAnswer, ToolError
 from .messages import ToolCall
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record, parent_of
-from .states import fold_in_slices
+from .states import Fold, fold_in_slices
+from .terms import Standing, answer_to, first_digest, refusal, standing, with_answer
+from .turns import Turn
 from .types import Approver
 
 Fits: TypeAlias = Callable[[ToolCall], None]
@@ -41,97 +44,174 @@ async def resolve(
 ) -> None:
     """Answer a question of a session, from any process. The session's owner reads the answer from its inbox.
 
-    A question is answered once. `StaleAnswer` refuses a second answer, an answer to a question that is not open, and an
-    answer that is not allowed or comes too late. `mask` removes secrets from the answer. For an `Edit`, `fits` raises
-    if the tool does not accept the edited arguments.
+    Each person answers a question once. `StaleAnswer` refuses a second answer, an answer to a question that is not
+    open, and an answer that is not allowed or comes too late. `mask` removes secrets from the answer. For an `Edit`,
+    `fits` raises if the tool does not accept the edited arguments.
     """
-    records = await store.read(session)
-    if not records:
-        raise SessionUnknown(f"there is no session {session!r}", session=session)
-    waiting = {asked.id: asked for asked in (await fold_in_slices(session, records)).state.waiting}
-    asked = waiting.get(ask_id)
-    if asked is None:
-        still_open = [other.id for other in await _unanswered(store, session, records)]
-        raise stale_answer(session, ask_id, "no such question is open; " + _open(still_open))
-    now = time.time() if now is None else now
-    answer = check_answer(session, asked, answer, now, fits)
-    entry = {"id": ask_id, "digest": asked.digest, "answer": msgspec.to_builtins(answer), "at": now}
-    data: dict[str, Any] | None = entry if mask is None else mask(entry)
-    if data is not None and data != entry:
-        data["masked"] = True
-    (owner, key), *above = await _holders(store, session, records, asked)
-    first = await store.put(owner, key, "answer", data)
-    if not first:
-        data = next((held for name, _, held in await store.take(owner, ()) if name == key), None)
-    for name, key in above if data is not None else ():
-        await store.put(name, key, "answer", data)
-    if not first:
-        raise stale_answer(session, ask_id, "it has been answered already")
+    now, refused = time.time() if now is None else now, -1
+    while True:
+        log = await _read_log(store, session)
+        if not log.records:
+            raise SessionUnknown(f"there is no session {session!r}", session=session)
+        waiting = {asked.id: asked for asked in log.fold.state.waiting}
+        if ask_id not in waiting:
+            still_open = [asked.id for asked in await _unanswered(store, log, now)]
+            raise stale_answer(session, ask_id, "no such question is open; " + _open(still_open))
+        holders = await _holders(store, log, waiting[ask_id])
+        asked = await _current(holders, waiting[ask_id], now)
+        if asked is None:
+            raise stale_answer(session, ask_id, "it has been answered already")
+        answered = check_answer(session, asked, answer, now, fits)
+        entry = {"id": ask_id, "digest": answered.digest, "answer": msgspec.to_builtins(answered.answer), "at": now}
+        data: dict[str, Any] | None = entry if mask is None else mask(entry)
+        if data is not None and data != entry:
+            data["masked"] = True
+        place = max(holders[0].place, refused + 1)
+        if await store.put(holders[0].session, holders[0].key(place), "answer", data):
+            for above in holders[1:]:
+                await store.put(above.session, above.key(place), "answer", data)
+            return
+        refused = place  # another process has taken it: look again at what is still needed
 
 
-async def open_questions(store: Store, session: str | None = None) -> list[tuple[str, Asked]]:
-    """The unanswered questions of a session, or of all, as their logs have them.
+async def open_questions(
+    store: Store, session: str | None = None, *, now: float | None = None
+) -> list[tuple[str, Asked]]:
+    """The questions of a session, or of all, that need more answers; the highest priority first.
 
-    A question whose answer waits in the inbox is left out. A question of a sub-agent is listed for its own session and
-    for the sessions above it.
+    Answers that wait in an inbox count. A question of a sub-agent is listed for its own session and for the sessions
+    above it. See `progress` for how far a question is answered.
     """
     questions: list[tuple[str, Asked]] = []
     names = [session] if session is not None else [name for name, _ in await store.approvals()]
+    now = time.time() if now is None else now
     for name in dict.fromkeys(names):
-        records = await store.read(name)
-        questions += [(name, asked) for asked in await _unanswered(store, name, records)]
-    return questions
+        log = await _read_log(store, name)
+        questions += [(name, asked) for asked in await _unanswered(store, log, now)]
+    return sorted(questions, key=lambda question: -question[1].priority)
 
 
-async def _unanswered(store: Store, session: str, records: Sequence[Record]) -> list[Asked]:
-    waiting = (await fold_in_slices(session, records)).state.waiting if records else ()
-    return [asked for asked in waiting if not await _is_answered(store, session, records, asked)]
+def progress(asked: Asked, now: float | None = None) -> Standing:
+    """How far a question is answered: who has approved, and who is still needed. Its text is "1 of 2 (ann), needs bob".
 
-
-async def _is_answered(store: Store, session: str, records: Sequence[Record], asked: Asked) -> bool:
-    """Whether an answer waits in an inbox: of this session, of the sub-agent that asks, or of a session between."""
-    for holder, _ in await _holders(store, session, records, asked):
-        for _, kind, data in await store.take(holder, ()):
-            answer = data if kind == "answer" and isinstance(data, dict) else {}
-            if (answer.get("id"), answer.get("digest")) == (asked.id, asked.digest):
-                return True
-    return False
-
-
-async def _holders(store: Store, session: str, records: Sequence[Record], asked: Asked) -> list[tuple[str, str]]:
-    """The sessions in which a question is open, each with its key there: first the agent that asks, then its parents.
-
-    The first one decides: whichever session the question was found in, it is answered there, once.
+    A question from `open_questions`, `session.approvals()` or a state has the answers that were given so far.
     """
-    holders = [(session, _key(records, asked))]
-    above = parent_of(records)
-    child: str | None = session
-    while child is not None:
-        children = [record.session for record in records if isinstance(record, Delegated)]
-        child = None
-        for name in children:
-            records = await store.read(name)
-            if await _asks(name, records, asked):
-                child = name
-                holders.insert(0, (name, _key(records, asked)))
-                break
-    while above:
-        records = await store.read(above)
-        if not _started(session, records) or not await _asks(above, records, asked):
+    return standing(asked, time.time() if now is None else now)
+
+
+class _Log(Struct):
+    """The log of a session, folded."""
+
+    session: str
+    records: Sequence[Record]
+    fold: Fold
+
+    def question(self, asked: Asked) -> Asked | None:
+        """The same question as it is open in this log."""
+        waiting = self.fold.turn.waiting if self.fold.turn is not None else ()
+        return next((other for other in waiting if _same(other, asked)), None)
+
+
+class _Holder(Struct):
+    """A session in which a question is open, the unread answers in its inbox, and the next free place for one.
+
+    The places of the answers to a question are numbered, so that two processes cannot take the same one.
+    """
+
+    log: _Log
+    asked: Asked
+    unread: list[dict[str, Any]]
+    place: int
+
+    @property
+    def session(self) -> str:
+        return self.log.session
+
+    def key(self, place: int) -> str:
+        """The inbox key of an answer; it differs each time the question is asked."""
+        return _key(self.log.records, self.asked) + (f"/{place}" if place else "")
+
+
+async def _read_log(store: Store, session: str) -> _Log:
+    records = await store.read(session)
+    return _Log(session, records, await fold_in_slices(session, records))
+
+
+def _same(one: Asked, other: Asked) -> bool:
+    """Whether a question in one log is the question in another, whatever people have answered since."""
+    return one.id == other.id and first_digest(one) == first_digest(other)
+
+
+async def _unanswered(store: Store, log: _Log, now: float) -> list[Asked]:
+    found: list[Asked] = []
+    for asked in log.fold.state.waiting if log.records else ():
+        current = await _current(await _holders(store, log, asked), asked, now)
+        if current is not None:
+            found.append(current)
+    return found
+
+
+async def _current(holders: Sequence[_Holder], asked: Asked, now: float) -> Asked | None:
+    """A question with the answers that logs and inboxes have, of all sessions that hold it; None if it is settled."""
+    current: Asked | None = max(
+        [holder.asked for holder in holders], key=lambda one: (one.proposed is not None, len(one.answers))
+    )
+    for data in [data for holder in holders for data in holder.unread]:
+        if current is None:
             break
-        holders.append((above, _key(records, asked)))
-        session, above = above, parent_of(records)
-    return holders
+        try:
+            answered = matching_answer(holders[0].session, current, data, now)
+        except StaleAnswer:
+            continue
+        if answered is not None:
+            current = with_answer(current, answered) if answered.partial else None
+    if current is None:
+        return None
+    found = standing(current, now)
+    return current if found.status == "open" or found.expired else None
+
+
+async def _holders(store: Store, log: _Log, asked: Asked) -> list[_Holder]:
+    """The sessions in which a question is open: first the agent that asks, then its parents.
+
+    The first one decides: whichever session the question was found in, it is answered there.
+    """
+    logs, child = [log], log
+    while True:
+        names = [record.session for record in child.records if isinstance(record, Delegated)]
+        below = [found for name in names if (found := await _read_log(store, name)).question(asked) is not None]
+        if not below:
+            break
+        child = below[0]
+        logs.insert(0, child)
+    below_it, parent = log, parent_of(log.records)
+    while parent:
+        above = await _read_log(store, parent)
+        if not _started(below_it.session, above.records) or above.question(asked) is None:
+            break
+        logs.append(above)
+        below_it, parent = above, parent_of(above.records)
+    return [await _holder(store, one, asked) for one in logs]
+
+
+async def _holder(store: Store, log: _Log, asked: Asked) -> _Holder:
+    question = log.question(asked)
+    assert question is not None
+    first = _key(log.records, question)
+    entries = [entry for entry in await store.take(log.session, log.fold.inbox) if entry[1] == "answer"]
+    used = [key for key in (*log.fold.inbox, *[key for key, _, _ in entries]) if _is_place(key, first)]
+    unread = [data for _, _, data in entries if isinstance(data, dict) and data.get("id") == asked.id]
+    return _Holder(log, question, unread, len(used))
+
+
+def _is_place(key: str, first: str) -> bool:
+    """Whether an inbox key is one of the places for answers to a question."""
+    return key == first or (key.startswith(f"{first}/") and key[len(first) + 1 :].isdecimal())
 
 
 def _started(session: str, records: Sequence[Record]) -> bool:
     """Whether a log says that its agent started this session. An old fork of a child names the original's parent."""
     return any(isinstance(record, Delegated) and record.session == session for record in records)
-
-
-async def _asks(session: str, records: Sequence[Record], asked: Asked) -> bool:
-    waiting = (await fold_in_slices(session, records)).state.waiting
-    return any(other.id == asked.id and other.digest == asked.digest for other in waiting)
 
 
 async def top_session(store: Store, session: str, asking: Container[str]) -> str:
@@ -167,53 +247,97 @@ def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), answered_at
 
 
+def matching_answer(session: str, asked: Asked, data: Any, now: float) -> Answered | None:
+    """An answer from an inbox as a record; None if it is not an answer to this question, as it stands.
+
+    It counts if it was given before the question expired, by the giver's clock, or is read before that, by ours.
+    `StaleAnswer` says why it does not count.
+    """
+    try:
+        ask_id, digest, answer, at = answer_of(data)
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError):  # the entry is not an answer
+        return None
+    if (ask_id, digest) != (asked.id, asked.digest):
+        return None
+    return check_answer(session, asked, answer, min(at, now), masked=data.get("masked") is True)
+
+
 def check_answer(
-    session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None
-) -> AnyResolution:
-    """The answer as a log returns it. Raises `StaleAnswer` unless this person may give this answer now."""
+    session: str, asked: Asked, answer: AnyResolution, now: float, fits: Fits | None = None, *, masked: bool = False
+) -> Answered:
+    """The answer as a record. Raises `StaleAnswer` unless this person may give this answer now."""
     kind = _KINDS.get(type(answer))
     if kind is None or kind not in asked.allow:
         name = kind or type(answer).__name__
         raise stale_answer(session, asked.id, f"it cannot be answered with {name!r}; allowed: {_list(asked.allow)}")
-    if expired(asked, now):
-        raise stale_answer(session, asked.id, "it has expired")
     try:
         answer = checked_resolution(answer)
     except TypeError as error:
         raise stale_answer(session, asked.id, f"the answer is invalid: {error}") from None
-    if asked.approvers is not None and answer.by not in asked.approvers:
-        text = f"{answer.by!r} may not answer it; approvers: {_list(asked.approvers)}"
-        raise stale_answer(session, asked.id, text)
+    if why := refusal(asked, answer.by or "", now):
+        raise stale_answer(session, asked.id, why)
+    if answer.digest not in (None, asked.digest):
+        raise stale_answer(session, asked.id, "it is not about what was reviewed: the call was edited since")
     if isinstance(answer, Edit) and asked.call is not None and fits is not None:
         try:
             fits(asked.call.replace(arguments=answer.arguments))
         except ToolError as error:
             raise stale_answer(session, asked.id, f"the edited arguments do not fit: {error}") from error
-    return answer
+    return answer_to(asked, msgspec.structs.replace(answer, digest=None), now, masked=masked)
 
 
 def expired(asked: Asked, now: float) -> bool:
-    """Whether a question has expired, so that its default is the answer."""
-    return asked.expires_at is not None and now >= asked.expires_at
+    """Whether the time for answers to a question has run out, so that its default is the answer."""
+    return standing(asked, now).expired
 
 
 def checked_answers(
-    session: str, waiting: Sequence[Asked], answers: dict[str, AnyResolution], now: float, fits: Fits | None = None
+    session: str,
+    waiting: Sequence[Asked],
+    answers: Mapping[str, AnyResolution | Sequence[AnyResolution]],
+    now: float,
+    fits: Fits | None = None,
+    mask: Callable[[Answered], Answered] | None = None,
 ) -> list[Answered]:
-    """Answers as records, each matched to an open question, and the defaults of expired questions."""
+    """Answers as records, each matched to an open question, and the defaults of expired questions.
+
+    `mask` removes secrets, as the log does: a digest is that of what the log has.
+    """
     questions = {asked.id: asked for asked in waiting}
     records: list[Answered] = []
-    for ask_id, answer in answers.items():
-        asked = questions.get(ask_id)
-        if asked is None:
+    for ask_id, given in answers.items():
+        if ask_id not in questions:
             raise stale_answer(session, ask_id, "no such question is open; " + _open(questions))
-        answer = check_answer(session, asked, answer, now, fits)
-        records.append(Answered(ask_id, answer, asked.digest, answer.by or "", asked.by, at=now))
-    for asked in waiting:
-        if expired(asked, now) and asked.id not in answers:
-            default: AnyResolution = Approve() if asked.default == "approve" else Reject("The question expired.")
-            records.append(Answered(asked.id, default, asked.digest, "default", asked.by, expired=True, at=now))
-    return records
+        for answer in answers_in(given):
+            if ask_id not in questions:
+                raise stale_answer(session, ask_id, "it has been answered already")
+            answered = check_answer(session, questions[ask_id], answer, now, fits)
+            records.append(answered)
+            if answered.partial:
+                questions[ask_id] = with_answer(questions[ask_id], answered if mask is None else mask(answered))
+            else:
+                del questions[ask_id]
+    late = [due_answer(asked, now) for asked in questions.values()]
+    return [*records, *[answered for answered in late if answered is not None]]
+
+
+def answers_in(given: object) -> Sequence[Any]:
+    """What was given for one question: the answers of several people, or the answer of one."""
+    return given if isinstance(given, list | tuple) else (given,)
+
+
+def due_answer(asked: Asked, now: float) -> Answered | None:
+    """The answer that time gives to a question: its default if it has expired, or an approval that counts by now.
+
+    None if it is still open.
+    """
+    found = standing(asked, now)
+    if found.status == "open":
+        return None
+    if not found.expired:
+        return asked.answers[-1].replace(partial=False, at=now)
+    default: AnyResolution = Approve() if found.status == "approved" else Reject("The question expired.")
+    return Answered(asked.id, default, asked.digest, "default", asked.by, expired=True, at=now)
 
 
 def stale_answer(session: str, ask_id: str, why: str) -> StaleAnswer:
@@ -236,19 +360,36 @@ def call_text(call: ToolCall) -> str:
 
 
 async def ask_approver(
-    session: str, approver: Approver, asked: Asked, now: Callable[[], float], fits: Fits | None = None
-) -> AnyResolution | None:
-    """The answer of an approver in this process, or None. Raises the approver's error, or why its answer is refused."""
+    session: str,
+    approver: Approver,
+    asked: Asked,
+    turn: Turn[Any],
+    now: Callable[[], float],
+    fits: Fits | None = None,
+) -> Answered | None:
+    """The answer of an approver in this process, or None. Raises the approver's error, or why its answer is refused.
+
+    An approver may take the question alone, or the question and the turn.
+    """
     try:
-        returned = approver(asked)
+        function: Callable[..., Any] = approver
+        returned = function(asked, turn) if takes_turn(approver) else function(asked)
         answer = await returned if inspect.isawaitable(returned) else returned
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
         raise RuntimeError("the approver was cancelled, but not the turn") from error
-    if answer is not None:
-        check_answer(session, asked, answer, now(), fits)
-    return answer
+    return None if answer is None else check_answer(session, asked, answer, now(), fits)
+
+
+def takes_turn(approver: Approver) -> bool:
+    """Whether an approver takes the turn beside the question."""
+    try:
+        parameters = inspect.signature(approver).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].name == "turn" or positional[1].default is inspect.Parameter.empty)
 
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:

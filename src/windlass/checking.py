@@ -467,7 +467,7 @@ def checked_resolution(answer: AnyResolution) -> AnyResolution:
     if isinstance(answer, Edit):
         if not isinstance(answer.arguments, dict):
             raise TypeError(f"Edit takes a mapping of arguments, not {type(answer.arguments).__name__}")
-        answer = Edit(plain(answer.arguments), answer.by)
+        answer = Edit(plain(answer.arguments), answer.by, answer.digest)
     read: AnyResolution = read_back(answer, type(answer))
     return read
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Mapping
 from math import inf
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, json
 from msgspec.structs import force_setattr
 
 from .messages import CONTENT_PARTS, ContentPart, Message, ModelReply, ToolResult, Value
@@ -67,11 +69,36 @@ def _holds(value: Any) -> Literal["result", "reply", "message", "parts"] | None:
             return None
 
 
-class Ask(Decision, frozen=True):
-    """Suspend durably until a person answers.
+Escalation: TypeAlias = tuple[float, tuple[str, ...]]
+"""After how many seconds which people may answer, too."""
+
+
+class Stage(Value, frozen=True):
+    """One stage of an approval: `quorum` of the `approvers` must approve before the next stage begins.
+
+    `escalate=(seconds, names)` adds approvers if the stage has lasted that long.
+    """
+
+    approvers: tuple[str, ...]
+    quorum: int = 1
+    escalate: Escalation | None = None
+
+    def __post_init__(self) -> None:
+        if cast(object, self.approvers) is None:
+            raise ValueError("Stage(approvers=…) needs the names of the people who may approve")
+        _check_people("Stage", self.approvers, self.quorum, self.escalate)
+
+
+class Ask(Decision, frozen=True, gc=True):
+    """Suspend durably until people answer.
 
     `allow` lists the legal answers and `approvers` the people who may answer (None: anyone). After `expires` seconds,
-    `default` is the answer; it takes effect when the session is next resumed.
+    `default` is the answer; it takes effect when the session is next resumed. `details` is JSON for the person who
+    answers, and questions with a higher `priority` are listed first.
+
+    `quorum` is how many of the approvers must approve. `escalate=(seconds, names)` adds approvers after that time.
+    `stages` asks one group of people after the other, and replaces `approvers`, `quorum` and `escalate`. One person's
+    `Reject` or `Respond` is always enough.
     """
 
     question: str = "Approve?"
@@ -79,15 +106,17 @@ class Ask(Decision, frozen=True):
     approvers: tuple[str, ...] | None = None
     expires: float | None = None
     default: Literal["approve", "reject"] = "reject"
+    details: Mapping[str, Any] = {}
+    priority: int = 0
+    quorum: int = 1
+    escalate: Escalation | None = None
+    stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
-        options: tuple[object, ...] = (self.allow, self.approvers)
-        if any(isinstance(names, str) for names in options):
-            raise ValueError("Ask(allow=…, approvers=…) take tuples of names, not a str")
+        if isinstance(allow := cast(object, self.allow), str):
+            raise ValueError(f"Ask(allow={allow!r}) takes a tuple of names, not a str")
         if not self.allow:
             raise ValueError("Ask(allow=()) could never be answered")
-        if self.approvers is not None and not self.approvers:
-            raise ValueError("Ask(approvers=()) could never be answered; omit it if anyone may answer")
         if wrong := [kind for kind in self.allow if kind not in ANSWER_KINDS]:
             raise ValueError(f"Ask(allow=…) has unknown answers {wrong}; the answers are {', '.join(ANSWER_KINDS)}")
         expires: object = self.expires
@@ -98,6 +127,63 @@ class Ask(Decision, frozen=True):
             raise ValueError(f"Ask(default={self.default!r}): must be 'approve' or 'reject'")
         if self.default == "approve" and "approve" not in self.allow:
             raise ValueError("Ask(default='approve') needs 'approve' among the answers it allows")
+        if type(self.priority) is not int:
+            raise ValueError(f"Ask(priority={self.priority!r}): must be an int; a higher one is listed first")
+        _check_details(self.details)
+        _check_people("Ask", self.approvers, self.quorum, self.escalate)
+        if self.stages != ():
+            self._check_stages()
+
+    def _check_stages(self) -> None:
+        stages: Any = self.stages
+        if not isinstance(stages, list | tuple) or not stages or any(type(stage) is not Stage for stage in stages):
+            raise ValueError("Ask(stages=…) takes a list of one or more Stage(approvers, quorum=1, escalate=None)")
+        if self.approvers is not None or self.quorum != 1 or self.escalate is not None:
+            raise ValueError("Ask(stages=…): give approvers, quorum and escalate to each Stage instead of the Ask")
+        force_setattr(self, "stages", tuple(stages))
+
+
+def _check_details(details: Any) -> None:
+    """Raise unless the details are a JSON object."""
+    problem = f"a {type(details).__name__}" if not isinstance(details, dict) else ""
+    if not problem and details:
+        try:
+            json.encode(details)
+            problem = "" if all(type(key) is str for key in details) else "a key that is not a str"
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            problem = str(error)
+    if problem:
+        raise ValueError(f"Ask(details=…) takes a dict of JSON values for the person who answers: {problem}")
+
+
+def _check_people(what: str, approvers: Any, quorum: Any, escalate: Any) -> None:
+    """Raise unless these people can give that many approvals."""
+    names = _names(f"{what}(approvers=…)", approvers) if approvers is not None else None
+    if type(quorum) is not int or quorum < 1:
+        raise ValueError(f"{what}(quorum={quorum!r}): must be an int, 1 or more")
+    if names is None and quorum > 1:
+        raise ValueError(f"{what}(quorum={quorum}) needs approvers=…, the names of the people whose approvals count")
+    if escalate is not None:
+        if names is None:
+            raise ValueError(f"{what}(escalate=…) needs approvers=…: without them anyone may answer already")
+        if not isinstance(escalate, list | tuple) or len(escalate) != 2:
+            raise ValueError(f"{what}(escalate=…) takes (seconds, names), not {escalate!r}")
+        after, added = escalate
+        if type(after) not in (int, float) or not 0 <= after < inf:
+            raise ValueError(f"{what}(escalate=({after!r}, …)): must be a number of seconds, 0 or more")
+        names = names | _names(f"{what}(escalate=(…, names))", added)
+    if names is not None and quorum > len(names):
+        raise ValueError(f"{what}(quorum={quorum}) can never be met: it names only {len(names)} people")
+
+
+def _names(what: str, names: Any) -> set[str]:
+    if isinstance(names, str) or not isinstance(names, list | tuple):
+        raise ValueError(f"{what} takes a tuple of names, not a {type(names).__name__}")
+    if not names:
+        raise ValueError(f"{what}: an empty tuple could never answer; omit it if anyone may answer")
+    if any(type(name) is not str for name in names):
+        raise ValueError(f"{what} takes names of people: {names!r}")
+    return set(names)
 
 
 class Regenerate(Decision, frozen=True):
@@ -174,13 +260,32 @@ AnyDecision: TypeAlias = (
 
 
 class Resolution(Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
-    """The answer of a person (or a rule) to a question; `by` names who answered."""
+    """The answer of a person (or a rule) to a question; `by` names who answered.
+
+    `digest` is the `Asked.digest` of what that person reviewed. If it is given, the answer is refused when somebody
+    has edited the call since.
+    """
 
 
 class Approve(Resolution, frozen=True):
-    """Yes, as shown."""
+    """Yes, as shown. `remember` is a rule, such as `bash(git *)`, that the approver wants to hold from now on: it is
+    recorded with the answer, and capabilities may act on it."""
 
     by: str | None = None
+    remember: str | None = None
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        rule: Any = self.remember
+        if rule is not None and (type(rule) is not str or not _RULE.fullmatch(rule)):
+            raise ValueError(
+                f"Approve(remember={rule!r}): must be a rule, which is the name of a tool, a pattern, or a tool with "
+                "tests in parentheses, such as 'bash(git *)'"
+            )
+
+
+_RULE = re.compile(r"[^()\s]+(\(.+\))?", re.DOTALL)
+"""A rule as the matchers of hooks write it."""
 
 
 class Edit(Resolution, frozen=True):
@@ -188,6 +293,7 @@ class Edit(Resolution, frozen=True):
 
     arguments: dict[str, Any]
     by: str | None = None
+    digest: str | None = None
 
 
 class Reject(Resolution, frozen=True):
@@ -195,6 +301,7 @@ class Reject(Resolution, frozen=True):
 
     message: str = ""
     by: str | None = None
+    digest: str | None = None
 
 
 class Respond(Resolution, frozen=True):
@@ -202,6 +309,7 @@ class Respond(Resolution, frozen=True):
 
     text: str
     by: str | None = None
+    digest: str | None = None
 
 
 AnyResolution: TypeAlias = Approve | Edit | Reject | Respond

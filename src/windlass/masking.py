@@ -122,7 +122,8 @@ class Mask:
         if isinstance(value, dict):
             if not foreign and value.get("type") in _MEDIA and isinstance(value.get("data"), str):
                 return self._media(value)
-            return dict([self._field(key, item, foreign) for key, item in value.items()])
+            asks = value.get("kind") == "Asked" or value.get("decision") == "Ask"
+            return dict([self._field(key, item, foreign, asks) for key, item in value.items()])
         if foreign and type(value) in (int, float) and str(value) in self._secrets:
             return MASK
         return value
@@ -139,12 +140,12 @@ class Mask:
             return {**masked, "data": b64encode(clean).decode()}
         return {**masked, "data": part["data"]}
 
-    def _field(self, key: str, value: Any, foreign: bool) -> tuple[str, Any]:
+    def _field(self, key: str, value: Any, foreign: bool, asks: bool = False) -> tuple[str, Any]:
         if foreign:
             return self.text(key), self.plain(value, foreign=True)
         if key in _OURS and isinstance(value, str):
             return key, value
-        return key, self.plain(value, foreign=key in _FOREIGN)
+        return key, self.plain(value, foreign=key in _FOREIGN or (asks and key == "details"))
 
     def text_of_forms(self, text: str) -> str:
         """A text without secrets in any spelling; the text itself is not parsed as JSON."""

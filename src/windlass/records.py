@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as stdlib_json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args
 
 import msgspec
 
-from .decisions import AnyDecision, AnyResolution, Vote
+from .decisions import AnyDecision, AnyResolution, Stage, Vote
 from .errors import StoreError
 from .messages import (
     PART_TAGS,
@@ -357,8 +357,41 @@ class ErrorHandled(Record, frozen=True):
     attempt: int = 0
 
 
-class Asked(Record, frozen=True):
-    """A question that waits for an answer; `id` is the id of the call, reply, turn or request that it is about."""
+class Terms(Value, frozen=True):
+    """What the `Ask` of one gate, `by`, requires: approvals of people, in one or more stages.
+
+    A stage without approvers takes anyone's approval. `asked_at` is when the first stage began. If the terms are not
+    met at `expires_at`, `default` holds for them.
+    """
+
+    by: str = ""
+    stages: tuple[Stage | None, ...] = (None,)
+    asked_at: float = 0.0
+    expires_at: float | None = None
+    default: str = "reject"
+
+
+class AskedRequest(Value, frozen=True, gc=True):
+    """A request to a model as a person reviews it; `tools` are names."""
+
+    model: str = ""
+    system: str = ""
+    messages: tuple[Message, ...] = ()
+    tools: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}
+
+
+class Asked(Record, frozen=True, gc=True):
+    """A question that waits for an answer; `id` is the id of the call, reply, turn or request that it is about.
+
+    `call`, `reply`, `request` or `text` is what a person reviews, and `digest` binds answers to it. `details` and
+    `priority` come from the gates that ask. If one approval is not enough, `terms` says what each gate requires; then
+    `approvers` lists everyone who is named, and `expires_at` is when the first of the terms expires.
+
+    `answers` and `proposed` are set in a state, as people answer: `answers` are the approvals of what is asked about
+    now. Once a person has edited the call, `call` and `digest` are the edited ones, and `proposed` is the call as it
+    was first asked about.
+    """
 
     id: str
     event: str
@@ -370,13 +403,22 @@ class Asked(Record, frozen=True):
     approvers: tuple[str, ...] | None = None
     default: str = "reject"
     expires_at: float | None = None
+    details: Mapping[str, Any] = {}
+    priority: int = 0
+    terms: tuple[Terms, ...] = ()
+    reply: ModelReply | None = None
+    request: AskedRequest | None = None
+    text: str | None = None
+    answers: tuple[Answered, ...] = ()
+    proposed: ToolCall | None = None
 
 
 class Answered(Record, frozen=True):
     """A question was answered: by whom, and for which digest. `covers` names the hooks that asked it.
 
-    `at` is when the person answered. If further records were written before the answer was read, `at` is when it was
-    read, and `answered_at` is when the person answered.
+    A `partial` answer leaves the question open, because others must approve, too. `at` is when the person answered. If
+    further records were written before the answer was read, `at` is when it was read, and `answered_at` is when the
+    person answered.
     """
 
     id: str
@@ -386,6 +428,7 @@ class Answered(Record, frozen=True):
     covers: tuple[str, ...] = ()
     expired: bool = False
     answered_at: float = 0.0
+    partial: bool = False
 
 
 class Withdrawn(Record, frozen=True):
@@ -396,7 +439,10 @@ class Withdrawn(Record, frozen=True):
 
 
 class Suspended(Record, frozen=True):
-    """The turn waits for answers. It is a record and, until the turn is resumed, the outcome."""
+    """The turn waits for answers. It is a record and, until the turn is resumed, the outcome.
+
+    The questions in it are without their `reply` and `request`, which the `Asked` before it has.
+    """
 
     waiting_for: tuple[Asked, ...] = ()
     active: float = 0.0
@@ -567,7 +613,7 @@ def _decode_foreign(plain: dict[str, Any]) -> Record:
         raise StoreError(f"{text}. It is damaged, or another version of Windlass wrote it") from None
 
 
-_FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings", "native")
+_FOREIGN = ("data", "value", "fields", "schema", "arguments", "settings", "native", "details")
 
 
 def _opaque(value: Any) -> Any:

@@ -20,12 +20,13 @@ from msgspec import Struct
 
 from ._hooks.registrar import Registered
 from ._kernel.active_time import ActiveTime
-from ._kernel.audience import Audience
+from ._kernel.audience import Audience, observer_turn
 from ._kernel.cancellation import Cancellation
 from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit
 from ._kernel.contracts import Emit
 from ._kernel.entry import Entry
+from ._kernel.given_answers import take_partial_answers
 from ._kernel.inbox import cancel_reason
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
@@ -73,6 +74,7 @@ from .states import Fold, State, fold_in_slices
 from .stores.owners import busy as busy_elsewhere
 from .stores.owners import described as describe_owner
 from .stores.owners import taken_over
+from .terms import with_answer
 
 OutputT = TypeVar("OutputT")
 
@@ -89,13 +91,16 @@ _WHILE_BUSY = {
 
 Busy = Literal["refuse", "queue", "steer"]
 
+AnyAnswers: TypeAlias = Mapping[str, AnyResolution | Sequence[AnyResolution]]
+"""Answers by the ids of their questions: one answer, or those of several people."""
+
 
 class TurnRequest(Struct, frozen=True):
     """A turn that is asked for: a message, or a session to resume. `emit` gets every state, `channel` the stream."""
 
     session: str | None
     message: Message | None = None
-    answers: Mapping[str, AnyResolution] | None = None
+    answers: AnyAnswers | None = None
     scope: Any = None
     slots: Mapping[str, Any] | None = None
     emit: Emit | None = None
@@ -162,6 +167,8 @@ class Sessions(Generic[OutputT]):
                 emit = partial(_paced, segment.journal.time, emit)
             if self._store.durable:
                 watch_inboxes(self._store)
+            if request.message is None and await take_partial_answers(segment):
+                return self._ended(segment, segment.state)
             state = await drive_wrapped(segment, emit)
             return self._ended(segment, state)
         except GeneratorExit:  # the event loop is gone: nothing can be awaited
@@ -431,7 +438,7 @@ class Sessions(Generic[OutputT]):
         """Go on for as long as approvers answer what is asked."""
         asked: set[tuple[Any, ...]] = set()
         while result.waiting_for:
-            answers, failures = await self._ask_approvers(program, result, asked)
+            answers, failures = await self._ask_approvers(program, result, asked, request.scope)
             if failures:
                 result = await self._note(program, result, failures, request.scope)
             further = await self._answer(program, request, result.session_id, answers) if answers else None
@@ -441,32 +448,36 @@ class Sessions(Generic[OutputT]):
         return result
 
     async def _ask_approvers(
-        self, program: Program, result: Result[OutputT], asked: set[tuple[Any, ...]]
-    ) -> tuple[dict[str, AnyResolution], list[HookFailed]]:
+        self, program: Program, result: Result[OutputT], asked: set[tuple[Any, ...]], scope: Any
+    ) -> tuple[dict[str, list[AnyResolution]], list[HookFailed]]:
         """What the approvers of this process answer, and the failures of some, which leave their question open.
 
-        Each approver is asked once whenever a question is put; the first answer counts.
+        Each approver is asked once whenever a question is put, until the question is answered.
         """
-        answers: dict[str, AnyResolution] = {}
+        answers: dict[str, list[AnyResolution]] = {}
         failures: list[HookFailed] = []
+        turn = observer_turn(program.hooks, scope, program.now, program.tools, result.state)
         for question in result.waiting_for:
             put = (question.id, question.digest, count_asked(result, question))
             for place, approver in enumerate(self._registered.approvers):
-                if question.id in answers or (*put, place) in asked:
+                if (*put, place) in asked:
                     continue
                 asked.add((*put, place))
                 try:
                     fits = partial(check_edit, program)
-                    answer = await ask_approver(result.session_id, approver, question, program.now, fits)
+                    given = await ask_approver(result.session_id, approver, question, turn, program.now, fits)
                 except Exception as error:
                     failures.append(HookFailed(name_of(approver), question.event, error_value(error), "left open"))
-                else:
-                    if answer is not None:
-                        answers[question.id] = answer
+                    continue
+                if given is not None:
+                    answers.setdefault(question.id, []).append(given.answer)
+                    if not given.partial:
+                        break
+                    question = with_answer(question, given)
         return answers, failures
 
     async def _answer(
-        self, program: Program, request: TurnRequest, session: str, answers: dict[str, AnyResolution]
+        self, program: Program, request: TurnRequest, session: str, answers: dict[str, list[AnyResolution]]
     ) -> Result[OutputT] | None:
         """Resume with the answers of approvers. None if the session goes on, or went on, without them."""
         while isinstance(entered := await self._enter(session), RunningTurn):

@@ -30,6 +30,7 @@ from .messages import (
     Value,
 )
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
+from .terms import settled, with_answer
 
 _sharing = Messages.sharing  # which Python 3.11 finds slowly
 _NO_MESSAGES = Messages()
@@ -1041,8 +1042,12 @@ def _(fold: Fold, record: r.Asked) -> None:
 @_folds(r.Answered)
 def _(fold: Fold, record: r.Answered) -> None:
     turn = _turn(fold)
+    if record.partial:
+        turn.waiting = tuple([with_answer(asked, record) if asked.id == record.id else asked for asked in turn.waiting])
+        return
+    asked = next((asked for asked in turn.waiting if asked.id == record.id), None)
     turn.waiting = tuple([asked for asked in turn.waiting if asked.id != record.id])
-    turn.answered = (*turn.answered, record)
+    turn.answered = (*turn.answered, record if asked is None else settled(asked, record))
 
 
 @_folds(r.Withdrawn)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -51,6 +51,7 @@ from .records import (
 from .states import Fold
 from .stores.batches import lines_of, records_of
 from .stores.chains import START, Chain, chain_of
+from .terms import without_answers
 
 FORMAT = 2
 
@@ -278,7 +279,7 @@ class _Copy:
 
     def log(self, now: float) -> list[Record]:
         """The log of the copy. Decisions of hooks may come before the `SessionOpened`."""
-        log = [self.renamed(record) for record in self.records]
+        log = [self.renamed(_without_answers(record)) for record in self.records]
         opened = next((index for index, record in enumerate(log) if isinstance(record, SessionOpened)), None)
         if opened is not None:
             log[opened] = log[opened].replace(how="forked", origin=f"{self.session}@{self.at}", forked_at=now)
@@ -297,6 +298,8 @@ class _Copy:
         if field is None:
             return record
         levels = self._levels if isinstance(record, Asked | Answered) else [self]
+        if isinstance(record, Asked) and record.answers:
+            record = record.replace(answers=tuple([self.renamed(answered) for answered in record.answers]))
         return record.replace(**{field: _new_id(getattr(record, field), levels)})
 
 
@@ -431,7 +434,7 @@ def _independent_length(records: Sequence[Record], parent: Sequence[Record], sta
 
     Records that the parent's log was charged for are included: they existed when the parent was cut.
     """
-    answers = Counter([record.id for record in parent if isinstance(record, Answered)])
+    answers = Counter([record.id for record in parent if _settles(record)])
     charges = [record for record in parent if isinstance(record, Charged) and record.session == started.session]
     charged = sum([record.usage.requests for record in charges])
     fold = Fold(started.session)
@@ -439,7 +442,7 @@ def _independent_length(records: Sequence[Record], parent: Sequence[Record], sta
         spent = fold.turn.usage.requests if fold.turn is not None else 0
         if isinstance(record, CancelRequested):
             return number
-        if isinstance(record, Answered):
+        if isinstance(record, Answered) and not record.partial:
             answers[record.id] -= 1
             if answers[record.id] < 0 and spent >= charged:
                 while isinstance(records[number - 1], Resumed | InboxTaken):
@@ -457,17 +460,36 @@ def _matching_children(records: Sequence[Record], children: Sequence[_Copy]) -> 
             (type(record), record.id)
             for copy in children
             for record in copy.records
-            if isinstance(record, Asked | Answered)
+            if isinstance(record, Asked) or _settles(record)
         ]
     )
-    kept: list[Record] = []
-    for record in records:
-        if isinstance(record, Asked | Answered) and record.id in asked:
-            theirs[type(record), record.id] -= 1
-            if theirs[type(record), record.id] < 0:
-                continue
-        kept.append(record)
-    return kept
+    left_out: set[int] = set()
+    partial: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        if not isinstance(record, Asked | Answered) or record.id not in asked:
+            continue
+        if isinstance(record, Answered) and record.partial:  # it goes with the answer that settles the question
+            partial.setdefault(record.id, []).append(index)
+            continue
+        theirs[type(record), record.id] -= 1
+        if theirs[type(record), record.id] < 0:
+            left_out.add(index)
+        elif isinstance(record, Answered):
+            partial.pop(record.id, None)
+    left_out |= {index for places in partial.values() for index in places}
+    return [record for index, record in enumerate(records) if index not in left_out]
+
+
+def _settles(record: Record) -> TypeGuard[Answered]:
+    """Whether a record is an answer that closes its question."""
+    return isinstance(record, Answered) and not record.partial
+
+
+def _without_answers(record: Record) -> Record:
+    """A record without the partial answers that a suspended turn repeats."""
+    if not isinstance(record, Suspended):
+        return record
+    return record.replace(waiting_for=tuple([without_answers(asked) for asked in record.waiting_for]))
 
 
 def _pending_answers(records: Sequence[Record], calls: Mapping[str, str], child_questions: set[str]) -> set[int]:

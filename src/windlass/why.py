@@ -16,6 +16,7 @@ from .decisions import Allow, Answer, Approve, Deny, Edit, Finish, Halt, Reject,
 from .messages import OpaquePart, ToolCallPart, Usage, json_with_surrogates, thawed
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason
 from .states import PROGRESS, of_latest_turn, stop_reason
+from .terms import standing, with_answer
 
 Data: TypeAlias = dict[str, Any]
 Entry: TypeAlias = tuple[str, str, Data]
@@ -468,7 +469,7 @@ def _(reader: _Reader, record: r.Asked) -> Iterable[Entry]:
     call = record.call
     about = "" if call is None else f", about {visible(call.name)} {_json(call.json)}"
     text = f'{_at(_names(record.by), record.event)} asked{approvers}: "{visible(record.question)}"{about}'
-    names = ("id", "event", "by", "question", "allow", "approvers", "expires_at")
+    names = ("id", "event", "by", "question", "allow", "approvers", "expires_at", "details", "priority", "terms")
     data = {name: getattr(record, name) for name in names}
     yield "ask", text, {**data, "call": None if call is None else {"tool": call.name, "json": call.json}}
 
@@ -481,6 +482,10 @@ def _(reader: _Reader, record: r.Answered) -> Iterable[Entry]:
     data: Data = {"id": record.id, "by": record.by, "answer": record.answer, "expired": record.expired}
     when = f", answered at {clock(record.answered_at)}" if record.answered_at else ""
     data["answered_at"] = record.answered_at or record.at or None
+    if record.partial and asked is not None:
+        reader.questions[record.id] = asked = with_answer(asked, record)
+        data["standing"] = str(standing(asked, record.answered_at or record.at))
+        when += f"; {data['standing']}"
     yield "answer", f"{who} answered{question}: {_resolution(record.answer)}{when}", data
 
 

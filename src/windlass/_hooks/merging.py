@@ -19,6 +19,7 @@ from windlass.decisions import (
     Vote,
 )
 from windlass.events import Decidable
+from windlass.terms import people_of, terms_of_asks
 from windlass.types import AnyEvent
 
 Answers: TypeAlias = Sequence[tuple[str, Any]]
@@ -61,18 +62,37 @@ def _merge_halts(_: type[AnyEvent], equals: Answers) -> Halt:
 
 
 def _merge_asks(event: type[AnyEvent], equals: Answers) -> Ask | Deny | Halt:
-    """One question with all texts, and the answers and approvers that every `Ask` allows."""
+    """One question with all texts and details, and the answers that every `Ask` allows.
+
+    It names everyone who is asked. What each `Ask` requires is in its own answer, as `Asked.terms`.
+    """
     asks: list[Ask] = [ask for _, ask in equals]
     allow = tuple(kind for kind in ANSWER_KINDS if all(kind in ask.allow for ask in asks))
-    named = [set(ask.approvers) for ask in asks if ask.approvers is not None]
-    approvers = tuple(sorted(set.intersection(*named))) if named else None
-    if not allow or approvers == ():
-        what = "answer" if not allow else "approver"
-        return _refusal(event, f"{_names(equals)} ask, but no {what} satisfies all of them")
+    if not allow:
+        return _refusal(event, f"{_names(equals)} ask, but no answer satisfies all of them")
     expires = min([ask.expires for ask in asks if ask.expires is not None], default=None)
     approve = "approve" in allow and all(ask.default == "approve" for ask in asks)
-    question = _join_fields(equals, "question", "\n")
-    return Ask(question, allow, approvers, expires, "approve" if approve else "reject")
+    return Ask(
+        _join_fields(equals, "question", "\n"),
+        allow,
+        people_of(terms_of_asks(equals, 0.0)),
+        expires,
+        "approve" if approve else "reject",
+        _merge_details(equals),
+        max([ask.priority for ask in asks]),
+    )
+
+
+def _merge_details(equals: Answers) -> dict[str, Any]:
+    """The details of all questions. If two have different values of the same name, the names of the hooks part them."""
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys([name for _, ask in equals for name in ask.details]):
+        values = [(hook, ask.details[name]) for hook, ask in equals if name in ask.details]
+        same = all(value == values[0][1] for _, value in values)
+        merged |= (
+            {name: values[0][1]} if same else {f"{hook}: {name}": value for hook, value in values}
+        )
+    return merged
 
 
 def _require_same_value(event: type[AnyEvent], equals: Answers) -> Any:

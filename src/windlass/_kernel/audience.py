@@ -15,7 +15,7 @@ from windlass.events import FACTS, ToolReturning
 from windlass.masking import Mask
 from windlass.records import Answered, Fact
 from windlass.slots import Slot
-from windlass.states import Fold
+from windlass.states import Fold, State
 from windlass.tools import Tool
 from windlass.turns import Host, Turn
 
@@ -48,6 +48,17 @@ class Bystander:
 
     def slot(self, key: Slot[Any] | type | str) -> Slot[Any]:
         return self._hooks.slot(key)
+
+
+def observer_turn(
+    hooks: CompiledHooks,
+    scope: Any,
+    now: Callable[[], float],
+    tools: Mapping[str, Tool[..., Any]],
+    state: State,
+) -> Turn[Any]:
+    """The turn as an observer or approver sees it: it can look, but not act."""
+    return Turn(cast(Host, Bystander(hooks, scope, now, tools)), state=state)
 
 
 class Audience:
@@ -153,8 +164,8 @@ class Audience:
                 (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
                 continue
             if turn is None and hook.wants:
-                host = Bystander(self.hooks, self._scope, self._now, source._tools)
-                turn = Turn(cast(Host, host), state=source._fold.glimpse())
+                state = source._fold.glimpse()
+                turn = observer_turn(self.hooks, self._scope, self._now, source._tools, state)
             if hook.wait:
                 self.backlog.awaited.append((hook, fact, turn))
             else:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, cancelled
-from windlass.decisions import Ask, Deny, Halt
+from windlass.decisions import Approve, Ask, Deny, Halt
 from windlass.errors import HookError, SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping
 from windlass.ids import child_id, old_child_id
@@ -45,13 +45,14 @@ from windlass.records import (
     Withdrawn,
 )
 from windlass.states import CallFold, Child, Fold, State, fold_in_slices
+from windlass.terms import first_digest, without_answers
 from windlass.turns import Asker, ChildWaits, Invocation, Turn
 
 from .arguments import changed_log, not_run
 from .cancellation import Cancellation
 from .child_program import program_of
 from .delegation import Delegate
-from .inbox import entries_below, matching_answer
+from .inbox import answer_in, entries_below
 from .injections import Injections
 from .journal import Journal
 from .limits import Limits, delegated
@@ -385,9 +386,10 @@ class Children(Struct, eq=False):
                 *[(kind, data) for _, kind, data in entries],
             ]
             for kind, data in given:
-                if kind == "answer" and (answered := matching_answer(journal, data)) is not None:
+                if kind == "answer" and (answered := answer_in(journal, data)) is not None:
                     journal.record_answer(answered)
-                    delivered = (*delivered, answered)
+                    if not answered.partial and journal.fold.turn is not None:
+                        delivered = (*delivered, journal.fold.turn.answered[-1])
             if not delivered and not any(kind == "cancel" for kind, _ in given):
                 return None
         return self._child(
@@ -441,24 +443,29 @@ class Children(Struct, eq=False):
         found = [
             a
             for a in above.answered
-            if a.id in open_questions and a.digest == open_questions[a.id].digest
+            if a.id in open_questions and _answers(a, open_questions[a.id])
         ]
-        given = [record.id for record in log if isinstance(record, Answered)]
+        given = _settled_ids(log)
         if again := [a for a in found if a.id in given]:
             records = await journal.program.store.read(journal.fold.session)
-            received = [record.id for record in records if isinstance(record, Answered)]
+            received = _settled_ids(records)
             stale = {a.id for a in again if received.count(a.id) <= given.count(a.id)}
             found = [a for a in found if a.id not in stale]
         return tuple(found)
 
     def _ask_too(self, questions: Sequence[Asked]) -> None:
-        """The questions of a child are its parent's as well.
+        """The questions of a child are its parent's as well, with the answers that the child has.
 
         The audience has heard them from the child.
         """
+        journal = self._journal
         for asked in questions:
             if not self._questions.is_waiting(asked.id):
-                self._journal.adopt(asked)
+                journal.adopt(without_answers(asked))
+            for answered in asked.answers:
+                mine = next(other for other in self._questions.waiting if other.id == asked.id)
+                if all(answered.by != other.by for other in mine.answers):
+                    journal.adopt(answered)
 
     async def _run(self, child: Segment) -> None:
         """The child's turn, to its end or its next suspension."""
@@ -538,6 +545,18 @@ def _check_nesting(asker: Asker, agent: str) -> None:
 
 def _refused(asker: Asker, text: str) -> HookError:
     return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
+
+
+def _answers(answered: Answered, asked: Asked) -> bool:
+    """Whether an answer in the parent's log is about what a child asks, as the child knows it."""
+    if answered.digest == asked.digest:
+        return True
+    return answered.digest == first_digest(asked) and not isinstance(answered.answer, Approve)
+
+
+def _settled_ids(log: Sequence[Record]) -> list[str]:
+    """The questions that a log has answers to, once for each time."""
+    return [record.id for record in log if isinstance(record, Answered) and not record.partial]
 
 
 def _result(tool: Delegate, state: State) -> ToolResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ class Entry(Struct, frozen=True):
     """
 
     message: Message | None = None
-    answers: Mapping[str, AnyResolution] = _NOTHING
+    answers: Mapping[str, AnyResolution | Sequence[AnyResolution]] = _NOTHING
     scope: Any = None
     slots: Mapping[str, Any] = _NOTHING
     ephemeral: bool = False

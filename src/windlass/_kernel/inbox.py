@@ -5,19 +5,21 @@ Only the owner of the session moves it into the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from windlass._hooks.readers import SKIPPED
-from windlass.approvals import answer_of, check_answer
+from windlass.approvals import matching_answer
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, as_message
 from windlass.outcomes import Cancelled
 from windlass.protocols import Store
-from windlass.records import Answered, CancelRequested, HookFailed, InboxTaken, MessageHeld
+from windlass.records import Answered, Asked, CancelRequested, HookFailed, InboxTaken, MessageHeld
 from windlass.states import Fold, children_at_work, fold_in_slices
+from windlass.terms import with_answer
 
 from .journal import Journal
 from .transcript import Transcript
@@ -47,7 +49,7 @@ class Inbox(Struct, eq=False):
                 added = await self._add(taken, message) or added
             else:
                 journal.record(taken)
-            if kind == "answer" and (answered := matching_answer(journal, data)) is not None:
+            if kind == "answer" and (answered := answer_in(journal, data)) is not None:
                 journal.record_answer(answered)
             if kind == SKIPPED and (failed := _failed(data)) is not None:
                 journal.record(failed)
@@ -88,11 +90,31 @@ class Inbox(Struct, eq=False):
         given = [
             data for kind, data in await entries_below(store, journal.fold) if kind == "answer"
         ]
-        matching: dict[str, Answered] = {}
+        turn, mask = journal.fold.turn, journal.mask
+        questions = {asked.id: asked for asked in turn.waiting} if turn is not None else {}
+        counted: list[Answered] = []
         for data in (*given, *[data for _, _, data in entries]):
-            if (answered := matching_answer(journal, data)) is not None:
-                matching.setdefault(answered.id, answered)
-        return [InboxTaken(key, kind) for key, kind, _ in entries], list(matching.values())
+            if (answered := _answer_to(questions, journal, data)) is not None:
+                counted.append(answered)
+                asked = questions.pop(answered.id)
+                if answered.partial:
+                    shown = answered if mask is None else mask(answered)
+                    questions[asked.id] = with_answer(asked, shown)
+        return [InboxTaken(key, kind) for key, kind, _ in entries], counted
+
+    async def entries_settled_by(self, delivered: Sequence[Answered]) -> list[InboxTaken]:
+        """The entries with answers to questions that are settled by answers from above, or that are
+        not open. The others are read when the turn has gone on."""
+        journal, turn = self._journal, self._journal.fold.turn
+        waiting = {asked.id for asked in turn.waiting} if turn is not None else set[str]()
+        open_ids = waiting - {answered.id for answered in delivered}
+        return [
+            InboxTaken(key, kind)
+            for key, kind, data in await journal.program.store.take(
+                journal.fold.session, journal.fold.inbox
+            )
+            if kind == "answer" and not (isinstance(data, dict) and data.get("id") in open_ids)
+        ]
 
 
 async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
@@ -112,35 +134,22 @@ async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
     return found
 
 
-def matching_answer(journal: Journal, data: Any) -> Answered | None:
-    """An answer from outside as a record, if it matches an open question.
-
-    It counts if it was given before its question expired, by the giver's clock, or is read before
-    that, by ours; in either case until the question's default is recorded.
-    """
-    try:
-        ask_id, digest, answer, at = answer_of(data)
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        msgspec.ValidationError,
-    ):  # the entry is not an answer
-        return None
+def answer_in(journal: Journal, data: Any) -> Answered | None:
+    """An entry as the answer to an open question; None if it is not one that counts."""
     turn = journal.fold.turn
-    waiting = turn.waiting if turn is not None else ()
-    asked = next(
-        (asked for asked in waiting if asked.id == ask_id and asked.digest == digest), None
+    return _answer_to(
+        {asked.id: asked for asked in turn.waiting} if turn is not None else {}, journal, data
     )
+
+
+def _answer_to(questions: dict[str, Asked], journal: Journal, data: Any) -> Answered | None:
+    asked = questions.get(str(data.get("id"))) if isinstance(data, dict) else None
     if asked is None:
         return None
-    given = min(at, journal.now())
     try:
-        answer = check_answer(journal.fold.session, asked, answer, given)
+        return matching_answer(journal.fold.session, asked, data, journal.now())
     except StaleAnswer:
         return None
-    masked = data.get("masked") is True
-    return Answered(ask_id, answer, digest, answer.by or "", asked.by, at=given, masked=masked)
 
 
 def cancel_reason(fold: Fold, data: Any) -> str | None:

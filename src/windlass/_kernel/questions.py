@@ -17,15 +17,18 @@ from windlass._hooks.dispatch import Passage, stage_of
 from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import after_approval, rank_of, strictest
 from windlass.decisions import Answer, Approve, Ask, Deny, Edit, Halt, Regenerate, Reject, Respond
+from windlass.events import ModelCalling, ModelReplying, TurnEnding, TurnStarting
 from windlass.messages import ToolCall
-from windlass.records import Answered, Asked, HookDecided, Suspended
+from windlass.records import Answered, Asked, AskedRequest, HookDecided, Suspended
 from windlass.states import Fold
+from windlass.terms import people_of, stages_of, takes_one_approval, terms_of_asks
 from windlass.turns import ChildWaits
 from windlass.types import AnyEvent
 
 from .journal import Journal
 
 Answers: TypeAlias = tuple[tuple[str, Any], ...]
+Asks: TypeAlias = tuple[tuple[str, Ask], ...]
 Settled: TypeAlias = tuple[tuple[str, Ask | None], ...]
 """The gates whose `Ask` a person has answered, each with its `Ask`; None stands for any question of
 the gate."""
@@ -54,9 +57,9 @@ class Judged(Struct, frozen=True):
     new: Answers = ()
 
     @property
-    def asking(self) -> tuple[str, ...]:
-        """The gates whose questions are new."""
-        return tuple(sorted(asks_of(self.new)))
+    def asking(self) -> Asks:
+        """The gates whose questions are new, with their questions."""
+        return asks_of(self.new)
 
 
 class Questions(Struct, eq=False):
@@ -116,7 +119,7 @@ class Questions(Struct, eq=False):
         if answered is not None and answered.digest != reviewed():
             answered = None
         held = prior.verdict if answered is None else after_answer(event, prior.answers, answered)
-        settled = () if answered is None else settled_by(prior.answers)
+        settled = () if answered is None else asks_of(prior.answers)
         judged = await self.judge_again(passage, held, settled, self.asked_again(about))
         passage.begin_with((*prior.answers, *judged.new))
         if judged.new:
@@ -213,7 +216,8 @@ class Questions(Struct, eq=False):
 
     def suspend(self) -> None:
         """Wait for the answers to all open questions."""
-        self._journal.record(Suspended(self.waiting, self._journal.time.take()))
+        waiting = tuple([asked.replace(reply=None, request=None) for asked in self.waiting])
+        self._journal.record(Suspended(waiting, self._journal.time.take()))
 
     def answer_to(self, ask_id: str) -> Answered | None:
         """The latest answer to a question of this turn."""
@@ -228,25 +232,33 @@ class Questions(Struct, eq=False):
         passage: Passage,
         ask: Ask,
         digest: str,
-        by: Iterable[str],
+        asks: Asks,
         *,
         call: ToolCall | None = None,
     ) -> Asked:
-        """The question of an `Ask`, bound to the digest of what is asked about."""
-        allow = tuple([kind for kind in ask.allow if kind in passage.point.event.answers])
-        expires_at = None if ask.expires is None else self._journal.now() + ask.expires
-        name, names = passage.point.name, tuple(sorted(by))
+        """The question of an `Ask`, bound to the digest of what is asked about.
+
+        `asks` are the gates that ask, each on its own terms. Of a gate that asked more than once
+        the latest counts.
+        """
+        event, now = passage.point.event, self._journal.now()
+        latest = sorted(dict(asks).items())
+        terms = terms_of_asks(latest or [("", ask)], now)
         return Asked(
             passage.about,
-            name,
+            passage.point.name,
             ask.question,
-            allow,
+            tuple([kind for kind in ask.allow if kind in event.answers]),
             digest,
-            names,
+            tuple([name for name, _ in latest]),
             call,
-            ask.approvers,
+            people_of(terms),
             ask.default,
-            expires_at,
+            None if ask.expires is None else now + ask.expires,
+            ask.details,
+            ask.priority,
+            () if takes_one_approval(terms) else terms,
+            **({} if call is not None else _subject(passage.event)),
         )
 
     def refusal(self, event: type[AnyEvent], ask: Ask) -> Any:
@@ -274,14 +286,9 @@ def prior_verdicts(fold: Fold) -> tuple[HookDecided, ...]:
     return (*fold.turn.decided, *(fold.open.decided if fold.open is not None else ()))
 
 
-def settled_by(answers: Answers) -> Settled:
-    """The gates that asked, with their questions, once these are answered."""
+def asks_of(answers: Answers) -> Asks:
+    """The gates that ask, with their questions."""
     return tuple([(name, decision) for name, decision in answers if isinstance(decision, Ask)])
-
-
-def asks_of(answers: Answers) -> Iterable[str]:
-    """The names of the gates that ask."""
-    return [name for name, decision in answers if isinstance(decision, Ask)]
 
 
 def _counts(event: type[AnyEvent], name: str, decision: Any, settled: Settled) -> bool:
@@ -293,9 +300,30 @@ def _counts(event: type[AnyEvent], name: str, decision: Any, settled: Settled) -
     return Ask not in event.ranks or _rank(event, decision) < event.ranks.index(Ask)
 
 
-def _terms(ask: Ask) -> frozenset[str] | None:
-    """What makes two questions of one gate the same: who may answer."""
-    return None if ask.approvers is None else frozenset(ask.approvers)
+def _terms(ask: Ask) -> list[Any]:
+    """What makes two questions of one gate the same: who must answer."""
+    return [
+        stage and (frozenset(stage.approvers), stage.quorum, stage.escalate)
+        for stage in stages_of(ask)
+    ]
+
+
+def _subject(event: Any) -> dict[str, Any]:
+    """What a person reviews, if it is not a call."""
+    match event:
+        case ModelReplying(reply=reply):
+            return {"reply": reply}
+        case ModelCalling(request=request):
+            tools = tuple([tool.name for tool in request.tools])
+            messages, settings = tuple(request.messages), dict(request.settings)
+            asked = AskedRequest(request.model, request.system, messages, tools, settings)
+            return {"request": asked}
+        case TurnStarting(message=message):
+            return {"text": message.text}
+        case TurnEnding(text=text):
+            return {"text": text}
+        case _:
+            return {}
 
 
 def _rank(event: type[AnyEvent], decision: Any) -> int:

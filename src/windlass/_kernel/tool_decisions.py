@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from windlass._hooks.compiled import Point
@@ -19,7 +18,7 @@ from windlass.tools import ArgumentsError
 from .arguments import NOT_KEPT, Prepared, changed_log
 from .delegation import Handing
 from .injections import Injections
-from .questions import Answers, Judged, Questions, after_answer, asks_of, settled_by
+from .questions import Answers, Asks, Judged, Questions, after_answer, asks_of
 from .site import Site
 
 ALLOW = Allow()
@@ -282,11 +281,11 @@ class ToolDecisions:
         passage: Passage,
         ask: Ask,
         call: ToolCall,
-        by: Iterable[str],
+        asks: Asks,
         delegating: tuple[str, ...],
     ) -> None:
         """Ask a person; `delegating` names the hooks that spoke at `Delegating`."""
-        asked = self._questions.question(passage, ask, self._arguments.bind(call), by, call=call)
+        asked = self._questions.question(passage, ask, self._arguments.bind(call), asks, call=call)
         if asked.by and set(asked.by) <= set(delegating):
             asked = asked.replace(event="Delegating")
         self._questions.put(asked)
@@ -315,7 +314,7 @@ class ToolDecisions:
         held = decided.verdict
         if answered is not None:
             held = after_answer(ToolCalling, recorded, answered) or ALLOW
-        settled = () if state.waits and answered is None else settled_by(recorded)
+        settled = () if state.waits and answered is None else asks_of(recorded)
         passage, judged = None, Judged(held)
         if self._is_judged(call) and questions.resumed and call.id not in self._judged_again:
             self._judged_again.add(call.id)
@@ -342,8 +341,8 @@ class ToolDecisions:
             self._journal.record(new.replace(delegating=names, name=call.name, took=took, at=0.0))
         if type(judged.verdict) is Ask:
             if judged.new or not questions.is_waiting(call.id):
-                by = judged.asking or asks_of(decided.answers)
-                self._ask(passage or self.passage(call, decided), judged.verdict, call, by, names)
+                asks = judged.asking or asks_of(decided.answers)
+                self._ask(passage or self.passage(call, decided), judged.verdict, call, asks, names)
         elif (
             answered is not None
             and not isinstance(judged.verdict, Halt | Deny)
@@ -377,8 +376,8 @@ class ToolDecisions:
             )
             return
         passage = self.passage(call, decided)
-        judged = await self._questions.judge_again(passage, ALLOW, settled_by(decided.answers))
-        answers = (*settled_by(decided.answers), (person, ALLOW), *judged.new)
+        judged = await self._questions.judge_again(passage, ALLOW, asks_of(decided.answers))
+        answers = (*asks_of(decided.answers), (person, ALLOW), *judged.new)
         delegation, names = (
             (passage.delegation, passage.names()) if isinstance(passage, Handing) else (None, ())
         )

@@ -3,13 +3,11 @@ picked up."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from windlass.approvals import checked_answers, stale_answer
 from windlass.decisions import Allow, Ask, Halt, Reject
 from windlass.events import Resuming
 from windlass.outcomes import Cancelled, Stopped, StopReason
@@ -25,11 +23,10 @@ from windlass.records import (
 )
 from windlass.states import Fold, children_at_work, fold_log
 
-from .arguments import changed_log
-from .child_program import check_edit
 from .crash_loops import CrashLoops
 from .drift import differences
 from .entry import Entry
+from .given_answers import check_digests, read_answers
 from .inbox import Inbox
 from .injections import Injections
 from .journal import Journal
@@ -69,14 +66,11 @@ class TurnResume(Struct, eq=False):
         Whether its last step has ended and is to be voted on, unless the log has the vote.
         """
         journal = self._journal
-        _check_digests(journal.fold)
-        now = journal.now()
-        taken, answers = (
-            await self._inbox.answers() if journal.has_mail or self._questions.waiting else ([], [])
-        )
+        check_digests(journal.fold)
         if self._delivered is None:
-            answers += self._own_answers(answers, now)
+            taken, answers = await read_answers(journal, self._inbox, self._entry.answers)
         else:
+            taken = await self._inbox.entries_settled_by(self._delivered)
             answers = list(self._delivered)
         turn = journal.fold.turn
         assert turn is not None
@@ -84,7 +78,8 @@ class TurnResume(Struct, eq=False):
             journal.audience.voice.note_untold_answer()
         drift, active = await self._compare(), await self._lost_time()
         about = f"{journal.fold.session}/t{turn.number}/resume"
-        allowed = next((answered for answered in answers if answered.id == about), None)
+        settled = [answered for answered in answers if not answered.partial]
+        allowed = next((answered for answered in settled if answered.id == about), None)
         verdict = (
             await self._judge(about, drift, allowed)
             if isinstance(turn.outcome, Suspended)
@@ -193,21 +188,6 @@ class TurnResume(Struct, eq=False):
             await self._injections.inject(passage, f"{fold.session}/{fold.steps + 1 + asked}")
         return verdict
 
-    def _own_answers(self, known: list[Answered], now: float) -> list[Answered]:
-        """The answers that the caller gave, and the defaults of questions that were not answered in
-        time.
-
-        `now` is from before the inbox was read: an answer that came until then is known.
-        """
-        answers, session = self._entry.answers, self._journal.fold.session
-        answered = {one.id for one in known}
-        if again := answered & answers.keys():
-            raise stale_answer(session, min(again), "it has been answered already")
-        waiting = [asked for asked in self._questions.waiting if asked.id not in answered]
-        return checked_answers(
-            session, waiting, dict(answers), now, partial(check_edit, self._journal.program)
-        )
-
 
 async def _last_record(store: Store, fold: Fold) -> float:
     """The time of the last record of a session and of the sub-agents that work for it."""
@@ -216,24 +196,3 @@ async def _last_record(store: Store, fold: Fold) -> float:
         child = fold_log(started.session, await store.read(started.session))
         last = max(last, await _last_record(store, child))
     return last
-
-
-def _check_digests(fold: Fold) -> None:
-    """Raise if the arguments of an open call are not those of its verdict or of its question.
-
-    Nothing is written before that: an answer stays in the inbox.
-    """
-    calls = fold.open.calls if fold.open is not None else {}
-    for call in calls.values():
-        decided = call.decided
-        if call.result is not None or decided is None or not decided.digest:
-            continue
-        if call.call.digest != decided.digest:
-            raise changed_log(fold.session, call.call.id, call.call.name)
-    for asked in fold.turn.waiting if fold.turn is not None else ():
-        about = calls.get(asked.id)
-        decided = None if about is None else about.decided
-        if asked.call is not None and asked.call.digest != asked.digest:
-            raise changed_log(fold.session, asked.call.id, asked.call.name)
-        if decided is not None and decided.digest != asked.digest:
-            raise changed_log(fold.session, decided.call, decided.name)

@@ -14,6 +14,7 @@ from windlass.masking import Mask, MaskingArguments
 from windlass.messages import Message, ModelReply, ToolCallPart
 from windlass.outcomes import Completed
 from windlass.records import (
+    Asked,
     Concluded,
     Fact,
     HookDecided,
@@ -92,7 +93,7 @@ class Voice:
             self.progress[fact.path, fact.about] = fact
             if self.channel.full:
                 return  # a tool does not wait for a slow consumer
-        if self._mute and not fact.path and self._precedes_review(fact):
+        if type(fact) is Asked or (self._mute and not fact.path and self._precedes_review(fact)):
             fact = without_words(fact)
         if self._held_facts is not None:
             self._held_facts.append(fact)
@@ -423,6 +424,8 @@ def without_words(fact: Fact) -> Fact:
         ):
             redacted = tuple([(name, _without_answer(decision)) for name, decision in answers])
             return fact.replace(verdict=_without_answer(verdict), answers=redacted)
+        case Asked():
+            return fact.replace(reply=None, request=None, text=None)
         case SlotSet():
             return fact.replace(value=None)
         case MessageAdded(message=Message() as message) | MessageHeld(message=message):

@@ -198,7 +198,7 @@ def _asked(change: Change, record: Asked) -> None:
 
 
 def _answered(change: Change, record: Answered) -> None:
-    if change.asked.pop(record.id, None) is None:
+    if not record.partial and change.asked.pop(record.id, None) is None:
         change.answered.append(record.id)
 
 
