@@ -39,6 +39,7 @@ from .decisions import (
     Respond,
     Rewind,
     Says,
+    Stage,
     Veto,
     Vote,
 )
@@ -257,6 +258,7 @@ __all__ = [
     "Slot",
     "SlotSet",
     "State",
+    "Stage",
     "Step",
     "StepEnded",
     "StepEnding",

@@ -38,7 +38,7 @@ from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Record
 from .results import Result, Stream
-from .sessions import Sessions, TurnRequest, check_answers, new_id, unknown_session
+from .sessions import AnyAnswers, Sessions, TurnRequest, check_answers, new_id, unknown_session
 from .states import SLICE, State, fold_in_slices
 from .stores import open_store
 from .tools import Tool, toolset
@@ -322,7 +322,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self: Agent[None, OutputT],
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: None = None,
         takeover: bool = False,
     ) -> Result[OutputT]: ...
@@ -331,7 +331,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self,
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT,
         takeover: bool = False,
     ) -> Result[OutputT]: ...
@@ -339,11 +339,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self,
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         takeover: bool = False,
     ) -> Result[OutputT]:
-        """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions.
+        """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions; a value is an
+        answer, or a list with the answers of several people. If every question still needs more answers, they are
+        recorded, and the turn stays suspended.
 
         A turn that another process is working on is `SessionBusy`, unless `takeover=True`. If that process has died,
         the turn is resumed at once.
@@ -359,7 +361,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -370,7 +372,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -380,7 +382,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -404,7 +406,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -415,7 +417,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -425,7 +427,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         message: AnyMessage | None = None,
         *,
         session: str | None = None,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
@@ -502,7 +504,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self: Agent[None, OutputT],
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: None = None,
         takeover: bool = False,
     ) -> Result[OutputT]: ...
@@ -511,7 +513,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self,
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT,
         takeover: bool = False,
     ) -> Result[OutputT]: ...
@@ -519,7 +521,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self,
         session: str,
         *,
-        answers: Mapping[str, AnyResolution] | None = None,
+        answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         takeover: bool = False,
     ) -> Result[OutputT]:
@@ -703,11 +705,11 @@ class Session(Generic[ScopeT, OutputT]):
 
     @overload
     async def resume(
-        self: Session[None, OutputT], answers: Mapping[str, AnyResolution] | None = None, *, scope: None = None
+        self: Session[None, OutputT], answers: AnyAnswers | None = None, *, scope: None = None
     ) -> Result[OutputT]: ...
     @overload
-    async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: ScopeT) -> Result[OutputT]: ...
-    async def resume(self, answers: Mapping[str, AnyResolution] | None = None, *, scope: Any = None) -> Result[OutputT]:
+    async def resume(self, answers: AnyAnswers | None = None, *, scope: ScopeT) -> Result[OutputT]: ...
+    async def resume(self, answers: AnyAnswers | None = None, *, scope: Any = None) -> Result[OutputT]:
         """Resume the suspended turn."""
         return await self.agent.resume(self.id, answers=answers, scope=scope)
 
@@ -716,8 +718,12 @@ class Session(Generic[ScopeT, OutputT]):
         return await self.agent.import_history(self.id, messages, scope=scope)
 
     async def approvals(self) -> tuple[Asked, ...]:
-        """The questions that nobody has answered. A question whose answer waits for the next resume is left out."""
-        return tuple([asked for _, asked in await open_questions(self.agent.store, self.id)])
+        """The questions that need more answers, the highest priority first; each has those given so far (`answers`).
+
+        Answers that wait for the next resume count. `windlass.approvals.progress` says who is still needed.
+        """
+        now = self.agent._options.clock.now()  # pyright: ignore[reportPrivateUsage]
+        return tuple([asked for _, asked in await open_questions(self.agent.store, self.id, now=now)])
 
     async def close(self) -> None:
         """End the session. A suspended turn stays suspended and can be resumed."""

@@ -359,6 +359,19 @@ def call_text(call: ToolCall) -> str:
     return f"{visible(call.name)} {visible(inert_json(call.json))}"
 
 
+def subject_lines(asked: Asked) -> list[str]:
+    """What a question is about, for a person to review: whole, with unusual characters escaped."""
+    lines = [] if asked.call is None else [call_text(asked.call)]
+    if asked.reply is not None:
+        lines += [visible(asked.reply.text)] if asked.reply.text else []
+        lines += [f"calls {call_text(ToolCall(call.id, call.name, call.json))}" for call in asked.reply.tool_calls]
+    if asked.request is not None:
+        last = asked.request.messages[-1].text if asked.request.messages else ""
+        many = f"{len(asked.request.messages)} messages"
+        lines.append(f"request to {visible(asked.request.model)} with {many}, the last: {visible(last)}")
+    return lines if asked.text is None else [*lines, visible(asked.text)]
+
+
 async def ask_approver(
     session: str,
     approver: Approver,
@@ -394,8 +407,8 @@ def takes_turn(approver: Approver) -> bool:
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:
     """An approver that asks the person at this process's terminal. An empty line leaves the question open."""
-    call = "" if asked.call is None else f"\n  {call_text(asked.call)}"
-    prompt = f"\n{visible(asked.question)}{call}\n{' / '.join(asked.allow)}: "
+    lines = [visible(asked.question), *[f"  {line}" for line in subject_lines(asked)], f"{' / '.join(asked.allow)}: "]
+    prompt = "\n" + "\n".join(lines)
     word, _, rest = (await run_alone(partial(input, prompt), "windlass-terminal")).strip().partition(" ")
     if not word:
         return None

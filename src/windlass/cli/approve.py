@@ -12,12 +12,13 @@ import click
 from click.core import ParameterSource
 
 from windlass import Agent
-from windlass._text import visible, visible_id
-from windlass.approvals import call_text, expired, open_questions, resolve, top_session
+from windlass._text import inert_json, visible, visible_id
+from windlass.approvals import call_text, open_questions, progress, resolve, subject_lines, top_session
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.errors import StoreError
 from windlass.protocols import Store
 from windlass.records import Asked
+from windlass.terms import terms_of
 
 from .loading import agent_option
 from .output import echo, page, wrap
@@ -33,6 +34,8 @@ from .stores import store_option, with_store
 @click.option("--edit", "arguments", help="Approve, but with these arguments instead: a JSON object.")
 @click.option("--respond", "text", help="Do not run the tool: the model reads this text as its result.")
 @click.option("--by", help="Who answers; by default, your login name.")
+@click.option("--remember", metavar="RULE", help="Approve, and record a rule such as 'bash(git *)' with the answer.")
+@click.option("--digest", help="Refuse the answer if the call is not the one with this digest any more.")
 @click.pass_context
 def approve(
     ctx: click.Context,
@@ -44,8 +47,11 @@ def approve(
     arguments: str | None,
     text: str | None,
     by: str | None,
+    remember: str | None,
+    digest: str | None,
 ) -> None:
-    """Answer a question of a session. Without QUESTION, list the open questions, each with the whole call.
+    """Answer a question of a session. Without QUESTION, list the open questions, each with the whole call and with who
+    has approved it. Questions with a higher priority come first.
 
     The answer waits in the session's inbox. It takes effect when the session is resumed, or at once if the session is
     running. The agent masks its secrets when it reads the answer; with --agent, they are masked before the answer is
@@ -57,7 +63,7 @@ def approve(
     if session is None or question is None:
         _list(where, session)
         return
-    answer = _answer(message, arguments, text, by or _login())
+    answer = _answer(message, arguments, text, by or _login(), remember, digest)
 
     async def work(store: Store) -> str:
         asking = {name for name, asked in await store.approvals() if asked.id == question}
@@ -78,22 +84,35 @@ def _login() -> str | None:
         return None
 
 
-def _answer(message: str | None, arguments: str | None, text: str | None, by: str | None) -> AnyResolution:
-    if sum(option is not None for option in (message, arguments, text)) > 1:
+def _answer(
+    message: str | None,
+    arguments: str | None,
+    text: str | None,
+    by: str | None,
+    remember: str | None,
+    digest: str | None,
+) -> AnyResolution:
+    options = [option for option in (message, arguments, text) if option is not None]
+    if len(options) > 1:
         raise click.UsageError("use only one of --reject, --edit and --respond, or none of them to approve")
+    if options and remember is not None:
+        raise click.UsageError("--remember goes with an approval: leave out --reject, --edit and --respond")
     if message is not None:
-        return Reject(message, by=by)
+        return Reject(message, by, digest)
     if text is not None:
-        return Respond(text, by=by)
+        return Respond(text, by, digest)
     if arguments is None:
-        return Approve(by=by)
+        try:
+            return Approve(by, remember, digest)
+        except ValueError as error:
+            raise click.UsageError(f"--remember: {error}") from error
     try:
         edited = json.loads(arguments)
     except ValueError as error:
         raise click.UsageError(f"--edit takes a JSON object: {error}") from error
     if not isinstance(edited, dict):
         raise click.UsageError("--edit takes a JSON object")
-    return Edit(edited, by=by)
+    return Edit(edited, by, digest)
 
 
 def _list(where: str | Store, session: str | None) -> None:
@@ -112,6 +131,7 @@ def _list(where: str | Store, session: str | None) -> None:
         return [item for item, top in zip(found, tops, strict=True) if item[0] == top], damaged
 
     found, damaged = with_store(where, work)
+    found.sort(key=lambda question: -question[1].priority)
     if found:
         page("\n".join([wrap(line) for name, asked in found for line in _question(name, asked)]))
     elif not damaged:
@@ -132,14 +152,23 @@ async def _asking(store: Store) -> list[str]:
 def _question(session: str, asked: Asked) -> Iterable[str]:
     """A question in lines. Nothing is cut: a person who approves must be able to see all of it."""
     yield f"{visible_id(session)}  {visible_id(asked.id)}  {visible(asked.question)}"
-    if asked.call is not None:
-        yield f"    {call_text(asked.call)}"
+    yield from [f"    {line}" for line in subject_lines(asked)]
+    if asked.proposed is not None:
+        yield f"    edited by {visible_id(asked.answers[0].by)}, digest {visible(asked.digest)}; first it was"
+        yield f"    {call_text(asked.proposed)}"
+    if asked.details:
+        yield f"    details: {visible(inert_json(json.dumps(asked.details, ensure_ascii=False)))}"
+    if asked.priority:
+        yield f"    priority: {asked.priority}"
     yield f"    answers: {', '.join(map(visible, asked.allow))}"
-    if asked.approvers is not None:
+    if asked.terms:
+        yield from [f"    {visible_id(need.gate)}: {need}" for need in progress(asked).needs]
+    elif asked.approvers is not None:
         yield f"    approvers: {', '.join(map(visible_id, asked.approvers))}"
-    if asked.expires_at is not None:
-        past = "expired" if expired(asked, time.time()) else "expires"
-        yield f"    {past}: {_local_time(asked.expires_at)}, then it counts as {visible(asked.default)}"
+    for terms in terms_of(asked):
+        if terms.expires_at is not None:
+            past = "expired" if time.time() >= terms.expires_at else "expires"
+            yield f"    {past}: {_local_time(terms.expires_at)}, then it counts as {visible(terms.default)}"
 
 
 def _local_time(at: float) -> str:

@@ -673,14 +673,16 @@ async def _open_questions_are_listed_until_they_are_answered_or_the_turn_ends(be
          "how often the question of another session is listed")  # fmt: skip
     await store.append(session, [Answered(id="c10", answer=Approve(), digest="d")], 7)
     same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after an answer")
+    await store.append(session, [Answered(id="c2", answer=Approve("ann"), digest="d", partial=True)], 8)
+    same([ask.id for _, ask in await store.approvals(session)], ["c2", "c1"], "the questions after a partial answer")
     passing = [_asked("c7"), Answered(id="c7", answer=Approve(), digest="d")]
-    await store.append(session, passing, 8)
+    await store.append(session, passing, 9)
     same(
         [ask.id for _, ask in await store.approvals(session)],
         ["c2", "c1"],
         "the questions after one was asked and answered in the same batch",
     )
-    await store.append(session, [TurnEnded(outcome=Completed(), at=3.0)], 10)
+    await store.append(session, [TurnEnded(outcome=Completed(), at=3.0)], 11)
     same(list(await store.approvals(session)), [], "the questions after the turn")
     same([ask.id for _, ask in await store.approvals(other)], ["c2"], "the questions of the other session")
 

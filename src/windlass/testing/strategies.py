@@ -23,12 +23,14 @@ from windlass.decisions import (
     Answer,
     AnyDecision,
     AnyResolution,
+    Approve,
     Ask,
     Deny,
     Finish,
     Halt,
     Regenerate,
     Rewind,
+    Stage,
     Veto,
     Vote,
 )
@@ -76,6 +78,9 @@ def asks(*, lasting: bool = False) -> st.SearchStrategy[Ask]:
         approvers=st.none() if lasting else st.none() | st.lists(texts, min_size=1, max_size=2).map(tuple),
         expires=st.none() if lasting else st.none() | st.floats(0, 1e6),
         default=st.sampled_from(["approve", "reject"]),
+        details=st.dictionaries(keys, plain_values, max_size=2),
+        priority=st.integers(-9, 9),
+        stages=st.just(()) if lasting else st.just(()) | st.lists(_stages, min_size=1, max_size=2).map(tuple),
     )
 
 
@@ -83,7 +88,17 @@ def _ask(**fields: Any) -> Ask:
     """A question whose default is an answer it allows."""
     if "approve" not in fields["allow"]:
         fields["default"] = "reject"
+    if fields["stages"]:
+        fields["approvers"] = None
     return Ask(**fields)
+
+
+_stages: st.SearchStrategy[Stage] = st.builds(
+    Stage,
+    st.just(("ann", "bob")),
+    st.integers(1, 2),
+    st.none() | st.tuples(st.floats(0, 1e6), st.just(("eve",))),
+)
 
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -95,6 +110,8 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=8),
     type(None): st.none(),
     Ask: asks(),
+    Stage: _stages,
+    Approve: st.builds(Approve, st.none() | texts, st.none() | st.just("bash(git *)")),
     Again: st.builds(Again, st.none() | st.floats(0, 1e6)),
     Answer: st.builds(
         Answer, plain_values | st.builds(lambda text: ToolResult((TextPart(text),)), texts) | st.builds(user, texts)
@@ -262,6 +279,8 @@ def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStra
         Regenerate: st.builds(Regenerate, few),
         Veto: st.builds(Veto, few),
         Rewind: st.builds(Rewind, st.integers(1, 3), few),
+        Stage: _stages,
+        Approve: st.builds(Approve, st.none() | texts, st.none() | st.just("bash(git *)")),
         Again: st.builds(Again, st.sampled_from([None, 0.0, 1.0, 2.0])),
     }
     legal = [st.just(rank) if isinstance(rank, Vote) else made.get(rank, st.builds(rank)) for rank in event.ranks]

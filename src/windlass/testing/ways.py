@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from windlass.agent import Agent
+from windlass.approvals import progress
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
 from windlass.logs import tree_of
 from windlass.messages import Message, as_message
@@ -62,7 +63,8 @@ class Lived(Struct, frozen=True):
 
 def agreeable(asked: Asked) -> AnyResolution:
     """Approve a question if it allows that, else answer as positively as possible, as one of its approvers."""
-    by = asked.approvers[0] if asked.approvers else None
+    needed = progress(asked, asked.at).needed
+    by = needed[0] if needed else None
     if "approve" in asked.allow:
         return Approve(by)
     if "edit" in asked.allow and asked.call is not None:
