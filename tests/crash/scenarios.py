@@ -26,6 +26,7 @@ from windlass import (
     Respond,
     Resuming,
     Slot,
+    Stage,
     StepEnding,
     StepStarting,
     Stopping,
@@ -150,6 +151,35 @@ def edited_twice(world: World) -> Scenario:
         return Ask("second?") if event.call.arguments["n"] == 2 else None
 
     return Scenario(agent, answers=lambda asked: Edit({"n": 2}) if "first" in asked.by else Approve())
+
+
+def approved_by_several(world: World) -> Scenario:
+    """Two people approve a call in two stages; of another, one edits it and the other approves that."""
+    wanted = [("send", {"n": 1}), ("send", {"n": 2}), ("look", {"n": 3})]
+    agent = Agent(world.model(calls(wanted), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.gate(ToolCalling, tool="send", name="several")
+    def several(event: ToolCalling) -> Any:
+        if event.call.arguments["n"] == 1:
+            return Ask("sure?", stages=[Stage(("ann",)), Stage(("bob",))])
+        return Ask("sure?", approvers=("ann", "bob"), quorum=2)
+
+    def answer(asked: Asked) -> Any:
+        assert asked.call is not None
+        by = "bob" if asked.answers else "ann"
+        return Edit({"n": 5}, by=by) if asked.call.arguments["n"] == 2 else Approve(by=by)
+
+    return Scenario(agent, answers=answer)
+
+
+def delegated_to_several(world: World) -> Scenario:
+    """An agent below waits for three people, one answer after the other."""
+    model = world.model(calls("send", n=1), says("helped"), name="helping")
+    helper = Agent(model, tools=workshop(world), name="helper")
+    helper.gate(ToolCalling, name="three")(lambda event: Ask("sure?", approvers=("ann", "bob", "cid"), quorum=3))
+    tasks = [("helper", {"task": "help"}), ("send", {"n": 2})]
+    model = world.model(calls(tasks), says("done"))
+    return Scenario(Agent(model, tools=[helper.as_tool(), *workshop(world)], store=world.store))
 
 
 def approvals_elsewhere(world: World) -> Scenario:
@@ -571,6 +601,8 @@ ALL = {
     watched_tools: "Completed 'paid all'",
     approvals: "Completed 'done'",
     edited_twice: "Completed 'done'",
+    approved_by_several: "Completed 'done'",
+    delegated_to_several: "Completed 'done'",
     approvals_elsewhere: "Completed 'done'",
     regeneration: "Completed 'good'",
     stop_veto: "Completed 'done'",
