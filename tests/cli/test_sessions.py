@@ -368,6 +368,35 @@ def test_the_question_of_a_sub_agent_is_listed_once_where_it_can_be_resumed(fold
     assert result.output == "approve: saved for the next resume of top\n"
 
 
+def test_the_list_shows_who_has_approved_and_who_is_still_needed(folder):
+    async def work(store: SQLiteStore) -> None:
+        for name, priority in (("rent", 0), ("fire", 9)):
+            agent = Agent(FunctionModel(lambda request: calls("pay", euros=5)), tools=[pay], name="till", store=store)
+            ask = Ask("Pay?", approvers=("ann", "bob"), quorum=2, details={"to": name}, priority=priority)
+            agent.gate(ToolCalling, name="two")(lambda event, ask=ask: ask)
+            await agent.run("Pay.", session=name)
+
+    in_store(work)
+    listed = windlass("approve").output
+    assert listed.index("fire/1/1") < listed.index("rent/1/1")
+    assert '    details: {"to": "fire"}\n    priority: 9\n' in listed
+    assert "    two: 0 of 2, needs ann or bob\n" in listed
+    assert windlass("approve", "rent", "rent/1/1", "--by", "ann", "--remember", "pay(5)").exit_code == 0
+    assert "    two: 1 of 2 (ann), needs bob\n" in windlass("approve", "rent").output
+    refused(windlass("approve", "rent", "rent/1/1", "--by", "ann"), "ann has answered it already")
+    refused(windlass("approve", "rent", "rent/1/1", "--by", "eve"), "may not answer")
+    digest = in_store(lambda store: store.approvals("rent"))[0][1].digest
+    assert windlass("approve", "fire", "fire/1/1", "--by", "ann", "--edit", '{"euros": 3}').exit_code == 0
+    assert 'pay {"euros":3}' in windlass("approve", "fire").output
+    refused(windlass("approve", "fire", "fire/1/1", "--by", "bob", "--digest", digest), "edited since")
+    assert windlass("approve", "rent", "rent/1/1", "--by", "bob", "--digest", digest).exit_code == 0
+    assert windlass("approve", "rent").output == "no open questions\n"
+    assert windlass("resume", "counter:agent", "rent").exit_code == 0
+    assert '"remember":"pay(5)"' in windlass("show", "rent", "--records", "--json").output
+    assert windlass("approve", "x", "y", "--remember", "rm x").exit_code == 2
+    assert windlass("approve", "x", "y", "--remember", "rm", "--reject", "no").exit_code == 2
+
+
 def test_who_answers_is_noted_even_if_nobody_says_so(folder, monkeypatch):
     monkeypatch.setenv("LOGNAME", "eve")
     fill("rent")
