@@ -140,6 +140,8 @@ RUNS: dict[str, list[list[str]]] = {
         ["nobody" + EVIL],
         ["ask" + EVIL, EVIL],
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", EVIL],
+        ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "ann", "--digest", EVIL],
+        ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "ann", "--remember", EVIL],
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "eve"],
         ["resumed" + EVIL, f"resumed{EVIL}/1/1", "--edit", json.dumps({"to": EVIL}), "--by", "ann"],
         ["refused" + EVIL, f"refused{EVIL}/1/1", "--reject", EVIL, "--by", "ann", "--agent", "evil"],
