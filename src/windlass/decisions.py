@@ -158,7 +158,7 @@ def _check_details(details: Any) -> None:
 
 def _check_people(what: str, approvers: Any, quorum: Any, escalate: Any) -> None:
     """Raise unless these people can give that many approvals."""
-    names = _names(f"{what}(approvers=…)", approvers) if approvers is not None else None
+    names = _names(what, "approvers", approvers) if approvers is not None else None
     if type(quorum) is not int or quorum < 1:
         raise ValueError(f"{what}(quorum={quorum!r}): must be an int, 1 or more")
     if names is None and quorum > 1:
@@ -171,18 +171,18 @@ def _check_people(what: str, approvers: Any, quorum: Any, escalate: Any) -> None
         after, added = escalate
         if type(after) not in (int, float) or not 0 <= after < inf:
             raise ValueError(f"{what}(escalate=({after!r}, …)): must be a number of seconds, 0 or more")
-        names = names | _names(f"{what}(escalate=(…, names))", added)
+        names = names | _names(what, "escalate", added)
     if names is not None and quorum > len(names):
         raise ValueError(f"{what}(quorum={quorum}) can never be met: it names only {len(names)} people")
 
 
-def _names(what: str, names: Any) -> set[str]:
+def _names(what: str, option: str, names: Any) -> set[str]:
     if isinstance(names, str) or not isinstance(names, list | tuple):
-        raise ValueError(f"{what} takes a tuple of names, not a {type(names).__name__}")
+        raise ValueError(f"{what}({option}=…) takes a tuple of names, not a {type(names).__name__}")
     if not names:
-        raise ValueError(f"{what}: an empty tuple could never answer; omit it if anyone may answer")
+        raise ValueError(f"{what}({option}=()) could never be answered; omit it if anyone may answer")
     if any(type(name) is not str for name in names):
-        raise ValueError(f"{what} takes names of people: {names!r}")
+        raise ValueError(f"{what}({option}=…) takes names of people: {names!r}")
     return set(names)
 
 

@@ -216,7 +216,9 @@ class Questions(Struct, eq=False):
 
     def suspend(self) -> None:
         """Wait for the answers to all open questions."""
-        waiting = tuple([asked.replace(reply=None, request=None) for asked in self.waiting])
+        waiting = tuple(
+            [asked.replace(reply=None, request=None, text=None) for asked in self.waiting]
+        )
         self._journal.record(Suspended(waiting, self._journal.time.take()))
 
     def answer_to(self, ask_id: str) -> Answered | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 
 from msgspec import Struct
 
-from windlass.decisions import Answer, Ask
+from windlass.decisions import Answer, Approve, Ask, Stage
 from windlass.messages import TextPart, ToolResult, user
 from windlass.records import KINDS, Record
 
@@ -32,6 +32,8 @@ _LEAVES: dict[Any, Callable[[Random], Any]] = {
     type(None): lambda random: None,
     Answer: lambda random: Answer(random.choice((*PLAIN, ToolResult((TextPart("a\0b"),), "error"), user("hello")))),
     Ask: lambda random: Ask("May it?", ("approve", "reject"), ("ann",), 60.0, random.choice(("approve", "reject"))),
+    Stage: lambda random: Stage(("ann", "bob"), random.choice((1, 2)), random.choice((None, (60.0, ("eve",))))),
+    Approve: lambda random: Approve(random.choice((None, "ann")), random.choice((None, "bash(git *)"))),
 }
 
 
