@@ -37,8 +37,8 @@ ToolWrap: TypeAlias = Callable[Concatenate[ToolCall, CallTool, ...], object]
 StepWrap: TypeAlias = Callable[Concatenate[State, RunStep, ...], object]
 TurnWrap: TypeAlias = Callable[Concatenate["Turn[Any]", RunTurn, ...], object]
 
-_Resolved: TypeAlias = AnyResolution | Awaitable[AnyResolution | None] | None
-Approver: TypeAlias = Callable[[Asked], _Resolved] | Callable[[Asked, "Turn[Any]"], _Resolved]
+Resolved: TypeAlias = AnyResolution | Awaitable[AnyResolution | None] | None
+Approver: TypeAlias = Callable[[Asked], Resolved] | Callable[[Asked, "Turn[Any]"], Resolved]
 Criterion: TypeAlias = Callable[[State], Union[Vote, "tuple[Vote, str]", None]]
 
 
