@@ -191,6 +191,55 @@ async def test_processes_that_answer_a_child_at_once_are_all_heard(tmp_path: Pat
     await store.close()
 
 
+RESUMER = """
+import asyncio, sys
+from windlass import Approve, Suspended
+from windlass.errors import NotSuspended, SessionBusy, SessionConflict
+from windlass.stores.sqlite import SQLiteStore
+sys.path.insert(0, sys.argv[1])
+from tests.test_shared_approvals import make
+
+async def main(file, ask, start, by):
+    store = SQLiteStore(file)
+    agent, paid = make(store, 3)
+    while not __import__("os").path.exists(start):
+        await asyncio.sleep(0.002)
+    while True:
+        try:
+            result = await agent.resume("s", answers={ask: Approve(by=by)})
+            break
+        except (SessionBusy, SessionConflict):
+            await asyncio.sleep(0.01)
+    print(type(result.outcome).__name__, *paid)
+    await store.close()
+
+asyncio.run(main(*sys.argv[2:]))
+"""
+
+
+async def test_of_processes_that_resume_at_once_one_runs_the_call_and_all_are_counted(tmp_path: Path):
+    store = SQLiteStore(tmp_path / "s.db")
+    agent, _ = make(store, 3)
+    [asked] = (await agent.run("go", session="s")).waiting_for
+    await store.close()
+    here, start = str(Path(__file__).parents[1]), tmp_path / "start"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    arguments = (sys.executable, "-c", RESUMER, here, str(tmp_path / "s.db"), asked.id, str(start))
+    running = [
+        await asyncio.create_subprocess_exec(*arguments, by, env=environment, stdout=asyncio.subprocess.PIPE)
+        for by in PEOPLE
+    ]
+    await asyncio.sleep(1.0)
+    start.touch()
+    said = sorted([(await process.communicate())[0].decode().strip() for process in running])
+    assert said == ["Suspended", "Suspended", "Suspended 5"]  # its model's script begins anew, and asks to pay again
+    store = SQLiteStore(tmp_path / "s.db")
+    answers = [record for record in await store.read("s") if isinstance(record, Answered)]
+    assert sorted(answered.by for answered in answers) == sorted(PEOPLE)
+    assert [answered.partial for answered in answers] == [True, True, False]
+    await store.close()
+
+
 # ---------------------------------------------------------------- forks and exports
 
 

@@ -31,7 +31,8 @@ from windlass import (
 )
 from windlass.approvals import open_questions, progress
 from windlass.errors import StaleAnswer
-from windlass.testing import FakeClock, ScriptedModel, calls, says
+from windlass.records import decode
+from windlass.testing import FakeClock, ScriptedModel, assert_same_everywhere, calls, says
 
 BOTH = Ask("Pay?", approvers=("ann", "bob"), quorum=2)
 ANN, BOB = Approve(by="ann"), Approve(by="bob")
@@ -515,3 +516,25 @@ async def test_questions_are_listed_by_priority():
     await bank.agent.run("go", session="s")
     listed = [asked.priority for _, asked in await open_questions(bank.agent.store)]
     assert listed == [3, 2, 1]
+
+
+# ---------------------------------------------------------------- every way, every version
+
+
+async def test_a_quorum_is_the_same_in_every_way_of_running():
+    lived = await assert_same_everywhere(lambda: Bank(BOTH, Ask("Third?", approvers=("cid",))).agent)
+    assert lived.resumed == 3
+    assert [answered.by for answered in lived.log if isinstance(answered, Answered)] == ["ann", "bob", "cid"]
+
+
+async def test_a_question_of_an_older_version_is_answered_by_one_person():
+    old = decode(
+        b'{"kind":"Asked","id":"s/1/1","event":"ToolCalling","question":"Pay?","allow":["approve","reject"],'
+        b'"digest":"d","by":["gate"],"approvers":["ann","bob"],"expires_at":60.0,"at":1.0}'
+    )
+    assert isinstance(old, Asked)
+    assert str(progress(old, 2.0)) == "0 of 1, needs ann or bob"
+    assert progress(old, 61.0).status == "rejected"
+    given = decode(b'{"kind":"Answered","id":"s/1/1","answer":{"answer":"Approve","by":"ann"},"digest":"d","by":"ann"}')
+    assert isinstance(given, Answered)
+    assert not given.partial
