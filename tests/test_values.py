@@ -668,7 +668,6 @@ DECISIONS: list[tuple[Any, Any]] = [
     (ToolCalling, Halt(5)),  # type: ignore[arg-type]
     (ToolCalling, Halt("x", 5)),  # type: ignore[arg-type]
     (ToolCalling, Ask(5)),  # type: ignore[arg-type]
-    (ToolCalling, Ask("?", approvers=(5,))),  # type: ignore[arg-type]
     (ModelReplying, Regenerate(5)),  # type: ignore[arg-type]
     (ModelReplying, Halt("x", reply=b"x")),  # type: ignore[arg-type]
     (StepEnding, Rewind("1")),  # type: ignore[arg-type]

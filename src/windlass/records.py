@@ -441,7 +441,7 @@ class Withdrawn(Record, frozen=True):
 class Suspended(Record, frozen=True):
     """The turn waits for answers. It is a record and, until the turn is resumed, the outcome.
 
-    The questions in it are without their `reply`, `request` and `text`, which the `Asked` before it has.
+    In the log, the questions in it are without their `reply`, `request` and `text`, which the `Asked` before it has.
     """
 
     waiting_for: tuple[Asked, ...] = ()

@@ -1059,7 +1059,7 @@ def _(fold: Fold, record: r.Withdrawn) -> None:
 @_folds(r.Suspended)
 def _(fold: Fold, record: r.Suspended) -> None:
     turn = _turn(fold)
-    turn.outcome = record
+    turn.outcome = record.replace(waiting_for=turn.waiting)  # with what is under review, which the record leaves out
     turn.active += record.active
     turn.restarts = 0
     fold.going = False
