@@ -455,6 +455,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         connection, pass the `token` of the earlier watch as `since`. Watching runs no hooks and does not affect the
         turn. Raises `SessionUnknown` if there is no such session.
         """
+        check_id(session)
         at = self._compile().hooks.at
         replying, ending = at(ModelReplying), at(TurnEnding)
         return Watch(
@@ -669,6 +670,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         `MessageAdding` judge each message: a rewrite may change it, a `Deny` leaves it out, a `Halt` refuses the whole
         history. Raises `ConfigError` if a message does not fit, and `SessionConflict` if the session is not new.
         """
+        check_new_id(session)
         program = self._enter(scope)
         history = checked_import(session, messages)
         return await self._sessions.import_history(program, session, history, scope)
