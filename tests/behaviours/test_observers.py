@@ -504,6 +504,7 @@ async def test_a_durable_observer_that_failed_is_told_again():
     broken[0] = False
     await clock.advance(1)
     await agent.run("again", session=SESSION)
+    await agent.aclose()
     assert seen == ["s1/1/1", "s1/3/1"]
     assert await failures(agent) == []
 
