@@ -109,7 +109,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
     """Behaviours 50, 101: unknown, disallowed, by the wrong person or too late."""
     clock = FakeClock()
     agent, _ = make(store, calls("pay", euros=5), says("done"), clock=clock)
-    agent.registered.hooks.pop(0)
+    agent._registered.hooks.pop(0)
     agent.gate(ToolCalling, name="careful")(
         lambda event: Ask("Sure?", allow=("approve", "reject"), approvers=("ann",), expires=60)
     )

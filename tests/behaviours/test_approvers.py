@@ -143,7 +143,7 @@ async def test_an_approver_that_fails_leaves_the_question_open_and_the_log_says_
 
 async def test_an_answer_that_the_question_does_not_take_leaves_it_open():
     agent, paid = make(calls("pay", euros=5), says("done"), approvers=[not_allowed])
-    agent.registered.hooks.pop(0)
+    agent._registered.hooks.pop(0)
     agent.gate(ToolCalling, name="named")(lambda event: Ask("Pay?", approvers=("ann",)))
     result = await agent.run("go", session="s")
     assert isinstance(result.outcome, Suspended)

@@ -22,7 +22,7 @@ import pytest
 from tests.servers.postgres import PostgresServer
 
 from windlass import Agent, Completed, StepLimit, Suspended, tool
-from windlass.capabilities import Summarize, Tokens
+from windlass.capabilities import AtTokens, Summarize
 from windlass.errors import SessionBusy, SessionConflict
 from windlass.records import InboxTaken, Record, Resumed, TakenOver, ToolCalled, TurnEnded, TurnStarted
 from windlass.testing import FunctionModel, calls, unpaired
@@ -377,7 +377,7 @@ async def test_what_changes_a_session_that_is_alive_elsewhere_is_refused_and_wha
     await town.until(lambda: town.held)
     store = town.store()
     agent = town.clerk(store)
-    agent.with_capability(Summarize(trigger=Tokens(1), keep=1))
+    agent.with_capability(Summarize(trigger=AtTokens(1), keep=1))
     before = await logs_of(store)
     with pytest.raises(SessionBusy):
         await store.erase("s")
