@@ -145,13 +145,13 @@ from .records import (
 from .results import Result, Stream
 from .slots import Slot
 from .states import State, Step, fold
-from .steps import CallReport, StepReport
 from .tools import Tool, tool
 from .turns import ContextWindow, Left, Turn
-from .watching import Watch
 
 if TYPE_CHECKING:
     from .explaining import Explanation
+    from .steps import CallReport, StepReport
+    from .watching import Watch
     from .why import Why
 
 __version__ = "0.1.0"
@@ -315,7 +315,13 @@ __all__ = [
     "user",
 ]
 
-_LAZY = {"Explanation": ".explaining", "Why": ".why"}
+_LAZY = {
+    "CallReport": ".steps",
+    "Explanation": ".explaining",
+    "StepReport": ".steps",
+    "Watch": ".watching",
+    "Why": ".why",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -43,13 +43,13 @@ from .states import SLICE, State, fold_in_slices
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
-from .watching import Watch
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from .context.prefixes import Prefix
     from .explaining import Explanation
+    from .watching import Watch
     from .why import Why
 
     ScopeT = TypeVar("ScopeT", default=Any)
@@ -455,6 +455,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         connection, pass the `token` of the earlier watch as `since`. Watching runs no hooks and does not affect the
         turn. Raises `SessionUnknown` if there is no such session.
         """
+        from .watching import Watch
+
         check_id(session)
         at = self._compile().hooks.at
         replying, ending = at(ModelReplying), at(TurnEnding)

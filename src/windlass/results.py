@@ -15,9 +15,9 @@ from .partials import partial_json
 from .records import Asked, Outcome, Record
 from .slots import Slot
 from .states import State
-from .steps import StepReport, steps_of
 
 if TYPE_CHECKING:
+    from .steps import StepReport
     from .why import Why
 
 OutputT = TypeVar("OutputT")
@@ -111,6 +111,8 @@ class Result(Generic[OutputT]):
     @property
     def steps(self) -> tuple[StepReport, ...]:
         """The steps of the turn, as its log tells them: reply, calls, results, votes and times of each."""
+        from .steps import steps_of
+
         return steps_of((*self._records, *self.state.pending))
 
     def why(self) -> Why:

@@ -241,8 +241,11 @@ class Journal:
         fold = self.fold
         if pending := fold.pending:
             if self._unclaimed:
-                self._begin_now(append)
+                if self._parent is not None:
+                    self._parent._begin_now(append)
                 self.has_mail = append(fold.session, pending, fold.stored, self.claim)
+                if self.claim.begins:
+                    self._note_begun()
             else:  # what takes the session over makes this journal give up: the epoch need not be compared
                 self.has_mail = append(fold.session, pending, fold.stored)
             fold.stored += len(pending)
@@ -267,7 +270,8 @@ class Journal:
 
     def _note_begun(self) -> None:
         """The store has the claim. Here nothing more has to be said of it; below, every batch names it."""
-        self.claim = self.claim.replace(begins=False)
+        claim = self.claim
+        self.claim = Claim(claim.root, claim.epoch, ends=claim.ends)
         self._unclaimed = False
 
     @property
