@@ -123,6 +123,11 @@ class Invocation:
             self._cancels = self._task.cancelling()
             self._task.cancel("a child agent waits for a person")
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether it was broken off, and has not ended yet: what it still does must not begin anything."""
+        return self._cancels is not None
+
     def was_broken_off(self) -> bool:
         """Whether it was, and the turn was not cancelled. Ask once, when the run has ended."""
         if self._cancels is None or self._task is None:

@@ -365,6 +365,24 @@ async def test_what_a_tool_does_with_the_interruption_does_not_count():
     assert results(result) == [("yes", "ok")]
 
 
+async def test_a_run_that_was_broken_off_begins_no_other_child():
+    child = asking()
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        try:
+            return (await turn.delegate(child, "do it")).text
+        finally:
+            await turn.delegate(child, "clean up")
+
+    agent = with_tool(work)
+    async with asyncio.timeout(50):
+        waiting = await agent.run("go", session="s")
+    assert isinstance(waiting.outcome, Suspended)
+    assert len(await records(agent, Delegated)) == 1
+
+
 async def test_a_rejected_question_of_a_child_is_the_childs_business():
     agent = with_tool(worker(asking("then not")))
     waiting = await agent.run("go", session="s")

@@ -244,6 +244,15 @@ async def test_a_note_is_a_record_and_a_fact_with_its_maker():
     assert "noted budget.warning" in str(result.why())
 
 
+async def test_observers_get_the_data_of_a_note_as_the_log_has_it():
+    agent, heard = Agent(ScriptedModel(says("hi"))), RecordingObserver()
+    agent.inject(TurnStarting)(lambda event, turn: turn.note("x", {1: (2, 3)}))
+    agent.observe(Noted, wait=True)(heard)
+    await agent.run("go", session="s")
+    [note] = [record for record in await agent.store.read("s") if isinstance(record, Noted)]
+    assert heard.facts[0].data == note.data == {"1": [2, 3]}
+
+
 async def test_notes_are_the_same_in_every_way_of_running():
     await assert_same_everywhere(lambda: noting(ScriptedModel(*TWO_STEPS)))
 
@@ -300,6 +309,9 @@ async def test_tools_and_sub_agents_note_in_their_own_log():
         (5, None, "the kind of a note is a text"),
         ("big", "x" * 9_000, "has 9,002 bytes; a note has at most 8,192"),
         ("odd", object(), "has no JSON form"),
+        ("odd", float("nan"), "has no JSON form"),
+        ("k" * 201, None, "the kind of a note is a text"),
+        ("k\x1b[2J", None, "the kind of a note is a text"),
     ],
 )
 async def test_a_wrong_note_is_refused(kind: Any, data: Any, why: str):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from windlass import Agent, Approve, Ask, Completed, ModelRequest, Suspended, ToolCalling, TurnEnded, tool
-from windlass.errors import SessionBusy, SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
 from windlass.ownership import Claim
-from windlass.records import Record, SlotSet, TakenOver, TurnStarted
+from windlass.records import Record, SessionOpened, SlotSet, TakenOver, TurnStarted
 from windlass.stores import MemoryStore, SQLiteStore, open_store
 from windlass.stores.owners import FileLocks
 from windlass.testing import FunctionModel, calls, says
@@ -593,3 +593,13 @@ async def test_a_process_with_thousands_of_open_files_can_own_sessions(database)
     finally:
         for one in opened:
             os.close(one)
+
+
+@pytest.mark.parametrize("session", ["", 5, None])
+async def test_what_is_not_the_id_of_a_session_erases_nothing(tmp_path, session):
+    for store in (MemoryStore(), SQLiteStore(tmp_path / "logs.db")):
+        await store.append("s", [SessionOpened()], 0)
+        with pytest.raises(ConfigError, match="session id"):
+            await store.erase(session)
+        assert list(await store.sessions()) == ["s"]
+        await store.close()

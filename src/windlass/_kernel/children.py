@@ -174,6 +174,8 @@ class Children(Struct, eq=False):
         A child that finished before is not run again. One that waits for a person neither returns
         nor raises: the run that started it is broken off.
         """
+        if run.is_broken_off:
+            raise asyncio.CancelledError("a child agent waits for a person")
         journal, tool = self._journal, agent.as_tool(**options)
         if journal.program.max_depth < 1:
             raise _refused(

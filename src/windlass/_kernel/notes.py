@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from windlass.errors import ConfigError, HookError
-from windlass.messages import json_with_surrogates
 from windlass.records import Noted
 from windlass.turns import Asker
 
 from .journal import Journal
+
+LONGEST = 200
+"""How many characters the kind of a note may have."""
 
 LARGEST = 8192
 """How many bytes of JSON a note may have."""
@@ -32,7 +35,7 @@ class Notes(Struct, eq=False):
                 f"shadow gate {asker.by!r} cannot make a note: only what it answers is recorded",
                 hook=asker.by,
             )
-        if not isinstance(kind, str) or not kind:
+        if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST or not kind.isprintable():
             raise ConfigError(
                 f"turn.note({kind!r}, …): the kind of a note is a text, such as 'budget.warning'"
             )
@@ -48,11 +51,13 @@ class Notes(Struct, eq=False):
 def _plain(by: str, kind: str, data: Any) -> Any:
     """The data of a note as plain JSON values, which its maker cannot change afterwards."""
     try:
-        plain = msgspec.to_builtins(data, str_keys=True)
-        text = json_with_surrogates(plain)
+        text = json.dumps(
+            msgspec.to_builtins(data, str_keys=True), separators=(",", ":"), allow_nan=False
+        )
+        plain = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"note {kind!r} by {by!r}: its data has no JSON form: {error}") from None
-    if (size := len(text.encode())) > LARGEST:
+    if (size := len(text)) > LARGEST:
         raise ConfigError(
             f"note {kind!r} by {by!r} has {size:,} bytes; a note has at most {LARGEST:,}"
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified, tree_of
 from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
@@ -131,6 +132,7 @@ class MemoryStore:
         return count
 
     async def erase(self, session: str) -> bool:
+        check_id(session)
         with self._lock:
             infos = {name: info_of(name, log)[0] for name, log in self._logs.items()}
             names = [name for name in tree_of(session, [*self._erased.values(), *infos.values()]) if name in infos]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
 from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, encode
@@ -333,6 +334,7 @@ class PostgresStore:
 
     async def erase(self, session: str) -> bool:
         """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
+        check_id(session)
         return await self._write(lambda db: self._erase(db, session), repeatable=False)
 
     def _erase(self, db: Connection, session: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from windlass.errors import StoreError
+from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
 from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, Record, encode
@@ -327,6 +328,7 @@ class SQLiteStore:
 
         An empty batch remains at the end of the log, too: it makes a late append there fail.
         """
+        check_id(session)
         file = self._file.get()
         return await file.write(lambda db: self._erase(db, file.known, session))
 
