@@ -14,64 +14,12 @@ from windlass.records import Asked, decode
 from windlass.stores.batches import change_of, pack
 from windlass.stores.derived import Derived
 
+from .old_formats import POSTGRES, SQLITE
+
 LOGS: dict[str, list[str]] = json.loads((Path(__file__).parent / "logs" / "format_2.json").read_text("utf-8"))
 """`q` waits for a person, two sub-agents below; `done` has ended. Users own `q/7/7` and `q/1/2`."""
 
 CHILDREN = {"q/1/1": "q", "q/1/1/1/1": "q/1/1", "done/1/1": "done", "done/1/1/1/1": "done/1/1"}
-
-SQLITE = """
-CREATE TABLE sessions (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
-    agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
-    records INTEGER, head BLOB
-);
-CREATE TABLE batches (
-    session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
-    pruned INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, seq)
-) WITHOUT ROWID;
-CREATE TABLE asks (
-    position INTEGER PRIMARY KEY, session INTEGER NOT NULL, id BLOB NOT NULL, data BLOB NOT NULL, UNIQUE (session, id)
-);
-CREATE TABLE inbox (
-    session TEXT NOT NULL, key BLOB NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
-    taken INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, key)
-) WITHOUT ROWID;
-CREATE INDEX waiting ON inbox (session) WHERE taken = 0;
-CREATE TABLE cursors (
-    session TEXT NOT NULL, reader TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (session, reader)
-) WITHOUT ROWID;
-CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
-PRAGMA application_id = 1464421956;
-"""
-
-POSTGRES = """
-CREATE SCHEMA windlass;
-SET search_path = windlass;
-CREATE TABLE format (version INTEGER NOT NULL);
-CREATE TABLE sessions (
-    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
-    status TEXT NOT NULL DEFAULT 'open', agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '',
-    started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
-    records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0
-);
-CREATE TABLE batches (
-    session BIGINT NOT NULL, seq BIGINT NOT NULL, count INTEGER NOT NULL, link BYTEA NOT NULL, data BYTEA NOT NULL,
-    pruned BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, seq)
-);
-CREATE TABLE asks (
-    position BIGINT GENERATED ALWAYS AS IDENTITY, session BIGINT NOT NULL, id BYTEA NOT NULL, data BYTEA NOT NULL,
-    PRIMARY KEY (session, id)
-);
-CREATE TABLE inbox (
-    position BIGINT GENERATED ALWAYS AS IDENTITY, session TEXT NOT NULL, key BYTEA NOT NULL, kind TEXT NOT NULL,
-    data BYTEA NOT NULL, taken BOOLEAN NOT NULL DEFAULT false, PRIMARY KEY (session, key)
-);
-CREATE INDEX waiting ON inbox (session) WHERE NOT taken;
-CREATE TABLE cursors (
-    session TEXT NOT NULL, reader TEXT NOT NULL, seq BIGINT NOT NULL, PRIMARY KEY (session, reader)
-);
-CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
-"""
 
 
 def _rows(log: Sequence[str]) -> tuple[list[tuple[int, int, bytes, bytes]], list[tuple[bytes, bytes]], Derived]:
@@ -94,7 +42,7 @@ def write_sqlite(file: Path, version: int, logs: dict[str, list[str]] = LOGS) ->
     """An SQLite file of format 1 or 2. In format 1 the rows do not say where their logs end."""
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
-    db.executescript(SQLITE)
+    db.executescript(f"{SQLITE}; PRAGMA application_id = {0x57494E44}")
     for number, (session, log) in enumerate(logs.items(), 1):
         batches, asks, row = _rows(log)
         end = (len(log), batches[-1][2]) if version > 1 else (None, None)
@@ -111,6 +59,8 @@ def write_sqlite(file: Path, version: int, logs: dict[str, list[str]] = LOGS) ->
 def write_postgres(url: str, version: int, logs: dict[str, list[str]] = LOGS) -> None:
     """A PostgreSQL schema of format 1 or 2."""
     with psycopg.connect(url) as db:
+        db.execute("CREATE SCHEMA windlass")
+        db.execute("SET search_path = windlass")
         db.execute(POSTGRES.encode())
         for number, (session, log) in enumerate(logs.items(), 1):
             batches, asks, row = _rows(log)
