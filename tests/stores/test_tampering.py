@@ -370,6 +370,7 @@ EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
     "sessions.status": ("", lambda value: [s for s in ("open", "running", "ended", "erased", "odd") if s != value]),
     "sessions.agent": ("", lambda value: (f"{value}x",)),
     "sessions.title": ("", lambda value: (f"{value}x",)),
+    "sessions.parent": ("", lambda value: ("talk", "") if value else ("talk",)),
     "sessions.started": ("", _numbers),
     "sessions.updated": ("", _numbers),
     "sessions.records": ("", lambda value: (value + 1, value - 1, 0)),
@@ -405,7 +406,6 @@ EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
 
 NOT_COVERED = {
     "sessions.number": "its rows in the other tables are missed: see the test of numbers",
-    "sessions.parent": "",
     "sessions.owner": "who works on the session at the moment: no log says so",
     "sessions.epoch": "who works on the session at the moment: no log says so",
     "asks.position": "an order: see the test of the order of questions",
