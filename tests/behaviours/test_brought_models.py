@@ -115,7 +115,7 @@ def test_the_same_model_may_be_brought_twice():
     shared = backup()
     agent = Agent(failing(), models=[shared]).with_capability(Fallback(shared)).with_capability(Fallback(shared))
     agent.compile()
-    agent = Agent("local:smollm2").with_capability(Fallback("local:smollm2"))
+    agent = Agent("ollama:llama3").with_capability(Fallback("ollama:llama3"))
     assert len(agent.explain().data["models"]) == 1
 
 
