@@ -1,5 +1,6 @@
 """The documentation says what the code says: the quoted loop, the tour, the generated pages, the links."""
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -142,6 +143,70 @@ def test_a_case_without_a_sentence_or_without_a_test_fails_the_check(generate, m
         "docs/behaviours.toml: case 2 has a sentence and no tests",
         "docs/behaviours.toml: case 3 has tests and is listed as not promised",
     ]
+
+
+# ---------------------------------------------------------------- the cookbook
+
+USE_CASES = [f"{group}.{case}" for group, cases in enumerate((5, 4, 5, 5, 5, 4), 1) for case in range(1, cases + 1)]
+LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def recipes() -> dict[str, list[str]]:
+    """The blocks of code of the cookbook by use case."""
+    page = (DOCS / "guides" / "cookbook.md").read_text(encoding="utf-8")
+    sections = re.split(r"^### (\d\.\d) ", page, flags=re.M)[1:]
+    texts = [text.partition("\n## ")[0] for text in sections[1::2]]
+    blocks = [re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) for text in texts]
+    return dict(zip(sections[::2], blocks, strict=True))
+
+
+def faults_of(code: str) -> list[str]:
+    """What a recipe must not have: many lines, private names, a global clock, a loop in a loop; or no assertion."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = {str(getattr(node, field, "")) for node in nodes for field in ("id", "attr", "name", "module", "arg")}
+    inner = [
+        part
+        for loop in nodes
+        if isinstance(loop, LOOPS)
+        for part in ast.walk(loop)
+        if part is not loop and isinstance(part, LOOPS)
+    ]
+    rules = {
+        "more than 12 lines": len([line for line in code.splitlines() if line.strip()]) > 12,
+        "a private name": any(re.match(r"_[a-z]", name) for name in names),
+        "a global clock": "time" in names or bool(re.search(r"asyncio\.(sleep|timeout|wait_for)|datetime", code)),
+        "a loop in a loop": bool(inner),
+        "no assertion": not any(isinstance(node, ast.Assert) for node in nodes),
+    }
+    return [fault for fault, found in rules.items() if found]
+
+
+def test_the_cookbook_has_every_use_case_once_and_three_ways_to_use_a_critic():
+    found = recipes()
+    assert list(found) == USE_CASES
+    assert [case for case, blocks in found.items() if not blocks] == []
+    assert len(found["4.5"]) == 3
+
+
+@pytest.mark.parametrize("case", USE_CASES)
+def test_a_recipe_is_short_and_uses_only_what_users_have(case):
+    assert {code: faults for code in recipes()[case] if (faults := faults_of(code))} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("assert True\n" * 13, "more than 12 lines"),
+        ("assert agent._store", "a private name"),
+        ("from windlass import _kernel\nassert True", "a private name"),
+        ("import time\nassert time.time()", "a global clock"),
+        ("assert await asyncio.sleep(1)", "a global clock"),
+        ("for a in b:\n    assert [c for c in a]", "a loop in a loop"),
+        ("agent.run_sync('go')", "no assertion"),
+    ],
+)
+def test_a_recipe_that_breaks_a_rule_is_noticed(code, fault):
+    assert faults_of(code) == [fault]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))

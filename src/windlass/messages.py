@@ -331,16 +331,14 @@ class Messages(Sequence[Message]):
         return self._items[position]
 
     def map_text(self, fn: Callable[[str], str]) -> Messages:
-        """These messages with `fn` applied to each text, as `Message.map_text` does it; the same object if no text
-        changes."""
-        items = self._items[: self._length]
-        history = [message.map_text(fn) for message in items]
-        overlay = {index: message.map_text(fn) for index, message in (self.overlay or {}).items()}
-        tail = [message.map_text(fn) for message in self._tail]
-        same = all(map(_is, history, items)) and all(map(_is, tail, self._tail))
-        if same and all(message is (self.overlay or {})[index] for index, message in overlay.items()):
+        """These messages with `fn` applied once to each text, in order, as `Message.map_text` does it; the same object
+        if no text changes."""
+        shown = list(self)
+        mapped = [message.map_text(fn) for message in shown]
+        if all(map(_is, mapped, shown)):
             return self
-        return Messages(history, overlay=overlay or None, tail=tuple(tail))
+        overlay = {index: mapped[index] for index in self.overlay or ()}
+        return Messages(mapped[: self._length], overlay=overlay or None, tail=tuple(mapped[self._length :]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Messages | list | tuple):
@@ -566,10 +564,11 @@ class ModelRequest(Value, frozen=True):
         return _replace(self, **changes)
 
     def map_text(self, fn: Callable[[str], str]) -> Self:
-        """This request with `fn` applied to the system text and to each text of its messages; the same object if no
-        text changes."""
-        messages, sections = self.messages.map_text(fn), _map_parts(self.sections, fn)
+        """This request with `fn` applied to the system text, then to each text of its messages, in order; the same
+        object if no text changes."""
         system = _mapped(self.system, fn)
+        sections = _map_parts(self.sections, lambda text: system if text == self.system else fn(text))
+        messages = self.messages.map_text(fn)
         if system == self.system and messages is self.messages and sections is self.sections:
             return self
         return _replace(self, system=system, messages=messages, sections=sections)

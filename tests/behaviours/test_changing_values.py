@@ -78,6 +78,14 @@ def test_map_text_keeps_injected_and_following_messages_apart():
     mapped = messages.map_text(str.upper)
     assert [message.text for message in mapped] == ["A", "B INJECTED", "C"]
     assert mapped.overlay == {1: user("B INJECTED")}
+
+
+def test_map_text_visits_every_text_once_in_the_order_in_which_a_model_reads_it():
+    seen: list[str] = []
+    messages = Messages([user("a"), user("b")], overlay={1: user("b injected")}, tail=(user("c"),))
+    request = ModelRequest("system", messages, sections=(TextPart("system", "agent"),))
+    request.map_text(lambda text: seen.append(text) or text)  # type: ignore[func-returns-value]
+    assert seen == ["system", "a", "b injected", "c"]
     assert [message.text for message in messages] == ["a", "b injected", "c"]
 
 
