@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, Answered, Approve, Ask, Cancelled, Deny, Edit, Reject, Respond, ToolCalling, tool
-from windlass.approvals import at_the_terminal, resolve
-from windlass.errors import SessionUnknown, StaleAnswer
+from windlass import Agent, Answered, Approve, Ask, Cancelled, Deny, Edit, Failed, Reject, Respond, ToolCalling, tool
+from windlass.approvals import at_the_terminal, open_questions, resolve
+from windlass.errors import SessionUnknown, StaleAnswer, StoreError
 from windlass.records import InboxTaken
 from windlass.stores import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
@@ -416,6 +416,111 @@ async def test_a_child_that_waits_can_be_cancelled_alone(store):
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [])
     assert (await parent.state("s//1/1")).outcome == Cancelled("enough")
+
+
+# ---------------------------------------------------------------- answers at the same moment
+
+
+class Between:
+    """A store that does something right before certain calls: what other processes do just then."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._first: dict[tuple[str, str], list[Any]] = {}
+
+    def first(self, method: str, session: str, do: Any) -> None:
+        """Do this before the next call of a method about a session."""
+        self._first.setdefault((method, session), []).append(do)
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(session: str, *rest: Any) -> Any:
+            if self._first.get((method, session)):
+                await self._first[method, session].pop(0)()
+            return await getattr(self._store, method)(session, *rest)
+
+        return call
+
+
+async def test_an_answer_that_is_taken_between_reading_the_log_and_the_inbox_is_given_once(store):
+    root, paid = nested(store)
+    asked, other = (await root.run("go", session="s")).waiting_for
+    late = Between(root.store)
+
+    async def answer() -> None:
+        await root.resolve("s", asked.id, Approve())
+
+    async def resume() -> None:
+        await root.resume("s")
+
+    late.first("put", LEVELS[-1], answer)
+    late.first("take", LEVELS[-1], lambda: asyncio.sleep(0))
+    late.first("take", LEVELS[-1], resume)
+    with pytest.raises(StaleAnswer, match="open: .*" + other.id):
+        await resolve(late, "s", asked.id, Reject("no"))
+    assert paid == [5]
+    assert [list(await root.store.take(level, ())) for level in LEVELS] == [[], [], []]
+
+
+async def test_an_answer_that_was_passed_on_before_all_inboxes_have_it_is_given_once(store):
+    """Its giver was stopped after the inbox of the agent that asks, and another process went on meanwhile."""
+    root, paid = nested(store)
+    asked, _ = (await root.run("go", session="s")).waiting_for
+    slow, late = Between(root.store), Between(root.store)
+    accepted = []
+
+    async def give() -> None:
+        await resolve(slow, "s", asked.id, Approve())
+        accepted.append("slow")
+
+    async def others() -> None:
+        with pytest.raises(StaleAnswer):
+            await resolve(late, "s", asked.id, Reject("no"))
+
+    async def resume() -> None:
+        await root.resume("s")
+
+    slow.first("put", LEVELS[1], others)
+    late.first("read", LEVELS[-1], resume)
+    await give()
+    assert (paid, accepted) == ([5], ["slow"])
+
+
+async def test_a_question_that_is_answered_above_is_not_open_below(tmp_path):
+    """The process ended when it had written the answer into the log of the parent, before it told the child."""
+
+    class Failing(SQLiteStore):
+        fails = False
+
+        async def append(self, session: str, *rest: Any) -> bool:
+            if self.fails and session == LEVELS[-1]:
+                raise StoreError("the disk is full")
+            return await super().append(session, *rest)
+
+    store = Failing(tmp_path / "s.db")
+    root, paid = nested(store)
+    asked, other = (await root.run("go", session="s")).waiting_for
+    store.fails = True
+    assert isinstance((await root.resume("s", answers={asked.id: Approve()})).outcome, Failed)
+    store.fails = False
+    for level in LEVELS:
+        with pytest.raises(StaleAnswer):
+            await resolve(store, level, asked.id, Reject("no"))
+        assert [one.id for _, one in await open_questions(store, level)] == [other.id]
+    result = await root.resume("s", answers={other.id: Approve()})
+    assert (result.text, sorted(paid)) == ("done", [5, 7])
+    await store.close()
+
+
+async def test_the_question_of_an_agent_that_was_erased_is_not_open(store):
+    root, paid = nested(store)
+    asked, _ = (await root.run("go", session="s")).waiting_for
+    await root.store.erase(LEVELS[-1])
+    for level in LEVELS[:-1]:
+        assert await open_questions(root.store, level) == []
+        with pytest.raises(StaleAnswer, match="the agent that asked it has ended"):
+            await resolve(root.store, level, asked.id, Approve())
+    assert await open_questions(root.store) == []
+    assert paid == []
 
 
 # ---------------------------------------------------------------- answerers in the process

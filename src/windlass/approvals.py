@@ -48,7 +48,7 @@ async def resolve(
     open, and an answer that is not allowed or comes too late. `mask` removes secrets from the answer. For an `Edit`,
     `fits` raises if the tool does not accept the edited arguments.
     """
-    now, refused = time.time() if now is None else now, -1
+    now = time.time() if now is None else now
     while True:
         log = await _read_log(store, session)
         if not log.records:
@@ -58,7 +58,9 @@ async def resolve(
             still_open = [asked.id for asked in await _unanswered(store, log, now)]
             raise stale_answer(session, ask_id, "no such question is open; " + _open(still_open))
         holders = await _holders(store, log, waiting[ask_id])
-        asked = await _current(holders, waiting[ask_id], now)
+        if not holders:
+            raise stale_answer(session, ask_id, "it has been answered already, or the agent that asked it has ended")
+        asked = _current(holders, now)
         if asked is None:
             raise stale_answer(session, ask_id, "it has been answered already")
         answered = check_answer(session, asked, answer, now, fits)
@@ -66,12 +68,11 @@ async def resolve(
         data: dict[str, Any] | None = entry if mask is None else mask(entry)
         if data is not None and data != entry:
             data["masked"] = True
-        place = max(holders[0].place, refused + 1)
-        if await store.put(holders[0].session, holders[0].key(place), "answer", data):
+        if await store.put(holders[0].session, holders[0].key(holders[0].place), "answer", data):
             for above in holders[1:]:
-                await store.put(above.session, above.key(place), "answer", data)
+                await store.put(above.session, above.key(holders[0].place), "answer", data)
             return
-        refused = place  # another process has taken it: look again at what is still needed
+        # somebody has answered since the log was read: look again at what is still needed
 
 
 async def open_questions(
@@ -111,11 +112,17 @@ class _Log(Struct):
         waiting = self.fold.turn.waiting if self.fold.turn is not None else ()
         return next((other for other in waiting if _same(other, asked)), None)
 
+    def times(self, asked: Asked) -> int:
+        """How often a question was asked, answered or not."""
+        return sum(isinstance(record, Asked) and record.id == asked.id for record in self.records)
+
 
 class _Holder(Struct):
-    """A session in which a question is open, the unread answers in its inbox, and the next free place for one.
+    """A session in which a question is open, the unread answers in its inbox, and the next place for one.
 
-    The places of the answers to a question are numbered, so that two processes cannot take the same one.
+    The places of the answers to a question are numbered from 0 without a gap, so that two processes cannot take the
+    same one. An answer that was moved from the inbox into the log between reading the log and the inbox is missing
+    here. Then `place` is too low and not free: whoever wants it has to read both again.
     """
 
     log: _Log
@@ -128,8 +135,8 @@ class _Holder(Struct):
         return self.log.session
 
     def key(self, place: int) -> str:
-        """The inbox key of an answer; it differs each time the question is asked."""
-        return _key(self.log.records, self.asked) + (f"/{place}" if place else "")
+        """The inbox key of an answer."""
+        return _key(self.log, self.asked) + (f"/{place}" if place else "")
 
 
 async def _read_log(store: Store, session: str) -> _Log:
@@ -145,13 +152,13 @@ def _same(one: Asked, other: Asked) -> bool:
 async def _unanswered(store: Store, log: _Log, now: float) -> list[Asked]:
     found: list[Asked] = []
     for asked in log.fold.state.waiting if log.records else ():
-        current = await _current(await _holders(store, log, asked), asked, now)
-        if current is not None:
+        holders = await _holders(store, log, asked)
+        if holders and (current := _current(holders, now)) is not None:
             found.append(current)
     return found
 
 
-async def _current(holders: Sequence[_Holder], asked: Asked, now: float) -> Asked | None:
+def _current(holders: Sequence[_Holder], now: float) -> Asked | None:
     """A question with the answers that logs and inboxes have, of all sessions that hold it; None if it is settled."""
     current: Asked | None = max(
         [holder.asked for holder in holders], key=lambda one: (one.proposed is not None, len(one.answers))
@@ -174,30 +181,50 @@ async def _current(holders: Sequence[_Holder], asked: Asked, now: float) -> Aske
 async def _holders(store: Store, log: _Log, asked: Asked) -> list[_Holder]:
     """The sessions in which a question is open: first the agent that asks, then its parents.
 
-    The first one decides: whichever session the question was found in, it is answered there.
+    The first one decides: whichever session the question was found in, it is answered there. There is none if the agent
+    that asks does not wait any more, or if a session above has an answer that it has not passed on yet.
     """
-    logs, child = [log], log
-    while True:
-        names = [record.session for record in child.records if isinstance(record, Delegated)]
-        below = [found for name in names if (found := await _read_log(store, name)).question(asked) is not None]
-        if not below:
+    asking, parents = await _asking(store, log, asked)
+    if asking is None or asking.question(asked) is None:
+        return []
+    logs = [asking]
+    for above in parents:
+        if above.question(asked) is not None:
+            logs.append(above)
+        elif above.times(asked) >= logs[-1].times(asked):
+            return []
+        else:  # it was asked again, and the sessions above have not heard of that
             break
-        child = below[0]
-        logs.insert(0, child)
+    return [await _holder(store, one, asked) for one in logs]
+
+
+async def _asking(store: Store, log: _Log, asked: Asked) -> tuple[_Log | None, list[_Log]]:
+    """The agent that asks a question which some session in its tree has, and the sessions above that agent.
+
+    The agent is None if its log is not in the store.
+    """
+    above: list[_Log] = []
     below_it, parent = log, parent_of(log.records)
     while parent:
-        above = await _read_log(store, parent)
-        if not _started(below_it.session, above.records) or above.question(asked) is None:
+        found = await _read_log(store, parent)
+        if not _started(below_it.session, found.records):
             break
-        logs.append(above)
-        below_it, parent = above, parent_of(above.records)
-    return [await _holder(store, one, asked) for one in logs]
+        above.append(found)
+        below_it, parent = found, parent_of(found.records)
+    while True:
+        names = [record.session for record in log.records if isinstance(record, Delegated)]
+        below = [found for name in names if (found := await _read_log(store, name)).times(asked)]
+        if not below:
+            lost = asked.id.count("//") > log.session.count("//")  # it is a question of a sub-agent
+            return (None if lost else log), above
+        above.insert(0, log)
+        log = below[0]
 
 
 async def _holder(store: Store, log: _Log, asked: Asked) -> _Holder:
     question = log.question(asked)
     assert question is not None
-    first = _key(log.records, question)
+    first = _key(log, question)
     entries = [entry for entry in await store.take(log.session, log.fold.inbox) if entry[1] == "answer"]
     used = [key for key in (*log.fold.inbox, *[key for key, _, _ in entries]) if _is_place(key, first)]
     unread = [data for _, _, data in entries if isinstance(data, dict) and data.get("id") == asked.id]
@@ -234,10 +261,9 @@ def child_session_error(session: str, parent: str) -> SessionError:
     )
 
 
-def _key(records: Sequence[Record], asked: Asked) -> str:
-    """The inbox key of an answer; it differs each time the question is asked."""
-    times = sum(isinstance(record, Asked) and record.id == asked.id for record in records)
-    return f"answer/{asked.id}/{times}"
+def _key(log: _Log, asked: Asked) -> str:
+    """The inbox key of the first answer; it differs each time the question is asked."""
+    return f"answer/{asked.id}/{log.times(asked)}"
 
 
 def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
