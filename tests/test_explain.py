@@ -279,7 +279,9 @@ def test_what_a_capability_brought_carries_its_name():
                     return ()
 
     agent = make().with_capability(Careful(), band="guard")
-    assert agent.explain().data["capabilities"] == ["Careful"]
+    assert agent.explain().data["capabilities"] == [
+        {"name": "Careful", "type": "Careful", "band": "guard", "summary": ""}
+    ]
     for name in ("careful", "Quiet"):
         found = hook_of(agent, name)
         assert (found["capability"], found["band"], found["inherit"]) == ("Careful", "guard", True)

@@ -259,7 +259,7 @@ def test_two_slots_of_one_name_are_refused():
 async def test_capabilities_are_given_to_the_agent():
     agent = Agent(ScriptedModel(calls("read_a"), says("done")), capabilities=(one for one in [Count("a")]))
     assert (await agent.run("go")).slots == {"a": Tally(1)}
-    assert agent.explain().data["capabilities"] == ["Count"]
+    assert [one["name"] for one in agent.explain().data["capabilities"]] == ["Count"]
 
 
 @pytest.mark.parametrize("given", [[7], Count("a"), [Count]])

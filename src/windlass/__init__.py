@@ -9,6 +9,7 @@ from ._hooks.matching import under
 from ._hooks.registrar import Hooks
 from ._kernel.contracts import PhaseHandler
 from .agent import Agent, Session
+from .composition import Assembly
 from .criteria import (
     ActiveTimeLimit,
     CostLimit,
@@ -167,6 +168,7 @@ __all__ = [
     "ArgumentsDelta",
     "Ask",
     "Asked",
+    "Assembly",
     "AudioPart",
     "CallReport",
     "CancelRequested",

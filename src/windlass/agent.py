@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 from msgspec.structs import replace
 
 from ._hooks.hooks import Band
-from ._hooks.registrar import GivenModel, Part, Registered, Registrar, refuse_compiled
+from ._hooks.registrar import GivenModel, Registered, Registrar, refuse_compiled
 from ._kernel.catch_up import catch_up
 from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit, child_program
@@ -25,6 +25,7 @@ from ._threads import run_alone
 from .approvals import open_questions, resolve
 from .assembly import OPTIONS, check_program, compile_program
 from .checking import check_reason, checked_import, message_without_calls
+from .composition import Composition, label_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
 from .errors import ConfigError, StoreError
@@ -39,6 +40,7 @@ from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Record
 from .results import Result, Stream
 from .sessions import AnyAnswers, Sessions, TurnRequest, check_answers, new_id, unknown_session
+from .slots import Slot
 from .states import SLICE, State, fold_in_slices
 from .stores import open_store
 from .tools import Tool, toolset
@@ -88,7 +90,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         errors: ErrorPolicy | None = None,
         store: str | Store | None = None,
         models: Iterable[Model | str] = (),
-        capabilities: Iterable[Capability] = (),
+        capabilities: Iterable[Capability | str] = (),
         pipeline: Pipeline | None = None,
         unmatched: Literal["allow", "ask", "deny"] = "allow",
         busy: Literal["refuse", "queue", "steer"] = "refuse",
@@ -129,7 +131,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._store = open_store(store)
         self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
-        self._capabilities: list[str] = []
+        self._composition = Composition(self._registered, self._masked)
         self._registered.models.extend(others)
         self._registered.criteria.extend(criteria)
         self._registered.approvers.extend(approvers)
@@ -142,6 +144,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             mask=Mask(secrets) if secrets else None,
             clock=clock or _CLOCK,
         )
+        self._assembled: Program | None = None
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
         for capability in capabilities:
@@ -150,8 +153,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name, as models see them."""
-        if self._program is not None:
-            return self._program.tools
+        if self._assembled is not None:
+            return self._assembled.tools
         slots = self._registered.slots
         mine = toolset([*self._toolset.values(), *self._registered.tools])
         return {name: made.bound(slots) for name, made in mine.items()} if slots else mine
@@ -163,20 +166,36 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     # ------------------------------------------------------------ assembly
 
-    def with_capability(self, capability: Capability, *, band: Band | None = None) -> Self:
-        """Let a capability install itself; the application may put it into the guard band."""
-        label = getattr(capability, "name", None) or type(capability).__name__
-        self._open("capability", label)
-        part = Part(label, band, self._masked)
-        capability.install(part)
-        self._merge(part._registered)
-        part._seal(f"after capability {label!r} was installed")
-        self._capabilities.append(label)
+    def with_capability(
+        self,
+        capability: Capability | str,
+        *,
+        name: str | None = None,
+        band: Band | None = None,
+        replace: str | None = None,
+    ) -> Self:
+        """Let a capability install itself; the application may put it into the guard band.
+
+        A text names an entry point of the group `windlass.capabilities`. A second capability of one name gets a number:
+        `retry#2`. With `replace`, it takes the place of the capability of that name.
+        """
+        self._open("capability", capability if isinstance(capability, str) else label_of(capability))
+        self._composition.install(capability, name=name, band=band, replace=replace)
         return self
+
+    def without_capability(self, name: str, *, band: Band | None = None) -> Self:
+        """Remove a capability with all it brought. One in the guard band is only removed with `band="guard"`."""
+        self._open("removal of capability", name)
+        self._composition.remove(name, band)
+        return self
+
+    def slot(self, slot: Slot[T]) -> Slot[T]:
+        self._composition.own_slots.append(slot)
+        return super().slot(slot)
 
     def _masked(self, value: Any) -> Any:
         """A JSON value without the secrets that the application named."""
-        mask = self._options.mask if self._program is None else self._program.mask
+        mask = self._options.mask if self._assembled is None else self._assembled.mask
         return value if mask is None else mask.plain(value)
 
     def _merge(self, part: Registered) -> None:
@@ -192,11 +211,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self.compactor(compactor)
         mine.approvers += part.approvers
         mine.instructions += part.instructions
+        mine.checks += part.checks
         for slot in part.slots:
             self.slot(slot)
 
     def _open(self, kind: str, name: str) -> None:
-        if self._program is not None:
+        if self._assembled is not None:
             raise refuse_compiled(kind, name)
 
     def compile(self) -> None:
@@ -204,13 +224,25 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._compile()
 
     def _compile(self) -> Program:
-        if self._program is not None:
-            return self._program
+        if self._program is None:
+            program = self._assemble()
+            try:
+                self._composition.check(program)
+            except BaseException:
+                self._assembled = None
+                raise
+            self._program = program
+        return self._program
+
+    def _assemble(self) -> Program:
+        """Compile the agent without the checks of its capabilities, which depend on the agent above."""
+        if self._assembled is not None:
+            return self._assembled
         for registrar in self._pipeline.registrars:
             self._merge(registrar._registered)
             registrar._seal("after the first run had compiled the agent")
         self._pipeline = replace(self._pipeline, registrars=())
-        self._program = compile_program(
+        self._assembled = compile_program(
             self._options,
             self._registered,
             self._pipeline,
@@ -225,22 +257,26 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             scope=self.scope,
         )
         try:
-            check_program(self._program, self.scope)
+            check_program(self._assembled, self.scope)
         except BaseException:
-            self._program = None
+            self._assembled = None
             raise
-        return self._program
+        return self._assembled
 
     def explain(self) -> Explanation:
         """Compile the agent and explain it like a query plan: `print(agent.explain())`."""
         from .explaining import Explanation, describe_agent
 
         program = self._compile()
-        return Explanation(describe_agent(program, capabilities=self._capabilities, output=self._output.type))
+        return Explanation(
+            describe_agent(program, capabilities=self._composition.described(), output=self._output.type)
+        )
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Compile the agent as a child of another one, with what its parent passes on and with these of its tools."""
-        return child_program(parent, self._compile(), tools, describe)
+        program = child_program(parent, self._assemble(), tools, describe)
+        self._composition.check(program)
+        return program
 
     def as_tool(
         self,

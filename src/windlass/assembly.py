@@ -38,6 +38,12 @@ def _is_scope(given: object) -> bool:
     return not isinstance(given, tuple)
 
 
+_INSTALLABLE = with_methods("an object with install(registrar)", "install")
+CAPABILITY = Domain(
+    f"{_INSTALLABLE.text}, or the name of an entry point",
+    lambda given: isinstance(given, str) or _INSTALLABLE.holds(given),
+)
+
 OPTIONS: dict[str, Domain] = {
     "model": MODEL,
     "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
@@ -49,7 +55,7 @@ OPTIONS: dict[str, Domain] = {
     "approvers": each("a list of approvers, each", APPROVER),
     "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
     "models": each("a list of models, each", MODEL),
-    "capabilities": each("a list of capabilities, each", with_methods("an object with install(registrar)", "install")),
+    "capabilities": each("a list of capabilities, each", CAPABILITY),
     "max_steps": optional(whole(1)),
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),

@@ -57,7 +57,7 @@ class Explanation:
         return f"<Explanation of agent {self.data['agent']!r}>"
 
 
-def describe_agent(program: Program, *, capabilities: Sequence[str], output: type) -> Data:
+def describe_agent(program: Program, *, capabilities: Sequence[Data], output: type) -> Data:
     """A compiled agent as plain data."""
     hooks = program.hooks
     points = [_point(place, hooks) for place in LIFECYCLE]
@@ -369,8 +369,8 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("output", data["output"]))
     if data["scope"]:
         lines.append(_row("needs scope", ", ".join([f"{one['type']} ({one['agent']})" for one in data["scope"]])))
-    if data["capabilities"]:
-        lines.append(_row("capabilities", ", ".join(data["capabilities"])))
+    for position, capability in enumerate(data["capabilities"]):
+        lines.append(_row("" if position else "capabilities", items(_capability_words(capability))))
     held = [f"{hook['name']} ({hook['kind']} on {hook['event']})" for hook in data["stream"]["held_by"]]
     lines.append(_row("stream held by", ", ".join(held) or "nothing: text is streamed as it arrives"))
     for position, compactor in enumerate(data["compactors"]):
@@ -386,6 +386,14 @@ def _model_words(model: Data) -> str:
     if model["capability"] is not None:
         notes.append(f"from {model['capability']}")
     return f"{model['name']} ({', '.join(notes)})" if notes else str(model["name"])
+
+
+def _capability_words(capability: Data) -> Iterable[str]:
+    yield capability["name"]
+    if capability["band"] != "normal":
+        yield f"{capability['band']} band"
+    if capability["summary"]:
+        yield capability["summary"]
 
 
 def _compactor_words(compactor: Data) -> Iterable[str]:

@@ -100,7 +100,7 @@ class Politeness(Lifecycle):
 async def test_a_good_capability_passes_all_checks(make):
     report = await check_capability(make)
     assert report.failed == {}
-    assert len(report.passed) == 8
+    assert len(report.passed) == 11
 
 
 async def failures(install: Callable[[Any], object], **options: Any) -> dict[str, str]:
@@ -177,6 +177,59 @@ async def test_what_another_process_cannot_go_on_with_is_found():
 
     failed = await failures(forgetful, changes_answer=True)
     assert "with resume" in failed["same everywhere"]
+
+
+async def test_what_a_crash_destroys_is_found():
+    def install(registrar: Any) -> None:
+        seen: dict[str, int] = {}
+
+        def count(event: StepStarting, turn: Turn[Any]) -> None:
+            seen[turn.session_id] = seen.get(turn.session_id, 0) + 1
+
+        def sign(event: TurnEnding, turn: Turn[Any]) -> str:
+            return f"{event.text} ({seen.get(turn.session_id, 0)})"
+
+        registrar.gate(StepStarting)(count)
+        registrar.rewrite(TurnEnding)(sign)
+
+    failed = await failures(install, changes_answer=True)
+    assert "after a crash after record" in failed["recovers"]
+    assert "It said hello. (1)" in failed["recovers"]
+
+
+async def test_a_failure_that_is_swallowed_is_found():
+    def install(registrar: Any) -> None:
+        async def careless(call: Any, call_next: Any) -> Any:
+            try:
+                return await call_next(call)
+            except Exception:
+                return "fine"
+
+        async def around(call: Any, call_next: Any) -> Any:
+            return await call_next(call)
+
+        registrar.wrap(ToolCall, name="careless", tool="echo")(careless)
+        registrar.wrap(ToolCall, name="inner", tool="echo")(around)
+
+    failed = await failures(install)
+    assert list(failed) == ["fails as it says"]
+    assert "if wrap 'inner' fails, the log does not say so" in failed["fails as it says"]
+
+
+async def test_a_capability_that_hides_under_another_name_is_found():
+    class Renamed:
+        names = iter(f"name{number}" for number in range(1000))
+
+        @property
+        def name(self) -> str:
+            return next(self.names)
+
+        def install(self, registrar: Any) -> None:
+            pass
+
+    with pytest.raises(CapabilityFailed) as caught:
+        await check_capability(Renamed)
+    assert "explain lists the capabilities" in caught.value.report.failed["listed"]
 
 
 async def test_hooks_that_cannot_bear_a_failing_tool_are_found():

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from windlass._options import (
     APPROVER,
     CRITERION,
+    FLAG,
     MODEL,
     TEXT,
     WHOLE,
     Domain,
     check_each,
     check_options,
+    each,
     instance,
     optional,
 )
@@ -63,6 +76,14 @@ TransformerT = TypeVar("TransformerT", bound=Callable[[], Transformer])
 FACTORY = Domain(
     "a function without parameters, not async",
     lambda given: callable(given) and not is_async(given),
+)
+
+
+Others: TypeAlias = str | type | Sequence[str | type]
+"""Other capabilities: the name or class of one, or a list of them."""
+
+OTHERS = each(
+    "names or classes of capabilities: a list, each", instance("a str or a class", str, type)
 )
 
 
@@ -141,6 +162,23 @@ class GateOptions(_Timed, total=False):
     live: bool
 
 
+class Check(NamedTuple):
+    """A function that looks at the assembled agent and returns what is wrong, or None; and whose it is."""
+
+    fn: Callable[[Any], str | None]
+    capability: str | None = None
+
+
+class Constraints(NamedTuple):
+    """What a capability says about others, by name or class, and about the store."""
+
+    before: tuple[str | type, ...]
+    after: tuple[str | type, ...]
+    conflicts: tuple[str | type, ...]
+    requires: tuple[str | type, ...]
+    durable: bool
+
+
 class GivenModel(NamedTuple):
     """A model that an agent has: the text that it was opened from, if any, and the capability that brought it."""
 
@@ -160,8 +198,8 @@ class Registered:
     """Everything that a registrar has collected."""
 
     __slots__ = (
-        "approvers", "compactors", "criteria", "error_rules", "hooks", "instructions", "models",
-        "reveals", "slots", "tools", "transforms",
+        "approvers", "checks", "compactors", "constraints", "criteria", "error_rules", "hooks", "instructions",
+        "models", "reveals", "slots", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -176,6 +214,8 @@ class Registered:
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
         self.instructions: list[tuple[int, TextPart]] = []
+        self.checks: list[Check] = []
+        self.constraints: list[Constraints] = []
 
 
 class Registrar:
@@ -321,11 +361,7 @@ class Registrar:
         that was declared together with its hook or tool, then the one that has the parameter's name.
         """
         self._open("slot", slot.name)
-        for known in self._registered.slots:
-            if known is not slot and known.name == slot.name:
-                whose = "" if self._origin is None else f" of capability {self._origin!r}"
-                text = f"slot {slot!r}{whose} clashes with {known!r}: names must be unique, so rename one of them"
-                raise ConfigError(text)
+        refuse_slot_clash(slot, self._registered.slots, self._origin)
         if all(known is not slot for known in self._registered.slots):
             self._registered.slots.append(slot)
         return slot
@@ -340,9 +376,7 @@ class Registrar:
     def compactor(self, compactor: Compactor) -> None:
         """Let a strategy shorten the history that models see, whenever it is due."""
         self._open("compactor", compactor.name)
-        if any(other.name == compactor.name for other in self._registered.compactors):
-            text = f"there are two compactors named {compactor.name!r}: rename one of them"
-            raise RegistrationError(text)
+        refuse_compactor_clash(compactor, self._registered.compactors)
         self._registered.compactors.append(compactor)
 
     def errors(self, *rules: ErrorRule) -> None:
@@ -469,6 +503,50 @@ class Hooks(Registrar):
         """A JSON value without the secrets that the application named, ready to be stored."""
         return value
 
+    def check(self, fn: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+        """Let a function check the assembled agent: it gets an `Assembly` and returns what is wrong, or None.
+
+        It is asked once, when the agent is compiled, and what it returns is raised as a `ConfigError`. For a sub-agent
+        it sees the store of the agent above.
+        """
+        check_each("check", FACTORY._replace(text="a function, not async"), [fn])
+        self._open("check", str(getattr(fn, "__name__", fn)))
+        self._registered.checks.append(Check(fn, self._origin))
+        return fn
+
+    def constrain(
+        self,
+        *,
+        before: Others = (),
+        after: Others = (),
+        conflicts: Others = (),
+        requires: Others = (),
+        durable: bool = False,
+    ) -> None:
+        """Say how this capability goes together with others, by name or class; it is checked when the agent is
+        compiled, and nothing is reordered.
+
+        It must be installed `before` or `after` some, cannot be combined with those it `conflicts` with, and `requires`
+        others to be there. `before` and `after` do not require them. With `durable` it needs a store that outlives the
+        process.
+        """
+        if self._origin is None:
+            raise ConfigError("only a capability can be constrained: call it in install(registrar)")
+        given = {"before": before, "after": after, "conflicts": conflicts, "requires": requires}
+        others = {
+            name: (value,) if isinstance(value, str | type) else value
+            for name, value in given.items()
+        }
+        check_options(
+            "constrain",
+            {**dict.fromkeys(given, OTHERS), "durable": FLAG},
+            {**others, "durable": durable},
+        )
+        self._open("constraint", self._origin)
+        self._registered.constraints.append(
+            Constraints(**{name: tuple(value) for name, value in others.items()}, durable=durable)
+        )
+
 
 class Part(Hooks):
     """The registrar of a capability. Its hooks carry its name and cannot ask for the guard band."""
@@ -510,6 +588,23 @@ class Part(Hooks):
                 "only the application can assign it: agent.with_capability(…, band='guard')",
                 hook=name,
             )
+
+
+def refuse_slot_clash(slot: Slot[Any], known: Iterable[Slot[Any]], capability: str | None) -> None:
+    """Raise if another slot has the name of this one."""
+    for other in known:
+        if other is not slot and other.name == slot.name:
+            whose = "" if capability is None else f" of capability {capability!r}"
+            text = f"slot {slot!r}{whose} clashes with {other!r}: names must be unique, so rename one of them"
+            raise ConfigError(text)
+
+
+def refuse_compactor_clash(compactor: Compactor, known: Iterable[Compactor]) -> None:
+    """Raise if another compactor has the name of this one."""
+    if any(other.name == compactor.name for other in known):
+        raise RegistrationError(
+            f"there are two compactors named {compactor.name!r}: rename one of them"
+        )
 
 
 def refuse_compiled(kind: str, name: str) -> CompiledError:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from windlass._hooks.hooks import Hook
 from windlass.agent import Agent
+from windlass.composition import label_of
 from windlass.criteria import name_of
 from windlass.decisions import Ask, Deny
 from windlass.errors import ModelError, ToolError
 from windlass.events import ToolCalling
 from windlass.messages import ModelRequest, user
+from windlass.ownership import Claim
 from windlass.policies import ErrorPolicy
-from windlass.protocols import Capability
+from windlass.protocols import Capability, Store
 from windlass.records import ErrorHandled, HookFailed, Record, ToolReturned
+from windlass.stores.memory import MemoryStore
 from windlass.tools import tool
 
 from .clocks import FakeClock
 from .models import FunctionModel, Scriptable, Scripted, calls, says
-from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run, live
+from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run, hand_over, live, live_on
 
 PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
-    "approver", "errors", "instruct", "model", "reveal", "shared", "with_lifecycle", "add", "masked",
+    "approver", "errors", "instruct", "model", "reveal", "shared", "with_lifecycle", "add", "masked", "check",
+    "constrain",
 )  # fmt: skip
 """The methods of the registrar that a capability may use."""
 
@@ -71,6 +76,7 @@ class Bench(Struct, frozen=True):
         capable: bool = True,
         verdict: Ask | Deny | None = None,
         reply: Callable[[ModelRequest], Any] | None = None,
+        store: Store | None = None,
     ) -> AnyAgent:
         """An agent whose model calls two tools, one of which fails, and then answers. A gate decides on the other."""
         agent = Agent(
@@ -78,6 +84,7 @@ class Bench(Struct, frozen=True):
             tools=[_echo, _fail],
             errors=ErrorPolicy.retrying(1),
             clock=FakeClock(auto=True),
+            store=store,
             name="checked",
         )
 
@@ -123,7 +130,10 @@ async def check_capability(
     - *harmless*: an ordinary turn ends with the same answer as without it
     - *separate*: sessions do not influence each other, one after another or side by side, in one agent or in two
     - *same everywhere*: the turn is the same in every way of running it, also if another process resumes it
+    - *recovers*: if the process dies after any write to the store, a resumed turn ends in the same way
     - *unshaken*: its hooks never fail, even when tools fail or a model writes broken arguments
+    - *fails as it says*: a failing observer changes nothing; the failure of any other hook is in the log
+    - *listed*: `explain` names it, and it beside each of its hooks
     - *silent*: if the log contains nothing from it, the log is the same as without it
     - *tidy*: it leaves no task and no thread behind
 
@@ -141,14 +151,10 @@ async def check_capability(
             failed[name] = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             if name == "installs":
                 break
-    report = CapabilityReport(_label(make()), tuple(passed), failed)
+    report = CapabilityReport(label_of(make()), tuple(passed), failed)
     if failed:
         raise CapabilityFailed(str(report), report=report)
     return report
-
-
-def _label(capability: Capability) -> str:
-    return getattr(capability, "name", None) or type(capability).__name__
 
 
 # ---------------------------------------------------------------- the model and the tools
@@ -205,7 +211,7 @@ class _InstalledPublicly:
     """A capability that is installed through the public methods only."""
 
     def __init__(self, capability: Capability) -> None:
-        self.name = _label(capability)
+        self.name = label_of(capability)
         self.capability = capability
 
     def install(self, registrar: Any, /) -> None:
@@ -218,10 +224,9 @@ async def _installs(bench: Bench) -> None:
 
 
 async def _named(bench: Bench) -> None:
-    for hook in bench.agent()._registered.hooks:  # pyright: ignore[reportPrivateUsage]
-        if hook.capability is not None:
-            named = hook.name and "<lambda>" not in hook.name
-            assert named, f"its hook on {hook.event.__name__} ({hook.source}) has no name: add name=…"
+    for hook in _own_hooks(bench.agent()):
+        named = hook.name and "<lambda>" not in hook.name
+        assert named, f"its hook on {hook.event.__name__} ({hook.source}) has no name: add name=…"
     one, other = [bench.agent()._compile() for _ in range(2)]  # pyright: ignore[reportPrivateUsage]
     why = "two agents with it compile to different pipelines, so one cannot resume the turns of the other"
     assert one.digest == other.digest, why
@@ -252,6 +257,36 @@ async def _same_everywhere(bench: Bench) -> None:
     await assert_same_everywhere(lambda: bench.agent(verdict=Ask("May it?")), "Echo it.", scope=bench.scope)
 
 
+class _DurableStore(MemoryStore):
+    """A store that is written to as if it outlived the process; `sizes` has the length of a log after each write."""
+
+    durable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[str, list[int]] = {}
+
+    async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
+        self.sizes.setdefault(session, []).append(expected + len(records))
+        return await super().append(session, records, expected, claim)
+
+
+async def _recovers(bench: Bench) -> None:
+    store = _DurableStore()
+    first = bench.agent(store=store)
+    whole = await bench.live(agent=first)
+    for count in [size for size in store.sizes[whole.session] if 0 < size < len(whole.log)]:
+        agent = await hand_over(first, bench.agent(), whole.session)
+        session = await agent.fork(whole.session, at=count, to="resumed")
+        message = user("Echo it.") if (await agent.state(session)).over else None
+        await by_run(agent, session, message, None, bench.scope)
+        resumed = await live_on(by_run, agent, session=session, scope=bench.scope)
+        after = f"after a crash after record {count} ({type(whole.log[count - 1]).__name__})"
+        for what in ("outcome", "text", "messages", "slots"):
+            found, expected = resumed.story[what], whole.story[what]
+            assert found == expected, f"the {what} {after} is {found}, but {expected} without one"
+
+
 async def _unshaken(bench: Bench) -> None:
     names = bench.names()
     troubled = bench.agent(verdict=Deny("not today"), reply=_flaky())
@@ -271,6 +306,56 @@ def _failures(record: Record, names: set[str]) -> Iterator[tuple[str | None, str
             yield from ((name, result.text) for name in names if f"{name!r} failed on" in result.text)
         case _:
             pass
+
+
+async def _fails_as_it_says(bench: Bench) -> None:
+    usual = await bench.live()
+    for index, hook in enumerate(_own_hooks(bench.agent())):
+        agent = bench.agent()
+        reached = _break(_own_hooks(agent)[index])
+        lived = await bench.live(agent=agent)
+        if hook.kind == "observe":
+            for what in ("outcome", "text", "messages"):
+                found, expected = lived.story[what], usual.story[what]
+                assert found == expected, f"if observer {hook.name!r} fails, the {what} is {found}, not {expected}"
+        elif reached:
+            told = any(_mentions(record, {hook.name}) or BrokenHook.__name__ in repr(record) for record in lived.log)
+            assert told, f"if {hook.kind} {hook.name!r} fails, the log does not say so"
+
+
+def _own_hooks(agent: AnyAgent) -> list[Hook]:
+    """The hooks that the capability brought."""
+    hooks = agent._registered.hooks  # pyright: ignore[reportPrivateUsage]
+    return [hook for hook in hooks if hook.capability is not None]
+
+
+class BrokenHook(Exception):
+    """The failure of a hook that a check has broken."""
+
+
+def _break(hook: Hook) -> list[bool]:
+    """Let a hook fail; the list says whether it was asked."""
+    reached: list[bool] = []
+
+    def fail(*_: Any, **__: Any) -> Any:
+        reached.append(True)
+        raise BrokenHook("check_capability broke this hook")
+
+    async def fail_async(*_: Any, **__: Any) -> Any:
+        fail()
+
+    hook.fn = fail_async if hook.is_async else fail
+    return reached
+
+
+async def _listed(bench: Bench) -> None:
+    name, agent = label_of(bench.make()), bench.agent()
+    explained = agent.explain()
+    listed = [one["name"] for one in explained.data["capabilities"]]
+    assert name in listed, f"explain lists the capabilities {listed}, but not {name!r}"
+    text = str(explained)
+    missing = [hook.name for hook in _own_hooks(agent) if hook.name not in text]
+    assert not missing, f"explain does not show its hooks {missing}"
 
 
 async def _silent(bench: Bench) -> None:
@@ -314,7 +399,10 @@ _CHECKS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "harmless": _harmless,
     "separate": _separate,
     "same everywhere": _same_everywhere,
+    "recovers": _recovers,
     "unshaken": _unshaken,
+    "fails as it says": _fails_as_it_says,
+    "listed": _listed,
     "silent": _silent,
     "tidy": _tidy,
 }

@@ -172,10 +172,23 @@ async def live(
     if session in await agent.store.sessions():
         raise ValueError("the factory made an agent with a used store; each agent needs a new model and a new store")
     await enter(agent, session, message, None, scope)
+    return await live_on(enter, agent, answers, session=session, successor=successor, scope=scope)
+
+
+async def live_on(
+    enter: Enter,
+    agent: AnyAgent,
+    answers: Answers = agreeable,
+    *,
+    session: str = SESSION,
+    successor: Factory | None = None,
+    scope: Any = None,
+) -> Lived:
+    """Answer the questions of a turn until it ends."""
     log = await agent.store.read(session)
     resumed = 0
     while answers is not None and resumed < PATIENCE and (waiting := fold(session, log).waiting):
-        agent = agent if successor is None else await _hand_over(agent, successor(), session)
+        agent = agent if successor is None else await hand_over(agent, successor(), session)
         await enter(agent, session, None, {asked.id: answer_to(asked, answers) for asked in waiting}, scope)
         log = await agent.store.read(session)
         resumed += 1
@@ -187,7 +200,7 @@ def answer_to(asked: Asked, answers: AnyResolution | Callable[[Asked], AnyResolu
     return answers if isinstance(answers, AnyResolution) else answers(asked)
 
 
-async def _hand_over(agent: AnyAgent, successor: AnyAgent, session: str) -> AnyAgent:
+async def hand_over(agent: AnyAgent, successor: AnyAgent, session: str) -> AnyAgent:
     """Give another agent the same logs, encoded and decoded as by a disk, and the model with the rest of its script."""
     for name in tree_of(session, await agent.store.find()):
         log = [decode(encode(record)) for record in await agent.store.read(name)]
