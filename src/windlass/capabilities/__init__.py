@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .audit import Audit
     from .clear_results import ClearResults
+    from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .offload import Offload
+    from .redact import MemoryVault, Redact, Vault
     from .summarize import Summarize
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
@@ -19,10 +21,19 @@ __all__ = [
     "AtTokens",
     "Audit",
     "ClearResults",
+    "Detector",
+    "Found",
+    "MemoryVault",
     "Offload",
+    "Pattern",
+    "Redact",
+    "Scanner",
     "Summarize",
     "Trigger",
     "Trim",
+    "Vault",
+    "datafog_detector",
+    "presidio_detector",
 ]
 
 _HOMES = {
@@ -31,10 +42,19 @@ _HOMES = {
     "AtTokens": "triggers",
     "Audit": "audit",
     "ClearResults": "clear_results",
+    "Detector": "detectors",
+    "Found": "detectors",
+    "MemoryVault": "redact",
     "Offload": "offload",
+    "Pattern": "detectors",
+    "Redact": "redact",
+    "Scanner": "detectors",
     "Summarize": "summarize",
     "Trigger": "triggers",
     "Trim": "trim",
+    "Vault": "redact",
+    "datafog_detector": "detectors",
+    "presidio_detector": "detectors",
 }
 """The module of each name."""
 
