@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from windlass import (
     Agent,
     Allow,
@@ -42,7 +45,7 @@ from windlass import (
 )
 from windlass.capabilities import AtTokens, ClearResults, Offload, Summarize
 from windlass.errors import ContextOverflow, ServerError
-from windlass.records import Asked
+from windlass.records import Asked, Record, TurnEnded
 from windlass.testing import FunctionModel, Scenario, World, calls, says
 
 
@@ -565,6 +568,155 @@ def two_below(world: World) -> Scenario:
     return Scenario(Agent(model, tools=[middle.as_tool(), other.as_tool()], store=world.store))
 
 
+def helper(world: World, name: str, *replies: Any) -> Agent:
+    """An agent below, with a tool of each effect class."""
+    return Agent(world.model(*replies, name=name), tools=workshop(world), name=name)
+
+
+def delegated_by_a_tool(world: World) -> Scenario:
+    """A tool gives tasks to two agents side by side, one of which asks a person, and then to a third."""
+    quick = helper(world, "quick", calls("send", n=1), says("quick"))
+    slow = helper(world, "slow", calls("send", n=2), says("slow"))
+    third = helper(world, "third", calls("pay", n=3), says("third"))
+    slow.gate(ToolCalling, name="sure")(lambda event: Ask("sure?"))
+
+    @tool(effect="idempotent")
+    async def work(turn: Turn) -> str:
+        """Have it done."""
+        found = await asyncio.gather(turn.delegate(quick, "be quick"), turn.delegate(slow, "take care"))
+        found.append(await turn.delegate(third, "finish"))
+        return " ".join(result.text for result in found)
+
+    model = world.model(calls([("work", {}), ("send", {"n": 4})]), says("done"))
+    return Scenario(Agent(model, tools=[work, *workshop(world)], store=world.store))
+
+
+def delegated_by_hooks(world: World) -> Scenario:
+    """Hooks give tasks to agents that act, from the opening of the turn to its end.
+
+    Hooks at the end of a step are not asked again once the step has ended, so their agent does nothing unsafe.
+    """
+    agent = Agent(
+        world.model(calls([("send", {"n": 1}), ("pay", {"n": 2})]), says("done")),
+        tools=workshop(world),
+        store=world.store,
+    )
+
+    def has_it_done(event: Any, number: int, **options: Any) -> None:
+        name = f"for_{event.__name__}"
+        child = helper(world, name, calls("send" if event is not StepEnding else "look", n=number), says(name))
+
+        @agent.gate(event, name=name, **options)
+        async def gate(event: Any, turn: Turn) -> None:
+            await turn.delegate(child, "look")
+
+    events: list[Any] = [TurnStarting, StepStarting, ModelReplying, MessageAdding, StepEnding, TurnEnding]
+    for number, event in enumerate(events, 11):
+        has_it_done(event, number)
+    has_it_done(ToolCalling, 21, tool="send")
+    has_it_done(ToolReturning, 22, tool="send")
+    remembering = helper(world, "remembering", calls("send", n=23), says("tea"))
+
+    @agent.inject(TurnStarting)
+    async def remember(event: TurnStarting, turn: Turn) -> str:
+        return (await turn.delegate(remembering, "remember")).text
+
+    return Scenario(agent)
+
+
+def delegated_by_wraps(world: World) -> Scenario:
+    """Wraps of model and tool calls give tasks to agents that ask a person."""
+    router = helper(world, "router", calls("send", n=1), says("routed"))
+    checker = helper(world, "checker", calls("send", n=2), says("checked"))
+    for child in (router, checker):
+        child.gate(ToolCalling, name="sure")(lambda event: Ask("sure?"))
+    agent = Agent(world.model(calls("pay", n=3), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.wrap(ModelCall)
+    async def route(request: Any, call_next: Any, turn: Turn) -> Any:
+        reply = await call_next(request)
+        await turn.delegate(router, f"where to, step {turn.state.steps}?")
+        return reply
+
+    @agent.wrap(ToolCall)
+    async def check(call: Any, call_next: Any, turn: Turn) -> Any:
+        await turn.delegate(checker, "is it fine?")
+        return await call_next(call)
+
+    return Scenario(agent)
+
+
+class Verdict(Struct):
+    """What a critic says."""
+
+    fine: bool
+
+
+def asked_and_noted(world: World) -> Scenario:
+    """Hooks and tools ask models for values, one of which has to be repaired, and make notes."""
+    critic = world.watch(FunctionModel(_verdict, name="critic"))
+
+    @tool(effect="idempotent")
+    async def study(turn: Turn) -> str:
+        """Study."""
+        turn.note("study.began", {"step": turn.state.steps})
+        verdict = await turn.ask(critic, "first study", output=Verdict)
+        turn.note("study.ended", {"fine": verdict.fine})
+        return f"fine: {verdict.fine}"
+
+    wanted = [("study", {}), ("send", {"n": 1})]
+    agent = Agent(world.model(calls(wanted), says("done")), tools=[study, *workshop(world)], store=world.store)
+
+    @agent.gate(ToolCalling, tool="send")
+    async def judge(event: ToolCalling, turn: Turn) -> Any:
+        turn.note("judged", event.call.name)
+        return Allow() if (await turn.ask(critic, "then judge", output=Verdict)).fine else Deny("no")
+
+    @agent.gate(TurnEnding)
+    async def review(event: TurnEnding, turn: Turn) -> None:
+        await turn.ask(critic, "at last review", output=Verdict)
+        turn.note("reviewed")
+
+    return Scenario(agent, answers=None)
+
+
+def watched_by_another(world: World) -> Scenario:
+    """A second consumer watches the turn, and goes on from its token in the next process."""
+    kid = helper(world, "kid", calls("pay", n=2), says("helped"))
+    model = world.model(calls([("send", {"n": 1}), ("kid", {"task": "help"})]), calls("look", n=3), says("done"))
+    agent = Agent(model, tools=[kid.as_tool(), *workshop(world)], store=world.store)
+    kept = world.folder / "token"
+
+    async def follow() -> None:
+        """Each record comes once, in the order of its log; the last one before a crash may come again."""
+        token, seen = msgspec.json.decode(kept.read_bytes()) if kept.exists() else (None, {})
+        async with agent.watch(world.session, since=token) as watch:
+            async for event in watch:
+                assert isinstance(event, Record)
+                if event.seq != seen.get(event.path, 0) + 1:
+                    world.effect(f"record {event.seq} came after {seen.get(event.path, 0)}")
+                seen[event.path] = event.seq
+                (world.folder / "next").write_bytes(msgspec.json.encode((watch.token, seen)))
+                (world.folder / "next").replace(kept)
+                if isinstance(event, TurnEnded) and not event.path:
+                    break
+
+    @agent.wrap(Turn)
+    async def watched(turn: Turn, call_next: Any) -> Any:
+        following = asyncio.ensure_future(follow())
+        result = await call_next(turn)
+        await following
+        return result
+
+    return Scenario(agent)
+
+
+def _verdict(request: ModelRequest) -> Any:
+    """A value that does not fit at first."""
+    again = any(message.role == "assistant" for message in request.messages)
+    return says('{"fine": true}' if again else '{"fine": "rather"}')
+
+
 def compacting(world: World) -> Scenario:
     """Summaries, cleared results, previews and a request that its model refuses, while an action is going on."""
 
@@ -622,5 +774,10 @@ ALL = {
     compensated: "Completed 'done'",
     delegated: "Completed 'done'",
     two_below: "Completed 'done'",
+    delegated_by_a_tool: "Completed 'done'",
+    delegated_by_hooks: "Completed 'done'",
+    delegated_by_wraps: "Completed 'done'",
+    asked_and_noted: "Completed 'done'",
+    watched_by_another: "Completed 'done'",
     compacting: "Completed 'done'",
 }

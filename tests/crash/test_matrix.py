@@ -19,6 +19,7 @@ ON_POSTGRES = [
     scenarios.cancelled_from_outside,
     scenarios.steering,
     scenarios.delegated,
+    scenarios.delegated_by_a_tool,
 ]
 PLAYED = {
     "sqlite": list(scenarios.ALL),

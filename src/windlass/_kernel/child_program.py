@@ -138,6 +138,17 @@ def child_program(
     )
 
 
+def unknown_child(parent: Program) -> Program:
+    """What stands for a child whose agent is not known here: the hooks that it inherits, nothing
+    else."""
+    passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
+    slots = parent.hooks.slots.values()
+    hooks = CompiledHooks(passed, (), slots, timed=parent.hooks.timed)
+    for kind in parent.hooks.listeners:
+        hooks.listeners.setdefault(kind, ())
+    return dataclasses.replace(parent, hooks=hooks, handlers={}, read_output=None, compactors=())
+
+
 def _passes_on(hook: Hook) -> bool:
     """Observers hear of a child from its parent, but for those that read its log."""
     return hook.durable if hook.kind == "observe" else hook.inherit

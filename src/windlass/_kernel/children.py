@@ -50,7 +50,7 @@ from windlass.turns import Asker, ChildWaits, Invocation, Turn
 
 from .arguments import changed_log, not_run
 from .cancellation import Cancellation
-from .child_program import program_of
+from .child_program import program_of, unknown_child
 from .delegation import Delegate
 from .inbox import answer_in, entries_below
 from .injections import Injections
@@ -68,6 +68,23 @@ MakesChild: TypeAlias = "Callable[[Program, Fold, Parent, Message | None, bool],
 
 Drives: TypeAlias = "Callable[[Segment], Any]"
 """Takes a child's turn to its end, inside its wraps."""
+
+
+AFTER_CALLS = frozenset(
+    [
+        "MessageAdding",
+        "StepEnding",
+        "Continuing",
+        "Stopping",
+        "SubagentStopping",
+        "Erring",
+        "TurnEnding",
+    ]
+)
+"""The events that may still come when the calls of a step are over."""
+
+FROM_CALLS = AFTER_CALLS | {"ToolCall", "ToolReturning"}
+"""The events and effects that may still come when the calls of a step are decided."""
 
 
 class SecretNotKept(Exception):
@@ -282,24 +299,27 @@ class Children(Struct, eq=False):
         )
         journal.record(started)
         await journal.commit()
-        return self._child(
-            program, Fold(session), started, message=user(given.task), may_wait=may_wait
-        )
+        fold = Fold(session)
+        if journal.opening is not None:  # a process that died may have started it for this turn
+            fold = await fold_in_slices(session, await program.store.read(session))
+            self._check_parent(fold)
+        message = user(given.task) if fold.turn is None else None
+        return self._child(program, fold, started, message=message, may_wait=may_wait)
 
-    async def end_unmet(self, reason: str, before: str = "") -> None:
+    async def end_unmet(self, reason: str, coming: frozenset[str]) -> None:
         """On resume: end the children whose hook or tool did not run again, and withdraw their
-        questions. Those of the effect `before` which this is asked may still be met."""
+        questions. Those of events that are `coming` may still be met."""
         turn = self._journal.fold.turn
         for child in turn.delegated if turn is not None else ():
-            later = before and child.started.key.startswith(f"{before}:")
-            if child.started.key not in self._met and not later:
+            event = child.started.key.partition(":")[0]
+            if child.started.key not in self._met and event not in coming:
                 self._met.add(child.started.key)
                 await self._end_delegated(child.started, reason)
 
     async def _end_delegated(self, started: Delegated, reason: str) -> None:
-        """End a child whose agent is not known here: the hooks of this agent look at its end."""
+        """End a child whose agent is not known here: the hooks that it inherits look at its end."""
         journal = self._journal
-        program = journal.program
+        program = unknown_child(journal.program)
         fold = await fold_in_slices(started.session, await program.store.read(started.session))
         if fold.turn is None or fold.state.over:
             return
@@ -487,7 +507,7 @@ class Children(Struct, eq=False):
 
     # ------------------------------------------------------------ a child ends
 
-    async def end_all(self, reason: str) -> None:
+    async def end_all(self, reason: str, coming: frozenset[str] = AFTER_CALLS) -> None:
         """The open calls of a step will not be finished: neither will the children that work on
         them.
 
@@ -495,7 +515,7 @@ class Children(Struct, eq=False):
         """
         journal = self._journal
         if journal.broken is None:
-            await self.end_unmet(reason)
+            await self.end_unmet(reason, coming)
         step = journal.fold.open if journal.broken is None else None
         for call in step.calls.values() if step is not None else ():
             tool = journal.program.delegates.get(call.call.name)

@@ -64,7 +64,7 @@ class StepEnd:
         questions: Questions,
         injections: Injections,
         results: ToolResults,
-        end_children: Callable[[str], Awaitable[None]] | None,
+        end_children: Callable[..., Awaitable[None]] | None,
     ) -> None:
         self._journal = site.journal
         self._site = site
@@ -166,10 +166,14 @@ class StepEnd:
         elif voice is not None:
             voice.confirm()
 
-    async def end_sub_agents(self, reason: str) -> None:
-        """End the agents that work on open calls."""
+    async def end_sub_agents(self, reason: str, *, last: bool = False) -> None:
+        """End the agents that work on open calls.
+
+        Hooks of the end of the step and of the turn may still have to meet theirs, but not if this
+        is the `last` that the turn does.
+        """
         if self.end_children is not None:
-            await self.end_children(reason)
+            await (self.end_children(reason, frozenset()) if last else self.end_children(reason))
 
     async def record_result(self, call: CallFold, shown: ToolCall, result: ToolResult) -> None:
         """Give a call its result, past its hooks."""

@@ -115,14 +115,14 @@ class ToolAttempts:
         if (task := self._cancellation.task) is not None and task.cancelling():
             self._cancellation.check()
 
-    async def end_unmet_children(self, before: str = "") -> None:
+    async def end_unmet_children(self, coming: frozenset[str]) -> None:
         """End the agents that a hook or tool had started which did not run again on resume.
 
-        Those of the effect `before` which this is asked may still be met.
+        Those of events that are `coming` may still be met.
         """
         if self._children is not None:
             why = "the hook or tool that asked for it did not run again"
-            await self._children.end_unmet(why, before)
+            await self._children.end_unmet(why, coming)
 
     async def end_children(self, reason: str) -> None:
         """End the agents that work on open calls."""

@@ -19,6 +19,7 @@ from windlass.tools import Tool
 from windlass.turns import ChildWaits, Writes
 
 from .arguments import NOT_KEPT, not_run
+from .children import AFTER_CALLS, FROM_CALLS
 from .error_handling import Failures
 from .in_doubt import UNKNOWN, CallsInDoubt
 from .inbox import Inbox
@@ -90,7 +91,7 @@ class Executor:
                     held_back = True
         stale = bool(turn.delegated) and self._questions.resumed
         if stale:
-            await self._attempts.end_unmet_children(before="ToolCall")
+            await self._attempts.end_unmet_children(FROM_CALLS)
         if decisions.judged:
             unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
             if unclear and not await self._may_begin(fold, step, ready, held_back):
@@ -101,7 +102,7 @@ class Executor:
         elif ready:
             await self._run_all(ready)
         if stale:
-            await self._attempts.end_unmet_children()
+            await self._attempts.end_unmet_children(AFTER_CALLS)
         if step.decided or turn.waiting:
             await self._conclude(fold, step)
 

@@ -107,7 +107,7 @@ class TurnEnd(Struct, eq=False):
             await self._transcript.run_handlers("after_turn")
         turn = journal.fold.turn
         if turn is not None and turn.delegated:
-            await self._step_end.end_sub_agents("the turn ended")
+            await self._step_end.end_sub_agents("the turn ended", last=True)
         self._record_end(outcome, text, final)
 
     def _record_end(self, outcome: Any, text: str | None, final: bool) -> None:

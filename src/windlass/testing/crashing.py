@@ -109,10 +109,15 @@ async def _logs(world: World) -> dict[str, list[Record]]:
 
 
 def recorded_calls(logs: dict[str, list[Record]]) -> dict[str, int]:
-    """The number of recorded replies to each model call; "" counts the attempts with a recorded error."""
+    """The number of recorded replies to each model call; "" counts the attempts with a recorded error.
+
+    A reply that a resumed wrap took from the log is recorded twice, but was made once.
+    """
     counted: Counter[str] = Counter()
     for record in [record for log in logs.values() for record in log]:
         reply = record.reply if isinstance(record, ModelReplied | ModelAttempted | SideReplied) else None
+        if isinstance(record, ModelReplied) and not record.paid:
+            continue
         if reply is not None and reply.response_id is not None:
             counted[reply.response_id] += 1
         elif isinstance(record, ModelAttempted):
