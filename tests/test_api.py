@@ -135,7 +135,7 @@ def class_lines(place: str, kind: type) -> Iterator[str]:
     if issubclass(kind, enum.Enum):
         yield f"{place}{of}"
         yield from [f"{place}.{member.name} = {member.value!r}" for member in kind]
-    elif getattr(kind, "_is_protocol", False) or kind.__name__ in GIVEN:
+    elif getattr(kind, "_is_protocol", False) or kind.__name__ in MADE_BY_US:
         yield f"{place}{of}"
     else:
         yield f"{place}{parameters(kind)}{of}"
@@ -145,9 +145,12 @@ def class_lines(place: str, kind: type) -> Iterator[str]:
 
 GIVEN = {
     "Calls", "CallState", "Explanation", "OpenStep", "Result", "Session", "State", "Step", "Stream", "Tool", "Turn",
-    "TurnState", "Why",
+    "TurnState", "Watch", "Why",
 }  # fmt: skip
 """What users are given and never make: how it is made is not promised, only what it has."""
+
+MADE_BY_US = {*GIVEN, "FakeTurn", "Registrar", "World"}
+"""The same, for classes of which only their own members are shown."""
 
 UNTOLD = {object, msgspec.Struct, typing.Generic, typing.Protocol}
 

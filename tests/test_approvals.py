@@ -125,7 +125,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing(store):
     await clock.advance(61)
     with pytest.raises(StaleAnswer, match="expired"):
         await agent.resolve("s", asked.id, Approve(by="ann"))
-    assert list(await agent.store.take("s", ())) == []
+    assert list(await agent.store.inbox("s", ())) == []
 
 
 def expiring(store: Any, clock: FakeClock, default: Any) -> tuple[Agent, list[int]]:
@@ -219,16 +219,16 @@ async def test_an_answer_that_arrives_while_the_session_is_opened_beats_the_defa
     await clock.advance(59)
     given = clock.now()
     await clock.advance(1)
-    take, looked = agent.store.take, []
+    inbox, looked = agent.store.inbox, []
 
-    async def take_and_answer(session: str, taken: Any) -> Any:
-        found = await take(session, taken)
+    async def look_and_answer(session: str, taken: Any) -> Any:
+        found = await inbox(session, taken)
         looked.append(session)
         if len(looked) == 1:
             await resolve(agent.store, "s", asked.id, Reject("no"), now=given)
         return found
 
-    agent.store.take = take_and_answer  # type: ignore[method-assign]
+    agent.store.inbox = look_and_answer  # type: ignore[method-assign]
     await agent.resume("s")
     assert paid == []
     assert await answers_of(agent) == [Reject("no")]
@@ -285,7 +285,7 @@ async def test_a_question_of_a_child_is_answered_once_by_whichever_session(store
         await parent.resolve(second, asked.id, Approve())
     result = await parent.resume("s")
     assert (result.text, paid) == ("done", [])
-    assert [by for s in ("s", "s//1/1") for by, _, _ in await parent.store.take(s, ())] == []
+    assert [by for s in ("s", "s//1/1") for by, _, _ in await parent.store.inbox(s, ())] == []
 
 
 async def test_a_question_of_a_grandchild_is_answered_by_any_of_the_three_sessions(store):
@@ -367,7 +367,7 @@ async def test_an_answer_in_any_inbox_of_three_levels_is_heard_from_another_proc
     await elsewhere(file, how, session, f"{first.id}=Reject")
     result = await root.resume("s")
     assert (result.text, paid) == ("done", [7])
-    assert [list(await store.take(level, ())) for level in LEVELS] == [[], [], []]
+    assert [list(await store.inbox(level, ())) for level in LEVELS] == [[], [], []]
     for level in LEVELS:
         given = [r.id for r in await store.read(level) if isinstance(r, Answered)]
         assert given == [second.id, first.id]
@@ -453,12 +453,12 @@ async def test_an_answer_that_is_taken_between_reading_the_log_and_the_inbox_is_
         await root.resume("s")
 
     late.first("put", LEVELS[-1], answer)
-    late.first("take", LEVELS[-1], lambda: asyncio.sleep(0))
-    late.first("take", LEVELS[-1], resume)
+    late.first("inbox", LEVELS[-1], lambda: asyncio.sleep(0))
+    late.first("inbox", LEVELS[-1], resume)
     with pytest.raises(StaleAnswer, match="open: .*" + other.id):
         await resolve(late, "s", asked.id, Reject("no"))
     assert paid == [5]
-    assert [list(await root.store.take(level, ())) for level in LEVELS] == [[], [], []]
+    assert [list(await root.store.inbox(level, ())) for level in LEVELS] == [[], [], []]
 
 
 async def test_an_answer_that_was_passed_on_before_all_inboxes_have_it_is_given_once(store):

@@ -408,7 +408,7 @@ async def test_approve_is_recorded_with_the_name_of_the_approver(judge):
 
 @judges
 async def test_reject_halts_the_turn_and_keeps_the_reply_and_its_calls_out(judge):
-    agent = looking(calls("look", at="sea", _text="rude")).with_lifecycle(judge(HookAction.Reject("be nice")))
+    agent = looking(calls("look", at="sea", _text="rude")).with_lifecycle(judge(HookAction.Halt("be nice")))
     result = await agent.run("go", session="s")
 
     assert result.outcome == Stopped(StopReason.HALTED, "be nice")
@@ -479,7 +479,7 @@ async def test_an_approval_counts_only_if_the_reply_stayed_the_same():
 
 async def test_a_rejection_stands_whatever_a_later_lifecycle_modifies():
     agent = looking(says("bad"))
-    agent.with_lifecycle(Judge(HookAction.Reject("no"))).with_lifecycle(AsyncJudge(HookAction.Modify("fine")))
+    agent.with_lifecycle(Judge(HookAction.Halt("no"))).with_lifecycle(AsyncJudge(HookAction.Modify("fine")))
     result = await agent.run("go")
 
     assert result.outcome == Stopped(StopReason.HALTED, "no")
@@ -550,9 +550,7 @@ async def test_a_question_may_be_answered_with_another_reply():
     assert [message.text for message in result.messages] == ["go", "my own words"]
 
 
-@pytest.mark.parametrize(
-    "answer", ["text", ModelReply(assistant("x")), HookAction.Reject], ids=["str", "reply", "class"]
-)
+@pytest.mark.parametrize("answer", ["text", ModelReply(assistant("x")), HookAction.Halt], ids=["str", "reply", "class"])
 async def test_anything_else_is_refused_and_names_the_method(answer):
     result = await looking(says("done")).with_lifecycle(Judge(answer)).run("go")
 
@@ -732,7 +730,7 @@ async def test_observers_can_neither_change_nor_block_the_turn(watch):
             arguments["at"] = "moon"
 
         def post_llm_call(self, reply):
-            return HookAction.Reject("no")
+            return HookAction.Halt("no")
 
         def pre_llm_call(self, request):
             raise ValueError("broken")

@@ -118,7 +118,7 @@ async def test_what_comes_through_the_inbox_is_masked_before_it_is_put_there(tmp
     await agent.resolve("s", asked.id, Respond("the key is sk-12345"))
     await agent.steer("s", "use sk-12345")
     await agent.cancel("s", "sk-12345 is known")
-    entries = await store.take("s", ())
+    entries = await store.inbox("s", ())
     assert [kind for _, kind, _ in entries] == ["answer", "steer", "cancel"]
     assert repr(entries).count(MASK) == 3
     assert "sk-12345" not in repr(entries)
@@ -145,7 +145,7 @@ async def test_an_answer_from_somebody_who_does_not_know_the_secrets_is_masked_w
         log = await store.read(session)
         assert "sk-12345" not in repr(log)
         assert MASK in repr([record for record in log if isinstance(record, Answered)])
-        assert list(await store.take(session, ())) == []
+        assert list(await store.inbox(session, ())) == []
     await store.close()
     assert b"sk-12345" not in file.read_bytes()
 

@@ -125,7 +125,7 @@ async def test_a_hook_that_is_new_since_the_suspension_is_asked(ran: Ran):
 async def test_a_lifecycle_that_rejects_a_reply_rejects_it_after_a_crash_too(ran: Ran):
     class Strict(Lifecycle):
         async def after_model(self, reply: Any) -> Any:
-            return HookAction.Reject("bad words")
+            return HookAction.Halt("bad words")
 
     def build(store: MemoryStore, *script: Any) -> Agent:
         agent = Agent(ScriptedModel(*script), tools=[ran.do], store=store).with_lifecycle(Strict())

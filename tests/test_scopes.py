@@ -155,7 +155,7 @@ async def test_a_message_that_would_steer_a_busy_session_is_refused_before_it_is
 
 
 async def _inbox(store: MemoryStore) -> Any:
-    for entry in await store.take("s", ()):
+    for entry in await store.inbox("s", ()):
         yield entry
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from windlass import Agent, Approve, Ask, ToolCalling
-from windlass.capabilities import Audit
+from windlass.capabilities import RequestArchive
 from windlass.cli import main
 from windlass.errors import ConfigError, SessionError, StoreError
 from windlass.outcomes import Completed
@@ -232,13 +232,13 @@ async def test_the_session_of_a_sub_agent_moves_under_its_own_id(store: Store):
 
 
 async def test_an_audit_erases_the_requests_of_a_session_and_of_its_sub_agents_only(tmp_path):
-    audit, store = Audit(tmp_path / "audit.db"), MemoryStore()
-    agent = boss(store).with_capability(audit)
-    other = Agent(ScriptedModel("mine", "mine"), store=store).with_capability(audit)
+    archive, store = RequestArchive(tmp_path / "archive.db"), MemoryStore()
+    agent = boss(store).with_capability(archive)
+    other = Agent(ScriptedModel("mine", "mine"), store=store).with_capability(archive)
     await other.run("hello", session="q/1/1")
     await agent.run("go", session="q")
     await agent.aclose()
     await other.aclose()
-    assert audit.erase("q")
-    assert (audit.steps("q"), audit.steps("q//1/1"), audit.steps("q/1/1")) == ([], [], [(1, 1)])
-    audit.close()
+    assert archive.erase("q")
+    assert (archive.steps("q"), archive.steps("q//1/1"), archive.steps("q/1/1")) == ([], [], [(1, 1)])
+    archive.close()

@@ -327,7 +327,7 @@ async def test_a_session_that_nobody_knows_cannot_be_steered():
     with pytest.raises(SessionUnknown, match="'nosuch'") as unknown:
         await agent.steer("nosuch", "hello")
     assert unknown.value.session == "nosuch"
-    assert list(await agent.store.take("nosuch", ())) == []
+    assert list(await agent.store.inbox("nosuch", ())) == []
 
 
 async def test_a_session_in_its_first_turn_can_be_steered():
@@ -345,12 +345,12 @@ async def test_what_the_log_says_was_taken_leaves_the_inbox_for_good():
     await store.put("s", "k1", "steer", "one")
     await store.put("s", "k2", "steer", "two")
     assert await store.append("s", [SessionOpened("new", "a", "p"), InboxTaken("k1", "steer")], 0) is True
-    assert list(await store.take("s", ())) == [("k2", "steer", "two")]
+    assert list(await store.inbox("s", ())) == [("k2", "steer", "two")]
     assert await store.append("s", [InboxTaken("k2", "steer")], 2) is False
-    assert list(await store.take("s", ())) == []
+    assert list(await store.inbox("s", ())) == []
     assert await store.put("s", "k1", "steer", "one") is False
     assert await store.put("s", "k3", "steer", "three") is True
-    assert list(await store.take("s", ("k1", "k2"))) == [("k3", "steer", "three")]
+    assert list(await store.inbox("s", ("k1", "k2"))) == [("k3", "steer", "three")]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ async def test_what_makes_no_sense_in_an_inbox_is_taken_and_ends_no_turn(kind: s
     await agent.store.put("s", "k", kind, data)
     result = await agent.run("two", session="s")
     assert (result.outcome, result.text) == (Completed(), "of 3")
-    assert list(await agent.store.take("s", ())) == []
+    assert list(await agent.store.inbox("s", ())) == []
 
 
 async def test_a_segment_that_is_steered_has_one_more_message_once():
@@ -643,7 +643,7 @@ async def test_a_cancel_is_meant_for_the_turn_that_it_found_and_for_no_later_one
     assert await other.cancel("s", "enough")
     result = await other.run("something else", session="s")
     assert (result.outcome, result.text) == (Completed(), "hello")
-    assert list(await store.take("s", ())) == []
+    assert list(await store.inbox("s", ())) == []
 
 
 async def test_a_cancel_that_comes_while_a_turn_is_suspended_ends_it_at_the_next_resume():

@@ -77,7 +77,7 @@ async def test_a_question_of_a_child_is_answered_by_several_inboxes(levels: tupl
     await resolve(store, levels[1], asked.id, Approve(by="bob"))
     assert await open_questions(store) == []
     assert ((await root.resume("s")).text, paid) == ("done", [5])
-    assert [list(await store.take(level, ())) for level in LEVELS] == [[], []]
+    assert [list(await store.inbox(level, ())) for level in LEVELS] == [[], []]
 
 
 async def test_an_answer_to_resume_and_one_in_the_childs_inbox_make_a_quorum():
@@ -186,7 +186,7 @@ async def test_processes_that_answer_a_child_at_once_are_all_heard(tmp_path: Pat
     assert said.count("refused ann") == 1
     result = await root.resume("s", answers={asked.id: Approve(by="cid")})
     assert (result.text, paid) == ("done", [5])
-    assert [list(await store.take(level, ())) for level in LEVELS] == [[], []]
+    assert [list(await store.inbox(level, ())) for level in LEVELS] == [[], []]
     await store.close()
 
 

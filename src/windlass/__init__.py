@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._hooks.matching import under
-from ._hooks.registrar import Hooks
+from ._hooks.registrar import Hooks, Registrar
 from ._kernel.contracts import PhaseHandler
 from .agent import Agent, Session
 from .composition import Assembly
@@ -238,6 +238,7 @@ __all__ = [
     "Progressed",
     "RateLimits",
     "Regenerate",
+    "Registrar",
     "Reject",
     "ReplyContains",
     "ReplyPassed",

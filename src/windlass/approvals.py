@@ -225,7 +225,7 @@ async def _holder(store: Store, log: _Log, asked: Asked) -> _Holder:
     question = log.question(asked)
     assert question is not None
     first = _key(log, question)
-    entries = [entry for entry in await store.take(log.session, log.fold.inbox) if entry[1] == "answer"]
+    entries = [entry for entry in await store.inbox(log.session, log.fold.inbox) if entry[1] == "answer"]
     used = [key for key in (*log.fold.inbox, *[key for key, _, _ in entries]) if _is_place(key, first)]
     unread = [data for _, _, data in entries if isinstance(data, dict) and data.get("id") == asked.id]
     return _Holder(log, question, unread, len(used))

@@ -16,8 +16,7 @@ from .types import CallModel, CallTool, Replied
 class HookAction:
     """What `after_model` may answer: CONTINUE, APPROVE, Halt(reason), Modify(reply), Regenerate, Ask.
 
-    `HookAction.Reject(reason)` is another name for `Halt(reason)`. It is not `windlass.Reject`, with which a person
-    answers a question.
+    `Halt(reason)` ends the turn. `Reject` is an answer of people, with `agent.resume`; a hook cannot return it.
     """
 
     CONTINUE = None
@@ -25,11 +24,6 @@ class HookAction:
     Regenerate = Regenerate
     Ask = Ask
     Halt = Halt
-
-    class Reject(Struct, frozen=True):
-        """End the turn, like `Halt(reason)`."""
-
-        reason: str = "rejected"
 
     class Modify(Struct, frozen=True):
         """Use this reply instead."""

@@ -88,10 +88,6 @@ class Pipeline(Struct, frozen=True):
         """The finished pipeline. It is immutable all along; this names the moment."""
         return self
 
-    def observing(self) -> list[Hook]:
-        """The observers it brings, as hooks."""
-        return [Hook("observe", fact, fn, {}) for fact, fn in self.observers]
-
 
 def describe(
     hooks: Iterable[Hook],

@@ -143,7 +143,7 @@ class Store(Protocol):
         """Put an entry into the inbox; False if the key already exists."""
         ...
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+    async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         """The inbox entries whose keys are not in `taken`, in the order of their arrival.
 
         Once the log says that an entry was taken, the store keeps only its key.

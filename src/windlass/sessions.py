@@ -257,7 +257,7 @@ class Sessions(Generic[OutputT]):
             elif queued and self._store.durable and not await self._claim(running):
                 await self._leave(running)
                 return Elsewhere(self._store, session, "")
-            running.mail = bool(await self._store.take(session, running.fold.inbox))
+            running.mail = bool(await self._store.inbox(session, running.fold.inbox))
         except BaseException:
             await self._leave(running)
             raise
@@ -792,7 +792,7 @@ async def _read_inboxes(store: Store, here: dict[str, RunningTurn]) -> None:
 async def _read_inbox(store: Store, running: RunningTurn) -> None:
     """Tell a turn of its inbox. A cancel takes effect at once."""
     running.note_mail()
-    for _, kind, data in await store.take(running.session, running.fold.inbox):
+    for _, kind, data in await store.inbox(running.session, running.fold.inbox):
         if kind == "cancel" and (reason := cancel_reason(running.fold, data)) is not None:
             running.cancel(reason)
 

@@ -598,9 +598,9 @@ async def test_a_cancel_before_the_turn_has_begun_is_heard():
     """The session is entered already, the loop is not."""
 
     class Slow(MemoryStore):
-        async def take(self, session: str, taken: Any) -> Any:
+        async def inbox(self, session: str, taken: Any) -> Any:
             await watched.here()
-            return await super().take(session, taken)
+            return await super().inbox(session, taken)
 
     watched = Watched(store=Slow())
     task = asyncio.ensure_future(watched.agent.run("go", session=SESSION))

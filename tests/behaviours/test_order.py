@@ -490,7 +490,7 @@ class Jumping(Lifecycle):
     """A base class whose `after_model` may end the turn."""
 
     def after_model(self, reply):
-        return HookAction.Reject("no")
+        return HookAction.Halt("no")
 
 
 class BeforeAgent(Jumping):
@@ -559,12 +559,12 @@ async def test_a_halt_anywhere_lands_on_the_hooks_of_the_turns_end(event):
 
 
 async def test_a_rejected_reply_lands_on_after_agent():
-    """Behaviours 7, 9: `after_agent` runs after a Reject; the rejected reply is in no transcript and no text."""
+    """Behaviours 7, 9: `after_agent` runs after a Halt; the rejected reply is in no transcript and no text."""
     texts: Log = []
 
     class Rejecting(Lifecycle):
         def after_model(self, reply):
-            return HookAction.Reject("rude")
+            return HookAction.Halt("rude")
 
         def after_agent(self, text):
             texts.append(text)

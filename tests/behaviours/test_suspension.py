@@ -633,7 +633,7 @@ class Batches:
             "read",
             "sessions",
             "put",
-            "take",
+            "inbox",
             "cursor",
             "advance",
             "put_pipeline",

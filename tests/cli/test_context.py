@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from windlass import Agent, Answer, Injected, ModelCalling, StepStarting, TurnStarting, Usage, tool
-from windlass.capabilities import Audit
+from windlass.capabilities import RequestArchive
 from windlass.cli import main
 from windlass.testing import ScriptedModel, calls, says
 
@@ -25,11 +25,11 @@ class Windowed(ScriptedModel):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with a store of two sessions, and the file of an audit."""
+    """A folder with a store of two sessions, and the file of an archive."""
     monkeypatch.chdir(tmp_path)
 
     async def fill() -> None:
-        audit = Audit("audit.db")
+        archive = RequestArchive("archive.db")
         model = Windowed(
             calls("search", query="whales", _usage=Usage(700, 20)),
             calls("search", query="ships", _usage=Usage(1400, 20, cached=640)),
@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         )
         agent = Agent(
             model, tools=[search], system="You are a librarian. " * 20, store="sqlite:///logs.db", observer_patience=30
-        ).with_capability(audit)
+        ).with_capability(archive)
         agent.inject(TurnStarting, name="remember")(lambda event: "The user likes Melville. " * 10)
         agent.inject(StepStarting, name="clock")(lambda event: Injected("It is late.", record=False))
         agent.gate(ModelCalling)(lambda event: Answer("no") if event.turn.user_message.text == "never" else None)
@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         await agent.run("never", session="s1")
         await agent.run("Thanks.", session="s1")
         await agent.run("never", session="quiet")
-        audit.close()
+        archive.close()
         await agent.store.close()
 
     asyncio.run(fill())
@@ -87,7 +87,7 @@ def test_who_broke_the_prefix_is_told(folder):
 
 
 def test_an_audit_has_the_request_as_it_left(folder):
-    done = show("s1", "--context", "2", "--audit", "audit.db")
+    done = show("s1", "--context", "2", "--archive", "archive.db")
     assert done.exit_code == 0, done.output
     assert "clock" in done.output
     assert "not exact" not in done.output
@@ -101,9 +101,9 @@ def test_an_audit_has_the_request_as_it_left(folder):
         (["s1", "--context", "9"], "there is no step 9 in session 's1'; models were called at steps 1 to 5"),
         (["s1", "--context", "0"], "there is no step 0 in session 's1'"),
         (["s1", "--context", "4"], "no model was called at step 4 of session 's1'"),
-        (["s1", "--audit", "audit.db"], "name the step with --context"),
-        (["s1", "--context", "1", "--audit", "nothing.db"], "does not exist"),
-        (["s1", "--context", "1", "--audit", "logs.db"], "logs.db is not an Audit file"),
+        (["s1", "--archive", "archive.db"], "name the step with --context"),
+        (["s1", "--context", "1", "--archive", "nothing.db"], "does not exist"),
+        (["s1", "--context", "1", "--archive", "logs.db"], "logs.db is not a request archive"),
     ],
 )
 def test_what_cannot_be_shown_is_said(folder, arguments, said):
@@ -114,9 +114,9 @@ def test_what_cannot_be_shown_is_said(folder, arguments, said):
 
 
 def test_a_step_that_an_audit_does_not_have_is_said(folder):
-    audit = Audit("audit.db")
-    audit.erase("s1")
-    audit.close()
-    done = show("s1", "--context", "1", "--audit", "audit.db")
+    archive = RequestArchive("archive.db")
+    archive.erase("s1")
+    archive.close()
+    done = show("s1", "--context", "1", "--archive", "archive.db")
     assert done.exit_code == 1
-    assert "audit.db has no requests of session 's1'" in done.output
+    assert "archive.db has no requests of session 's1'" in done.output

@@ -185,7 +185,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["ask" + EVIL, "--context", "1"],
         ["ask" + EVIL, "--context", "1", "--json"],
         ["ask" + EVIL, "--context", "9"],
-        ["ask" + EVIL, "--context", "1", "--audit", BAD_FILE],
+        ["ask" + EVIL, "--context", "1", "--archive", BAD_FILE],
         ["nobody" + EVIL],
     ],
 }  # fmt: skip

@@ -440,12 +440,12 @@ def test_the_secrets_of_an_agent_are_masked_before_its_answer_is_kept_or_when_it
     answer = ["approve", "rent", "rent/1/1", *options]
     given = windlass(*answer, "--agent", "counter:agent", store=None) if agent else windlass(*answer)
     assert given.exit_code == 0, given.output
-    ((_, _, kept),) = in_store(lambda store: store.take("rent", ()))
+    ((_, _, kept),) = in_store(lambda store: store.inbox("rent", ()))
     assert ("hunter2" in repr(kept), "•••" in repr(kept)) == (not agent, agent)
     assert (b"hunter2" in Path("till.db").read_bytes()) == (not agent)
     sys.modules.pop("counter", None)  # another process would not have it
     assert windlass("resume", "counter:agent", "rent").exit_code == 0
-    assert in_store(lambda store: store.take("rent", ())) == []
+    assert in_store(lambda store: store.inbox("rent", ())) == []
     records = windlass("show", "rent", "--records", "--json").output
     assert ("hunter2" in records, "•••" in records) == (False, True)
     assert b"hunter2" not in Path("till.db").read_bytes()

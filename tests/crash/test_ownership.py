@@ -114,7 +114,7 @@ async def test_a_session_that_is_alive_in_another_process_is_busy_and_nothing_ha
     with pytest.raises(SessionBusy, match=named):
         [state async for state in agent.iterate(session="s")]
     assert await logs_of(store) == before
-    assert [key for key, _, _ in await store.take("s", ())] == ["k"]
+    assert [key for key, _, _ in await store.inbox("s", ())] == ["k"]
     town.let("a", "send")
     assert (await town.ended("a"))["outcome"] == "Completed"
     assert town.effects == ["a send"]
@@ -328,7 +328,7 @@ async def test_a_steering_message_enters_the_turn_of_another_process_and_gets_it
     await town.until(lambda: town.held)
     town.start("b", "run", "and this", busy="steer")
     store = town.store()
-    while not await store.take("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
+    while not await store.inbox("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
         await asyncio.sleep(0.01)
     town.let("a", "send")
     ends = [await town.ended("a"), await town.ended("b")]
@@ -343,7 +343,7 @@ async def test_a_steering_message_that_no_turn_took_becomes_the_next_turn(town):
     await town.until(lambda: town.held)
     town.start("b", "run", "and this", busy="steer")
     store = town.store()
-    while not await store.take("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
+    while not await store.inbox("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
         await asyncio.sleep(0.01)
     town.kill("a")
     assert await town.ended("b") == {"outcome": "Completed", "text": "send and this"}

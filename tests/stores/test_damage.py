@@ -575,8 +575,8 @@ class FailsOnce(MemoryStore):
         found: Sequence[Record] = await self._pass(lambda: MemoryStore.read(self, session, start))
         return found
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        found: Sequence[tuple[str, str, Any]] = await self._pass(lambda: MemoryStore.take(self, session, taken))
+    async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+        found: Sequence[tuple[str, str, Any]] = await self._pass(lambda: MemoryStore.inbox(self, session, taken))
         return found
 
 

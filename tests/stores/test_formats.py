@@ -197,7 +197,7 @@ async def test_the_inbox_of_an_older_format_keeps_its_order_and_forgets_what_was
     store = SQLiteStore(file)
     assert await store.put("q", "new", "steer", "three")
     assert not await store.put("q", "m", "steer", "again")
-    assert [data for _, _, data in await store.take("q", ())] == ["one", "two", "three"]
+    assert [data for _, _, data in await store.inbox("q", ())] == ["one", "two", "three"]
     assert await store._read("SELECT length(data) FROM inbox WHERE taken") == [(0,)]
     await store.close()
     assert b"secret" not in file.read_bytes()

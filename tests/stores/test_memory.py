@@ -91,22 +91,22 @@ async def test_an_inbox_takes_a_key_once_and_gives_its_entries_in_order(store):
     assert await store.put("s", "k2", "steer", "two") is True
     assert await store.put("s", "k1", "cancel", "one") is True
     assert await store.put("s", "k2", "steer", "again") is False
-    assert list(await store.take("s", ())) == [("k2", "steer", "two"), ("k1", "cancel", "one")]
+    assert list(await store.inbox("s", ())) == [("k2", "steer", "two"), ("k1", "cancel", "one")]
 
 
 async def test_what_was_taken_is_not_given_again(store):
     await store.put("s", "k1", "steer", "one")
     await store.put("s", "k2", "steer", "two")
-    assert [key for key, _, _ in await store.take("s", ("k1",))] == ["k2"]
-    assert list(await store.take("s", ("k1", "k2"))) == []
+    assert [key for key, _, _ in await store.inbox("s", ("k1",))] == ["k2"]
+    assert list(await store.inbox("s", ("k1", "k2"))) == []
     assert await store.put("s", "k1", "steer", "one") is False
 
 
 async def test_inboxes_are_apart_and_may_be_empty(store):
     await store.put("a", "k", "steer", "for a")
     assert await store.put("b", "k", "steer", "for b") is True
-    assert list(await store.take("c", ())) == []
-    assert list(await store.take("b", ())) == [("k", "steer", "for b")]
+    assert list(await store.inbox("c", ())) == []
+    assert list(await store.inbox("b", ())) == [("k", "steer", "for b")]
 
 
 async def test_an_append_says_whether_the_inbox_has_something(store):
@@ -154,7 +154,7 @@ async def test_of_the_sessions_that_ended_only_the_latest_are_kept():
         await store.append(name, [OPENED, ENDED], 0)
     assert sorted(await store.sessions()) == ["b", "c", "open"]
     assert list(await store.read("a")) == []
-    assert list(await store.take("a", ())) == []
+    assert list(await store.inbox("a", ())) == []
     assert await store.cursor("a", "audit") == 0
     await store.append("a", [OPENED], 0)
     assert len(await store.read("a")) == 1

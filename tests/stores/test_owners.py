@@ -111,7 +111,7 @@ async def test_a_message_of_another_agent_enters_the_turn_that_runs(store):
     slow = Slow(store, held="send")
     turn = await slow.begin()
     steering = asyncio.create_task(Slow(store, busy="steer").agent.run("and this", session="s"))
-    while not await store.take("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
+    while not await store.inbox("s", ()):  # noqa: ASYNC110 - there is nothing else to wait for
         await asyncio.sleep(0.005)
     slow.go.set()
     results = await asyncio.wait_for(asyncio.gather(turn, steering), 60)

@@ -283,7 +283,7 @@ async def test_a_schema_of_the_first_version_forgets_what_was_taken_from_inboxes
         "UPDATE windlass.format SET version = 1",
     )
     store = PostgresStore(database)
-    assert [key for key, _, _ in await store.take("s", ())] == ["k"]
+    assert [key for key, _, _ in await store.inbox("s", ())] == ["k"]
     found = postgres.execute(database, "SELECT length(data) FROM windlass.inbox ORDER BY key")
     assert found == [(1,), (0,)]
     assert postgres.execute(database, "SELECT version FROM windlass.format") == [(module.VERSION,)]

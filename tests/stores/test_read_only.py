@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from windlass import Agent
-from windlass.capabilities import Audit
+from windlass.capabilities import RequestArchive
 from windlass.cli import main
 from windlass.errors import StoreError
 from windlass.records import Asked, MessageAdded, SessionOpened, Suspended, decode
@@ -115,7 +115,7 @@ async def look(file: Path) -> dict[str, Any]:
             "find": [(info.session, info.status) for info in await store.find()],
             "approvals": [ask.id for _, ask in await store.approvals()],
             "verify": (await store.verify("s")).records,
-            "inbox": [key for key, _, _ in await store.take("s", ())],
+            "inbox": [key for key, _, _ in await store.inbox("s", ())],
             "export": len(await export_session(store, "s")),
         }
     finally:
@@ -273,15 +273,15 @@ async def _upgrade(file: Path) -> None:
 async def test_new_files_are_for_their_owner_alone(tmp_path, umask):
     before = os.umask(umask)
     try:
-        store, audit = SQLiteStore(tmp_path / "logs.db"), Audit(tmp_path / "audit.db")
-        agent = Agent(ScriptedModel(says("hi")), store=store).with_capability(audit)
+        store, archive = SQLiteStore(tmp_path / "logs.db"), RequestArchive(tmp_path / "archive.db")
+        agent = Agent(ScriptedModel(says("hi")), store=store).with_capability(archive)
         await agent.run("go", session="s")
         await agent.aclose()
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-        assert {"logs.db", "logs.db-wal", "logs.db-shm", "audit.db", "audit.db-wal"} <= modes.keys()
+        assert {"logs.db", "logs.db-wal", "logs.db-shm", "archive.db", "archive.db-wal"} <= modes.keys()
         assert {mode for name, mode in modes.items() if not name.endswith("-owners")} == {0o600}
         await store.close()
-        audit.close()
+        archive.close()
     finally:
         os.umask(before)
 

@@ -615,7 +615,7 @@ async def test_a_put_costs_the_same_however_many_entries_there_were(store):
         if number % 3 == 0:
             await store.append("s", [InboxTaken(f"k{number:04}", "steer")], number // 3)
     assert 0 < max(costs[500:]) <= 2 * max(costs[:100])
-    entries = [key for key, _, _ in await store.take("s", ())]
+    entries = [key for key, _, _ in await store.inbox("s", ())]
     assert entries == [f"k{number:04}" for number in range(600) if number % 3]
     plans = ["SELECT 1 FROM inbox WHERE session = 's' AND taken = 0",
              "SELECT key, kind, data FROM inbox WHERE session = 's' AND taken = 0 ORDER BY position"]  # fmt: skip

@@ -179,7 +179,7 @@ async def test_whoever_is_cancelled_before_anything_was_sent_stops_at_once(stall
     store = PostgresStore(stall.address, timeout=LONG, max_size=1)
     await store.append("s", [OPENED], 0)
     stall.begin()
-    work = [store.read("s"), store.append("s", [ADDED], 1), store.take("s", ()), store.put("s", "k", "steer", 1)]
+    work = [store.read("s"), store.append("s", [ADDED], 1), store.inbox("s", ()), store.put("s", "k", "steer", 1)]
     tasks = [asyncio.ensure_future(one) for one in work]
     await asyncio.wait(tasks, timeout=0.2)
     for task in tasks:
@@ -188,7 +188,7 @@ async def test_whoever_is_cancelled_before_anything_was_sent_stops_at_once(stall
     assert all(task.cancelled() for task in done)
     stall.end()
     assert list(await store.read("s")) == [OPENED]
-    assert not await store.take("s", ())
+    assert not await store.inbox("s", ())
     await store.close()
 
 
@@ -373,7 +373,7 @@ async def test_a_write_that_waits_for_another_process_can_be_cancelled_and_is_no
     lock.end()
     await tasks[2]
     assert await reads_the_same_later(store) == [OPENED]
-    assert not await store.take("s", ())
+    assert not await store.inbox("s", ())
     assert await store.sessions() == ["s", "t"]
 
 

@@ -500,7 +500,7 @@ def test_what_was_pruned_cannot_be_put_back_differently(place):
 def test_inbox_entries_and_cursors_are_checked_when_they_are_used(place):
     async def use() -> None:
         store = place.open()
-        for work in (store.take("mail", ()), store.cursor("talk", "audit"), store.approvals()):
+        for work in (store.inbox("mail", ()), store.cursor("talk", "audit"), store.approvals()):
             with pytest.raises(StoreError, match="session '"):
                 await work
         await store.close()

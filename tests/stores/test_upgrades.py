@@ -82,7 +82,7 @@ async def test_only_what_can_be_pruned_and_what_follows_gets_new_links(old):
         assert [link == was for link, was in zip(now, before, strict=True)] == [True, False, False]
     assert [batch.pruned for batch in await store.batches("pruned")] == [False, True, False]
     assert await store.read("rainy") == [*BEGIN, RAIN, *END[:1], *END]
-    assert await store.take("s", ()) == [("k", "steer", 7)]
+    assert await store.inbox("s", ()) == [("k", "steer", 7)]
     assert await store.cursor("s", "audit") == 1
     assert await store.pipeline("digest") == b"data"
     await store.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, cast
 
-from windlass.decisions import Halt, Says
+from windlass.decisions import Says
 from windlass.errors import RegistrationError
 from windlass.events import ModelCalled, ModelCalling, ModelReplying, TurnEnding, TurnStarting
 from windlass.lifecycle import HookAction, Lifecycle, LifecycleHook
@@ -61,8 +61,6 @@ def _before_model(event: ModelCalling, messages: Any) -> ModelRequest:
 def _after_model(event: ModelReplying, action: Any) -> Any:
     if isinstance(action, HookAction.Modify):
         return Says(rewrite=action.reply)
-    if isinstance(action, HookAction.Reject):
-        return Says(decision=Halt(action.reason))
     return action
 
 

@@ -341,7 +341,7 @@ class Registrar:
         given = {"band": band, "priority": priority, "inherit": inherit, "live": live}
         options = {name: value for name, value in given.items() if value is not None}
         for hook in hooks_of(lifecycle, cast(Options, options)):
-            self.add(hook)
+            self._add(hook)
         return self
 
     # ------------------------------------------------------------ tools, slots and the rest
@@ -451,13 +451,12 @@ class Registrar:
         def register(fn: Callable[..., Any]) -> Callable[..., Any]:
             if not callable(fn):
                 raise RegistrationError(f"{kind} on {event!r} needs a callable, got {fn!r}")
-            self.add(Hook(kind, event, fn, cast(Options, dict(options))))
+            self._add(Hook(kind, event, fn, cast(Options, dict(options))))
             return fn
 
         return register
 
-    def add(self, hook: Hook) -> None:
-        """Register a `Hook` object."""
+    def _add(self, hook: Hook) -> None:
         self._open(hook.kind, hook.name)
         self._check_band(hook.band, hook.name)
         hook.declared = self._registered.slots
@@ -499,7 +498,7 @@ class Hooks(Registrar):
         self._registered.models.append(given)
         return given.model.name
 
-    def masked(self, value: Any) -> Any:
+    def mask(self, value: Any) -> Any:
         """A JSON value without the secrets that the application named, ready to be stored."""
         return value
 
@@ -559,11 +558,11 @@ class Part(Hooks):
         self._capability = self._origin = capability
         self._band: Band | None = band
 
-    def masked(self, value: Any) -> Any:
+    def mask(self, value: Any) -> Any:
         return value if self._mask is None else self._mask(value)
 
-    def add(self, hook: Hook) -> None:
-        super().add(hook)
+    def _add(self, hook: Hook) -> None:
+        super()._add(hook)
         hook.capability = self._capability
         if self._band is not None:
             hook.band = self._band

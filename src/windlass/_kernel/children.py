@@ -400,7 +400,7 @@ class Children(Struct, eq=False):
                 program, fold, started, message=user(started.task), may_wait=may_wait
             )
         delivered = await self._delivered(fold, log)
-        entries = await program.store.take(started.session, fold.inbox)
+        entries = await program.store.inbox(started.session, fold.inbox)
         if isinstance(fold.turn.outcome, Suspended) and fold.turn.waiting and not delivered:
             self._ask_too(fold.turn.waiting)
             given = [

@@ -78,7 +78,7 @@ async def take_partial_answers(segment: Segment) -> bool:
         check_digests(fold)
     except StoreError:  # the turn ends with it
         return False
-    entries = await journal.program.store.take(fold.session, fold.inbox)
+    entries = await journal.program.store.inbox(fold.session, fold.inbox)
     if any(kind != "answer" for _, kind, _ in entries):
         return False
     taken, answers = await read_answers(journal, inbox, segment.entry.answers)

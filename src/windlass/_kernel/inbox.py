@@ -41,7 +41,7 @@ class Inbox(Struct, eq=False):
         """
         journal, added = self._journal, False
         journal.take_mail()
-        for key, kind, data in await journal.program.store.take(
+        for key, kind, data in await journal.program.store.inbox(
             journal.fold.session, journal.fold.inbox
         ):
             taken = InboxTaken(key, kind)
@@ -84,7 +84,7 @@ class Inbox(Struct, eq=False):
         journal, store = self._journal, self._journal.program.store
         entries = [
             entry
-            for entry in await store.take(journal.fold.session, journal.fold.inbox)
+            for entry in await store.inbox(journal.fold.session, journal.fold.inbox)
             if entry[1] == "answer"
         ]
         given = [
@@ -110,7 +110,7 @@ class Inbox(Struct, eq=False):
         open_ids = waiting - {answered.id for answered in delivered}
         return [
             InboxTaken(key, kind)
-            for key, kind, data in await journal.program.store.take(
+            for key, kind, data in await journal.program.store.inbox(
                 journal.fold.session, journal.fold.inbox
             )
             if kind == "answer" and not (isinstance(data, dict) and data.get("id") in open_ids)
@@ -129,7 +129,7 @@ async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:
         child = await fold_in_slices(session, await store.read(session))
         if child.turn is not None and child.turn.waiting:
             found += await entries_below(store, child)
-            entries = await store.take(session, child.inbox)
+            entries = await store.inbox(session, child.inbox)
             found += [(kind, data) for _, kind, data in entries if kind in ("answer", "cancel")]
     return found
 

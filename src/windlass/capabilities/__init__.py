@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audit import Audit
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .offload import Offload
     from .redact import MemoryVault, Redact, Vault
+    from .request_archive import RequestArchive
     from .summarize import Summarize
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
@@ -19,12 +19,12 @@ __all__ = [
     "AtFraction",
     "AtMessages",
     "AtTokens",
-    "Audit",
     "ClearResults",
     "Detector",
     "Found",
     "MemoryVault",
     "Offload",
+    "RequestArchive",
     "Pattern",
     "Redact",
     "Scanner",
@@ -40,12 +40,12 @@ _HOMES = {
     "AtFraction": "triggers",
     "AtMessages": "triggers",
     "AtTokens": "triggers",
-    "Audit": "audit",
     "ClearResults": "clear_results",
     "Detector": "detectors",
     "Found": "detectors",
     "MemoryVault": "redact",
     "Offload": "offload",
+    "RequestArchive": "request_archive",
     "Pattern": "detectors",
     "Redact": "redact",
     "Scanner": "detectors",

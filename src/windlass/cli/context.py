@@ -23,7 +23,7 @@ BAR = 40
 PARTIAL = " ▏▎▍▌▋▊▉"
 
 
-def show_context(address: str, session: str, step: int, audit: Path | None, as_json: bool) -> None:
+def show_context(address: str, session: str, step: int, archive: Path | None, as_json: bool) -> None:
     """Print what the model saw at a step of a session."""
 
     async def work(store: Store) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def show_context(address: str, session: str, step: int, audit: Path | None, as_j
             raise click.ClickException(f"there is no session {session!r}")
         known = {digest: described(await store.pipeline(digest)) for digest in pipelines(records)}
         calls = list(requests(session, records, known))
-        return _context(session, step, audit, calls, known)
+        return _context(session, step, archive, calls, known)
 
     data = with_store(address, work)
     if as_json:
@@ -42,17 +42,17 @@ def show_context(address: str, session: str, step: int, audit: Path | None, as_j
 
 
 def _context(
-    session: str, step: int, audit: Path | None, calls: list[Call], known: dict[str, Description]
+    session: str, step: int, archive: Path | None, calls: list[Call], known: dict[str, Description]
 ) -> dict[str, Any]:
     at = _place(session, step, calls)
     call, prefix = calls[at], prefixes(calls[: at + 1])[-1]
-    request = call.request if audit is None else _audited(audit, session, step)
+    request = call.request if archive is None else _archived(archive, session, step)
     found = filling(request, call.usage.input)
     described_by = known.get(call.pipeline)
     prompt = described_by.prompt if described_by is not None else None
     same = prompt is not None and prompt.model == request.model
     window = prompt.window if prompt is not None and same else None
-    notes = list(call.inexact) if audit is None else []
+    notes = list(call.inexact) if archive is None else []
     return _data(session, call, prefix, request, found, window, notes)
 
 
@@ -69,16 +69,16 @@ def _place(session: str, step: int, calls: list[Call]) -> int:
     return places[-1]
 
 
-def _audited(path: Path, session: str, step: int) -> ModelRequest:
-    from windlass.capabilities import Audit
+def _archived(path: Path, session: str, step: int) -> ModelRequest:
+    from windlass.capabilities import RequestArchive
 
-    audit = Audit(path)
+    archive = RequestArchive(path)
     try:
-        return audit.request(session, step)
+        return archive.request(session, step)
     except (LookupError, StoreError) as error:
         raise click.ClickException(str(error)) from error
     finally:
-        audit.close()
+        archive.close()
 
 
 def _data(

@@ -28,15 +28,15 @@ from .stores import store_option, with_store
     help="Show what filled the model's context window at this step, by origin.",
 )
 @click.option(
-    "--audit",
+    "--archive",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --context: read the request from this Audit file.",
+    help="With --context: read the request from this file of `RequestArchive`.",
 )
 @click.option("--full", is_flag=True, help="Print long values whole instead of cutting them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
 def show(
-    address: str, session: str, records: bool, step: int | None, audit: Path | None, full: bool, as_json: bool
+    address: str, session: str, records: bool, step: int | None, archive: Path | None, full: bool, as_json: bool
 ) -> None:
     """Show the latest turn of a session, step by step.
 
@@ -44,12 +44,12 @@ def show(
     Questions and the calls they are about are shown whole. Other long values are cut: `…(+120)` stands for 120
     characters, which --full prints.
     """
-    if audit is not None and step is None:
-        raise click.UsageError("--audit needs --context: name the step with --context")
+    if archive is not None and step is None:
+        raise click.UsageError("--archive needs --context: name the step with --context")
     if step is not None:
         from .context import show_context
 
-        show_context(address, session, step, audit, as_json)
+        show_context(address, session, step, archive, as_json)
         return
 
     async def work(store: Store) -> tuple[str, str]:

@@ -158,7 +158,7 @@ class MemoryStore:
             self._inboxes.setdefault(session, {})[key] = (kind, data)
             return True
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+    async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         with self._lock:
             inbox = dict(self._inboxes.get(session, {}))
         return [(key, kind, data) for key, (kind, data) in inbox.items() if key not in taken]

@@ -400,7 +400,7 @@ class PostgresStore:
 
         return await self._server.get().look(work)
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+    async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
             "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = %s AND NOT taken "
             "ORDER BY position",

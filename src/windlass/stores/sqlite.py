@@ -399,7 +399,7 @@ class SQLiteStore:
         )
         return [row[0] for row in rows]
 
-    async def take(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
+    async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(
             "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? AND taken = 0 "
             "ORDER BY position",

@@ -223,7 +223,7 @@ async def _an_unknown_session_is_empty(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await reads(store, session, [])
     same(list(await store.batches(session)), [], "its batches")
-    same(list(await store.take(session, ())), [], "its inbox")
+    same(list(await store.inbox(session, ())), [], "its inbox")
     same(list(await store.approvals(session)), [], "its questions")
     same(await store.cursor(session, "reader"), 0, "its cursor")
     same(session in await store.sessions(), False, "whether it is listed")
@@ -436,8 +436,8 @@ async def _an_inbox_accepts_a_key_once_and_keeps_the_order(bench: StoreBench) ->
     same(await store.put(session, "k2", "steer", "again"), False, "what a put of the same key returns")
     same(await store.put(other, "k2", "steer", "other"), True, "what a put for another session returns")
     wanted = [("k2", "steer", "two"), ("k1", "cancel", "one")]
-    same(list(await store.take(session, ())), wanted, "the inbox")
-    same(list(await store.take(session, ("k2",))), wanted[1:], "the inbox without what was taken")
+    same(list(await store.inbox(session, ())), wanted, "the inbox")
+    same(list(await store.inbox(session, ("k2",))), wanted[1:], "the inbox without what was taken")
     same(session in await store.sessions(), False, "whether an entry of the inbox makes a session")
 
 
@@ -446,7 +446,7 @@ async def _of_many_puts_of_the_same_key_one_wins(bench: StoreBench) -> None:
     stores, session = [await bench.open() for _ in range(2)], bench.id()
     puts = [stores[number % 2].put(session, "key", "steer", number) for number in range(10)]
     same(sorted(await asyncio.gather(*puts)), [False] * 9 + [True], "what they return")
-    same(len(await stores[0].take(session, ())), 1, "how many entries there are")
+    same(len(await stores[0].inbox(session, ())), 1, "how many entries there are")
 
 
 @check()
@@ -463,10 +463,10 @@ async def _an_append_returns_whether_the_inbox_has_entries(bench: StoreBench) ->
         True,
         "what it returns when an entry is left",
     )
-    same([key for key, _, _ in await store.take(session, ())], ["k2"], "what is left")
+    same([key for key, _, _ in await store.inbox(session, ())], ["k2"], "what is left")
     taken = [ADDED, InboxTaken(key="k2", entry="steer")]
     same(await store.append(session, taken, 3), False, "what it returns when all entries were taken")
-    same(list(await store.take(session, ())), [], "what is left in the end")
+    same(list(await store.inbox(session, ())), [], "what is left in the end")
     same(await store.put(session, "k1", "steer", "one"), False, "what a put of a key that was taken returns")
     same(await store.append(session, [ADDED], 5), False, "what it returns afterwards")
 
@@ -476,7 +476,7 @@ async def _an_entry_may_come_before_its_session(bench: StoreBench) -> None:
     store, session = await bench.open(), bench.id()
     await store.put(session, "early", "steer", "hello")
     same(await store.append(session, [OPENED], 0), True, "what the first append returns")
-    same(list(await store.take(session, ())), [("early", "steer", "hello")], "the inbox")
+    same(list(await store.inbox(session, ())), [("early", "steer", "hello")], "the inbox")
 
 
 @check()
@@ -485,7 +485,7 @@ async def _the_inbox_stores_any_json_value(bench: StoreBench) -> None:
     values = [*PLAIN, LONE, {"text": LONE}, "x" * 1_000_000]
     for number, value in enumerate(values):
         await store.put(session, f"k{number}", "steer", value)
-    found = [data for _, _, data in await store.take(session, ())]
+    found = [data for _, _, data in await store.inbox(session, ())]
     for value, wanted in zip(found, values, strict=True):
         same(value, wanted, "an entry")
 
@@ -753,7 +753,7 @@ async def _an_erased_session_is_gone_for_good(bench: StoreBench) -> None:
     erased = {info.session for info in await store.find(search=session, status="erased")}
     same(erased, set(gone), "what is found as erased")
     same([name for name in await store.sessions() if name in gone], [], "what is still listed")
-    same(list(await store.take(session, ())), [], "the inbox of an erased session")
+    same(list(await store.inbox(session, ())), [], "the inbox of an erased session")
     same(await store.cursor(session, "audit"), 0, "a cursor of an erased session")
     for name in kept:
         await reads(store, name, log[1:], 1)
@@ -1069,7 +1069,7 @@ async def _acknowledged_records_survive_closing(bench: StoreBench) -> None:
     again = await bench.open()
     same(len(await again.read(session)), 4, "the length of the log")
     same((await again.verify(session)).head, head, "the head of the chain")
-    same(list(await again.take(session, ())), [("k1", "steer", {"a": 1})], "the inbox")
+    same(list(await again.inbox(session, ())), [("k1", "steer", {"a": 1})], "the inbox")
     same(await again.cursor(session, "audit"), 2, "the cursor")
     same(await again.pipeline(session), b"data", "the pipeline")
     same([ask.id for _, ask in await again.approvals(session)], ["c1"], "the questions")

@@ -1,4 +1,4 @@
-"""Audit: stores every request exactly as the model received it."""
+"""RequestArchive: stores every request exactly as the model received it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from windlass.turns import Turn
 
 if TYPE_CHECKING:
     from windlass import Hooks
-    from windlass.protocols import Clock
 
 SESSIONS = 256
 """For how many sessions the last request is remembered."""
@@ -65,22 +64,21 @@ class _Cursor:
         self.head: tuple[ModelRequest, tuple[int, int, int]] | None = None
 
 
-class Audit:
+class RequestArchive:
     """Store every request exactly as it is sent to a model, after all hooks and wraps, in a separate SQLite file.
 
     Every attempt is stored. Only the new parts of each request are written, compressed, with the application's secrets
-    masked. Requests older than `ttl` seconds are dropped. Audit writes on an observer thread, so no turn waits for it;
+    masked. Requests older than `ttl` seconds are dropped. It writes on an observer thread, so no turn waits for it;
     requests still queued when the process dies are lost. One object may serve several agents, and several processes may
     use one file.
     """
 
-    def __init__(self, path: str | Path, *, ttl: float | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, path: str | Path, *, ttl: float | None = None) -> None:
         if ttl is not None and ttl <= 0:
-            raise ConfigError(f"Audit(ttl={ttl}): ttl must be above 0")
-        self.name = "audit"
+            raise ConfigError(f"RequestArchive(ttl={ttl}): ttl must be above 0")
+        self.name = "request_archive"
         self.path = Path(path)
         self.ttl = ttl
-        self._now: Callable[[], float] = time.time if clock is None else clock.now
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._cursors: OrderedDict[str, _Cursor] = OrderedDict()
@@ -90,12 +88,12 @@ class Audit:
 
     def install(self, registrar: Hooks) -> None:
         """Register it."""
-        masked = registrar.masked
+        mask = registrar.mask
 
         def keep(fact: ModelCalled, turn: Turn[Any]) -> None:
             session = fact.path or turn.session_id
             if fact.request is not None:
-                self._keep(session, (fact.step, fact.round, fact.attempt), fact.request, masked)
+                self._keep(session, (fact.step, fact.round, fact.attempt), fact.request, mask, turn.now())
 
         registrar.observe(ModelCalled, name=self.name)(keep)
 
@@ -156,12 +154,12 @@ class Audit:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # otherwise the data stays in the write-ahead log
         return found > 0
 
-    def purge(self) -> int:
-        """Drop requests older than the ttl; returns how many."""
+    def purge(self, *, now: float | None = None) -> int:
+        """Drop requests that are older than the ttl at a time, by default the current one; return how many."""
         if self.ttl is None:
             return 0
         with self._lock, self._opened() as db:
-            self._purged = self._now()
+            self._purged = time.time() if now is None else now
             found = db.execute("DELETE FROM requests WHERE at < ?", (self._purged - self.ttl,)).rowcount
             if found:
                 self._sweep(db)
@@ -205,18 +203,18 @@ class Audit:
             self._cursors = OrderedDict()
 
     def _keep(
-        self, session: str, place: tuple[int, int, int], request: ModelRequest, masked: Callable[[Any], Any]
+        self, session: str, place: tuple[int, int, int], request: ModelRequest, mask: Callable[[Any], Any], now: float
     ) -> None:
         with self._lock:
             if id(request) in self._recent:
                 return
-            if self.ttl is not None and self._now() >= self._purged + self.ttl / OFTEN:
-                self.purge()
+            if self.ttl is not None and now >= self._purged + self.ttl / OFTEN:
+                self.purge(now=now)
             try:
                 with self._opened() as db:
                     db.execute("BEGIN IMMEDIATE")
                     self._look(db)
-                    self._write(db, session, place, request, _Keeper(db, masked))
+                    self._write(db, session, (*place, now), request, _Keeper(db, mask))
             except BaseException:
                 self._cursors.pop(session, None)
                 raise
@@ -225,7 +223,12 @@ class Audit:
                 self._recent.popitem(last=False)
 
     def _write(
-        self, db: sqlite3.Connection, session: str, place: tuple[int, int, int], request: ModelRequest, keeper: _Keeper
+        self,
+        db: sqlite3.Connection,
+        session: str,
+        place: tuple[int, int, int, float],
+        request: ModelRequest,
+        keeper: _Keeper,
     ) -> None:
         messages = list(request.messages)
         own = len(request.messages.shared[2]) + 1
@@ -233,7 +236,7 @@ class Audit:
         cursor = self._lane(db, session, messages[:end], keeper)
         head = self._head(cursor, request, keeper)
         columns = "session, step, round, attempt, at, lane, length, system, tools, rest"
-        row = (session, *place, self._now(), cursor.lane, end, *head)
+        row = (session, *place, cursor.lane, end, *head)
         id_ = db.execute(f"INSERT INTO requests ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
         tail = [(id_, at, keeper.message(message)) for at, message in enumerate(messages[end:], end)]
         db.executemany("INSERT INTO tails VALUES (?, ?, ?)", tail)
@@ -276,14 +279,14 @@ class Audit:
             try:
                 self._db = _open(self.path)
             except sqlite3.Error as error:
-                raise StoreError(f"the audit file {self.path} cannot be opened: {error}") from error
+                raise StoreError(f"the archive {self.path} cannot be opened: {error}") from error
         return self._db
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "tails" not in tables:
-        raise StoreError(f"{path} is not an Audit file; use a separate file for Audit")
+        raise StoreError(f"{path} is not a request archive; use a separate file for RequestArchive")
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -311,17 +314,17 @@ _REST = ("model", "settings", "output")
 class _Keeper:
     """Writes parts to the file, each once."""
 
-    def __init__(self, db: sqlite3.Connection, masked: Callable[[Any], Any]) -> None:
+    def __init__(self, db: sqlite3.Connection, mask: Callable[[Any], Any]) -> None:
         self._db = db
-        self._masked = masked
+        self._mask = mask
 
     def plain(self, value: Any) -> int:
         """Store any value; returns its id."""
-        return self._put(self._masked(msgspec.to_builtins(value, enc_hook=str)))
+        return self._put(self._mask(msgspec.to_builtins(value, enc_hook=str)))
 
     def message(self, message: Message) -> int:
         """Store a message as a frame in which ids stand for its parts; returns the id of the frame."""
-        frame = self._masked(msgspec.to_builtins(message, enc_hook=str))
+        frame = self._mask(msgspec.to_builtins(message, enc_hook=str))
         used: list[int] = []
         frame["parts"] = [self._part(part, used) for part in frame.get("parts", ())]
         whole = self._put(frame)
