@@ -146,6 +146,7 @@ from .records import (
 from .results import Result, Stream
 from .slots import Slot
 from .states import State, Step, fold
+from .storage import Storage, Taken
 from .tools import Tool, tool
 from .turns import ContextWindow, Left, Turn
 
@@ -273,9 +274,11 @@ __all__ = [
     "StopVetoed",
     "Stopped",
     "Stopping",
+    "Storage",
     "Stream",
     "SubagentStopping",
     "Suspended",
+    "Taken",
     "TakenOver",
     "TextDelta",
     "TextPart",

@@ -42,6 +42,7 @@ from .results import Result, Stream
 from .sessions import AnyAnswers, Sessions, TurnRequest, check_answers, new_id, unknown_session
 from .slots import Slot
 from .states import SLICE, State, fold_in_slices
+from .storage import Place
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
@@ -131,7 +132,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._store = open_store(store)
         self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE
-        self._composition = Composition(self._registered, self._masked)
+        self._composition = Composition(self._registered, self._home)
         self._registered.models.extend(others)
         self._registered.criteria.extend(criteria)
         self._registered.approvers.extend(approvers)
@@ -144,6 +145,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             mask=Mask(secrets) if secrets else None,
             clock=clock or _CLOCK,
         )
+        self._home.move_to(Place(self._store, self._options.clock, self._options.mask))
         self._assembled: Program | None = None
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
@@ -193,11 +195,6 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._composition.own_slots.append(slot)
         return super().slot(slot)
 
-    def _masked(self, value: Any) -> Any:
-        """A JSON value without the secrets that the application named."""
-        mask = self._options.mask if self._assembled is None else self._assembled.mask
-        return value if mask is None else mask.plain(value)
-
     def _merge(self, part: Registered) -> None:
         mine = self._registered
         mine.hooks += part.hooks
@@ -240,6 +237,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return self._assembled
         for registrar in self._pipeline.registrars:
             self._merge(registrar._registered)
+            registrar._home.join(self._home)
             registrar._seal("after the first run had compiled the agent")
         self._pipeline = replace(self._pipeline, registrars=())
         self._assembled = compile_program(
@@ -254,6 +252,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             window=self._window,
             max_steps=self._max_steps,
             store=self._store,
+            home=self._home,
             scope=self.scope,
         )
         try:
@@ -261,6 +260,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         except BaseException:
             self._assembled = None
             raise
+        self._home.move_to(self._assembled.place)
         return self._assembled
 
     def explain(self) -> Explanation:

@@ -26,6 +26,7 @@ from .outputs import Output
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Model, Store
+from .storage import Home
 from .tools import Tool
 
 
@@ -81,6 +82,7 @@ def compile_program(
     window: int | None,
     max_steps: int | None,
     store: Store,
+    home: Home,
     scope: Any,
 ) -> Program:
     """Compile the parts of an agent."""
@@ -113,6 +115,7 @@ def compile_program(
         composites=pipeline.composites,
         handlers=pipeline.handlers,
         store=store,
+        home=home,
         observers=Observers(),
         scopes=() if scope is None else ((name, scope),),
         description=describe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from .assembly import CAPABILITY
 from .errors import ConfigError
 from .protocols import Capability, Model, Store
 from .slots import Slot
+from .storage import Home
 from .tools import Tool
 
 GROUP = "windlass.capabilities"
@@ -64,9 +65,9 @@ class Composition:
     `own_slots` are the slots that the application declared itself: they stay.
     """
 
-    def __init__(self, registered: Registered, mask: Callable[[Any], Any]) -> None:
+    def __init__(self, registered: Registered, home: Home) -> None:
         self._registered = registered
-        self._mask = mask
+        self._home = home
         self._installed: list[_Installed] = []
         self.own_slots: list[Slot[Any]] = []
 
@@ -95,7 +96,7 @@ class Composition:
         capability = load_capability(given) if isinstance(given, str) else given
         others = [one for index, one in enumerate(self._installed) if index != at]
         label = _free_name(name or label_of(capability), {one.name for one in others})
-        part = Part(label, band, self._mask)
+        part = Part(label, band, self._home)
         capability.install(part)
         brought = part._registered  # pyright: ignore[reportPrivateUsage]
         self._refuse_clashes(label, brought, at)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .deltas import AnyDelta
 from .logs import Batch, Log, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
 from .ownership import Claim, Ownership, Passes
 from .records import Asked, Record
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -50,6 +52,61 @@ class Clock(Protocol):
     async def alarm(self, seconds: float) -> None: ...
 
 
+class StoredValue(NamedTuple):
+    """A value of a `Storage` as a store keeps it: JSON, and the time from which on it no longer counts."""
+
+    data: bytes
+    expires: float | None = None
+
+
+class Values(Protocol):
+    """The values that a store keeps beside its logs, by the name of their storage and by key.
+
+    They belong to no session. The store has no clock: it returns expired values, too, and may drop those that have
+    expired by the `now` of a write. `Store.prune` drops them. A value, or a key that was used, counts for all processes
+    as soon as the method returns. After a cancel, the next read shows whether a change happened: it will not happen
+    later.
+    """
+
+    async def read(self, name: str, key: str) -> StoredValue | None:
+        """The value of a key; None if there is none."""
+        ...
+
+    async def write(self, name: str, key: str, value: StoredValue | None, *, now: float) -> None:
+        """Set the value of a key. None deletes it, with the ids that were used for it."""
+        ...
+
+    async def change(
+        self,
+        name: str,
+        key: str,
+        change: Callable[[StoredValue | None], tuple[StoredValue | None, T]],
+        *,
+        now: float,
+        once: str = "",
+        until: float | None = None,
+    ) -> T | None:
+        """Change the value of a key, while nobody else can change it, and return what the function says.
+
+        `change` gets the value and returns the new one, with an answer; it may be called more than once, on any
+        thread. If it returns the value that it was given, nothing is written. With the id `once`, a change is made at
+        most once for the key: if one was written with this id before, `change` is not called, and None is returned. The
+        id is kept at least until the time `until`, or as long as the key if there is none.
+        """
+        ...
+
+    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+        """The keys that begin with a text, in the order of their code points, with their values.
+
+        Without `data`, the values are empty.
+        """
+        ...
+
+    async def clear(self, name: str, prefix: str = "") -> int:
+        """Delete the keys that begin with a text, with the ids that were used for them; returns how many."""
+        ...
+
+
 class Store(Protocol):
     """An append-only log and an inbox per session, and the cursors of readers of the log.
 
@@ -66,6 +123,11 @@ class Store(Protocol):
     @property
     def passes(self) -> Passes:
         """The passes that run in this process over the sessions of this store, through any store of its address."""
+        ...
+
+    @property
+    def values(self) -> Values:
+        """The values that capabilities and the application keep in this store."""
         ...
 
     async def append(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None) -> bool:
@@ -123,7 +185,8 @@ class Store(Protocol):
     async def prune(self, *, before: float) -> int:
         """Drop the transient context of turns that ended before `before`; open turns are not touched.
 
-        Returns how much was pruned. Sessions can be advanced meanwhile.
+        Also drops the values that expired before `before`. Returns how much context was pruned. Sessions can be
+        advanced meanwhile.
         """
         ...
 

@@ -40,6 +40,7 @@ from windlass.protocols import Model
 from windlass.records import Fact
 from windlass.slots import Slot
 from windlass.states import Step
+from windlass.storage import Home, Storage
 from windlass.tools import Tool, tool
 from windlass.turns import Turn
 from windlass.types import (
@@ -224,8 +225,9 @@ class Registrar:
     _origin: str | None = None
     _sealed = ""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Home | None = None) -> None:
         self._registered = Registered()
+        self._home = Home() if home is None else home
 
     # ------------------------------------------------------------ the verbs
 
@@ -427,6 +429,15 @@ class Registrar:
         self._open("shared object", name or str(getattr(factory, "__name__", factory)))
         return Shared(factory, name)
 
+    def storage(self, name: str) -> Storage:
+        """Durable values in the agent's store, which all processes that use the store share: `storage("budget")`.
+
+        Every storage of that name has the same values, whoever opens it. Use the result in hooks and tools; keep it in
+        a local variable of `install`, not on the capability, which may serve several agents. An application may call
+        `agent.storage(name)` at any time, for example to read a quota or to clear a cache.
+        """
+        return Storage(name, self._home, self._origin)
+
     def approver(self, approver: Approver) -> Approver:
         """Let a function answer questions in this process: it returns an answer or None."""
         self._open("approver", getattr(approver, "__name__", type(approver).__name__))
@@ -500,7 +511,7 @@ class Hooks(Registrar):
 
     def mask(self, value: Any) -> Any:
         """A JSON value without the secrets that the application named, ready to be stored."""
-        return value
+        return self._home.mask(value)
 
     def check(self, fn: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
         """Let a function check the assembled agent: it gets an `Assembly` and returns what is wrong, or None.
@@ -550,16 +561,10 @@ class Hooks(Registrar):
 class Part(Hooks):
     """The registrar of a capability. Its hooks carry its name and cannot ask for the guard band."""
 
-    def __init__(
-        self, capability: str, band: Band | None, mask: Callable[[Any], Any] | None = None
-    ) -> None:
-        super().__init__()
-        self._mask = mask
+    def __init__(self, capability: str, band: Band | None, home: Home | None = None) -> None:
+        super().__init__(home)
         self._capability = self._origin = capability
         self._band: Band | None = band
-
-    def mask(self, value: Any) -> Any:
-        return value if self._mask is None else self._mask(value)
 
     def _add(self, hook: Hook) -> None:
         super()._add(hook)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,6 +46,7 @@ from windlass.records import (
     Withdrawn,
 )
 from windlass.states import CallFold, Child, Fold, State, fold_in_slices
+from windlass.storage import placed
 from windlass.terms import first_digest, without_answers
 from windlass.turns import Asker, ChildWaits, Invocation, Turn
 
@@ -494,7 +496,8 @@ class Children(Struct, eq=False):
         self._limits.add(child.limits)
         self._cancellation.add(child.cancellation)
         try:
-            await self._drive(child)
+            with _placed(child):
+                await self._drive(child)
         except asyncio.CancelledError:
             if cancelled() or not child.state.over:
                 raise
@@ -532,7 +535,8 @@ class Children(Struct, eq=False):
     async def _close(self, child: Segment, reason: str) -> None:
         """Cancel a child's turn that nobody goes on with, and charge what it has spent."""
         try:
-            await child.phases.lifecycle.failed(child.fold, asyncio.CancelledError(reason))
+            with _placed(child):
+                await child.phases.lifecycle.failed(child.fold, asyncio.CancelledError(reason))
         except asyncio.CancelledError:
             if cancelled():
                 raise
@@ -547,6 +551,12 @@ class Children(Struct, eq=False):
         assert started is not None
         if usage.requests or usage.total:
             self._journal.record(Charged(started.call, started.session, usage))
+
+
+def _placed(child: Segment) -> AbstractContextManager[None]:
+    """Inside, the storages of a child keep their values in its parent's store."""
+    program = child.journal.program
+    return placed(program.home, program.place) if program.home.used else nullcontext()
 
 
 def _may_wait(asker: Asker) -> bool:

@@ -29,6 +29,7 @@ from windlass.ownership import Claim
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
 from windlass.records import Record
+from windlass.storage import Home, Place
 from windlass.tools import Tool
 from windlass.types import Criterion
 
@@ -144,6 +145,7 @@ class Program(Options):
     composites: Composites
     handlers: Mapping[str, tuple[PhaseHandler, ...]]
     store: Store
+    home: Home
     observers: Observers
     scopes: Scopes
     description: bytes
@@ -207,6 +209,11 @@ class Program(Options):
         )
         self.now = clock.now
         self.monotonic = clock.monotonic
+
+    @property
+    def place(self) -> Place:
+        """Where its storages keep their values."""
+        return Place(self.store, self.clock, self.mask)
 
     def model_for(self, request: ModelRequest) -> Model:
         """The model that a request is for."""

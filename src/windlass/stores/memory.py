@@ -15,6 +15,7 @@ from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import lines_of, records_of
 from .chains import START, Chain
+from .memory_values import MemoryValues
 from .owners import busy_here, taken_over
 from .shared import Search, conflict, erased_session, info_of, used_session
 
@@ -37,6 +38,7 @@ class MemoryStore:
         self._erased: dict[str, SessionInfo] = {}
         self._epochs: dict[str, int] = {}
         self.passes = Passes()
+        self.values = MemoryValues()
         self._keep_ended = keep_ended
         self._lock = threading.Lock()
 
@@ -121,6 +123,7 @@ class MemoryStore:
 
     async def prune(self, *, before: float) -> int:
         count = 0
+        self.values.prune(before)
         with self._lock:
             for session, log in self._logs.items():
                 info, _ = info_of(session, log)

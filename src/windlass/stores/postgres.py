@@ -34,6 +34,7 @@ from .derived import (
 from .owners import Owner, ServerLock, busy, busy_here, is_held_by_server, taken_over
 from .postgres_schema import format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
+from .postgres_values import PostgresValues
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .shared import (
@@ -47,6 +48,7 @@ from .shared import (
 )
 from .sharing import Lease, call_after_fork
 from .tables import store_problems
+from .values import value_problems
 
 if TYPE_CHECKING:
     from typing import LiteralString
@@ -110,6 +112,7 @@ class PostgresStore:
         settings = settings_of(url, schema, max_size, timeout)
         self._server = use_server(self, settings, format_of(self.chain))
         self._owner = _use_owner(self, settings)
+        self.values = PostgresValues(self._server, self.chain)
         self._pipelines: set[str] = set()
         self._start_anew()
         call_after_fork(self._start_anew)
@@ -318,6 +321,7 @@ class PostgresStore:
 
         Each transaction prunes a few batches, so that nobody waits long. An index names those that can be pruned.
         """
+        await self.values.prune(before)
         count, after, damage = 0, (0, -1), list[StoreError]()
         while True:
             rows = await self._read(
@@ -370,9 +374,14 @@ class PostgresStore:
 
     async def verify_store(self) -> Sequence[str]:
         """What is wrong with the store as a whole, besides its sessions; see `verify` for those."""
-        return await self._server.get().snapshot(
-            lambda db: store_problems(lambda query: db.execute(query.encode()).fetchall(), self.chain)
-        )
+
+        def work(db: Connection) -> list[str]:
+            def select(query: str) -> list[tuple[Any, ...]]:
+                return db.execute(query.encode()).fetchall()
+
+            return [*store_problems(select, self.chain), *value_problems(select, self.chain)]
+
+        return await self._server.get().snapshot(work)
 
     # ------------------------------------------------------------ inbox, cursors, pipelines
 

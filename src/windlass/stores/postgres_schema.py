@@ -18,8 +18,21 @@ from .upgrading import check_fingerprint, sealed_rows
 if TYPE_CHECKING:
     from .postgres_server import Connection, Settings
 
-VERSION = 3
-SCHEMA = rb"""
+VERSION = 4
+VALUES = b"""
+CREATE TABLE storage (
+    name BYTEA NOT NULL, key BYTEA NOT NULL, data BYTEA NOT NULL, expires DOUBLE PRECISION, checksum BYTEA NOT NULL,
+    PRIMARY KEY (name, key)
+);
+CREATE INDEX expiring ON storage (expires) WHERE expires IS NOT NULL;
+CREATE TABLE storage_ids (
+    name BYTEA NOT NULL, key BYTEA NOT NULL, id BYTEA NOT NULL, expires DOUBLE PRECISION, checksum BYTEA NOT NULL,
+    PRIMARY KEY (name, key, id)
+);
+CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
+"""
+SCHEMA = (
+    rb"""
 CREATE TABLE format (version INTEGER NOT NULL);
 CREATE TABLE sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id TEXT COLLATE "C" NOT NULL UNIQUE,
@@ -53,6 +66,8 @@ CREATE TABLE cursors (
 CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL, checksum BYTEA NOT NULL DEFAULT '');
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 """
+    + VALUES
+)
 MIGRATIONS: dict[int, bytes] = {
     1: b"UPDATE inbox SET data = '' WHERE taken",
     2: rb"""
@@ -71,6 +86,7 @@ ALTER TABLE pipelines ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 INSERT INTO settings VALUES ('key', '');
 """,
+    3: VALUES,
 }
 """The SQL that upgrades each version to the next."""
 

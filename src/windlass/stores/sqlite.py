@@ -47,7 +47,9 @@ from .shared import (
 from .sharing import Lease
 from .sqlite_file import absolute, use_file
 from .sqlite_schema import format_of
+from .sqlite_values import SQLiteValues
 from .tables import TOMBSTONE, missing_numbers, store_problems
+from .values import value_problems
 
 T = TypeVar("T")
 
@@ -99,6 +101,7 @@ class SQLiteStore:
         self._pipelines: set[str] = set()
         self._file = use_file(self, self.path, synchronous, timeout, format_of(self.chain))
         self._owner = _use_owner(self, self.path)
+        self.values = SQLiteValues(self._file, self.chain)
 
     async def close(self) -> None:
         """Wait for pending writes, then close the file, unless another store of this process uses it."""
@@ -310,6 +313,7 @@ class SQLiteStore:
 
         Each transaction prunes a few batches, so that nobody waits long. An index names those that can be pruned.
         """
+        await self.values.prune(before)
         count, after, damage = 0, (0, -1), list[StoreError]()
         while True:
             rows = await self._read(
@@ -375,7 +379,7 @@ class SQLiteStore:
             def select(query: str) -> list[Any]:
                 return db.execute(query).fetchall()
 
-            return [*missing_numbers(select), *store_problems(select, self.chain)]
+            return [*missing_numbers(select), *store_problems(select, self.chain), *value_problems(select, self.chain)]
 
         return await self._file.get().snapshot(work)
 

@@ -18,9 +18,21 @@ from .sqlite_file import Format
 from .tables import TOMBSTONE
 from .upgrading import check_fingerprint, sealed_rows
 
-VERSION = 3
+VERSION = 4
 APPLICATION = 0x57494E44  # "WIND"
-SCHEMA = """
+VALUES = """
+CREATE TABLE storage (
+    name BLOB NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL, expires REAL, checksum BLOB NOT NULL,
+    PRIMARY KEY (name, key)
+);
+CREATE INDEX expiring ON storage (expires) WHERE expires IS NOT NULL;
+CREATE TABLE storage_ids (
+    name BLOB NOT NULL, key BLOB NOT NULL, id BLOB NOT NULL, expires REAL, checksum BLOB NOT NULL,
+    PRIMARY KEY (name, key, id)
+) WITHOUT ROWID;
+CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
+"""
+SCHEMA = f"""
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
     agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
@@ -49,7 +61,7 @@ CREATE TABLE pipelines (
     digest TEXT PRIMARY KEY, data BLOB NOT NULL, checksum BLOB NOT NULL DEFAULT x''
 ) WITHOUT ROWID;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-"""
+{VALUES}"""
 MIGRATIONS: dict[int, str] = {
     1: """
 UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHERE session = number), 0),
@@ -89,6 +101,7 @@ ALTER TABLE pipelines ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 INSERT INTO settings VALUES ('key', x'');
 """,
+    3: VALUES,
 }
 """The SQL that upgrades each version to the next."""
 

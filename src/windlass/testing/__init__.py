@@ -14,6 +14,7 @@ from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, brea
 from .observers import RecordingObserver
 from .prefixes import assert_prefix_stable
 from .scenes import SCENES, Scene
+from .storages import fake_storage
 from .stores import StoreFailed, StoreReport, check_store
 from .times import without_times
 from .traces import HookTrace, assert_same
@@ -24,7 +25,7 @@ from .worlds import World
 
 __all__ = [
     "ScriptedModel", "FunctionModel", "Scripted", "UnexpectedCall", "says", "calls", "breaks",
-    "FakeClock", "without_times", "RecordingObserver", "fake_turn", "FakeTurn",
+    "FakeClock", "without_times", "RecordingObserver", "fake_turn", "FakeTurn", "fake_storage",
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",

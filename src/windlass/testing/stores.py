@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from windlass.logs import Log, SessionInfo
 from windlass.messages import TextPart, user
 from windlass.outcomes import Completed
 from windlass.ownership import Claim
-from windlass.protocols import Store
+from windlass.protocols import Store, StoredValue
 from windlass.records import (
     Answered,
     Asked,
@@ -90,6 +91,8 @@ async def check_store(
     - *ownership*: a claim begins a pass, also without records; the end of the turn or a release ends it; an append with
       the epoch of another pass is refused, in the session and in those below it
     - *the chain*: it can be verified, also after pruning, and whoever reads a changed log gets a `StoreError`
+    - *values*: they come back, by storage and key; concurrent changes all count, those with the same id once; expired
+      ones are pruned
     - *opening*: the storage can be closed and reopened, and used by several stores at once, from any thread and any
       event loop
     """
@@ -1133,3 +1136,146 @@ async def _it_can_be_used_from_several_event_loops(bench: StoreBench) -> None:
         (result,) = await in_threads([lambda length=length: _append(store, session, [ADDED], length)])  # type: ignore[misc]
         same(result, False, "what an append in another loop returns")
     same(len(await store.read(session)), 3, "the length of the log")
+
+
+# ---------------------------------------------------------------- values
+
+
+def _plus_one(value: StoredValue | None) -> tuple[StoredValue, int]:
+    total = 1 if value is None else int(value.data) + 1
+    return StoredValue(b"%d" % total), total
+
+
+def _always(made: tuple[StoredValue, int], value: StoredValue | None) -> tuple[StoredValue, int]:
+    return made
+
+
+async def _has_value(store: Store, name: str, key: str, wanted: StoredValue | None) -> None:
+    same(await store.values.read(name, key), wanted, f"the value of {key!r}")
+
+
+async def _are_sound(store: Store, name: str) -> None:
+    same([text for text in await store.verify_store() if name in text], [], "what is wrong with the values")
+
+
+@check()
+async def _a_value_comes_back_until_it_is_replaced_or_deleted(bench: StoreBench) -> None:
+    store, other, name = await bench.open(), await bench.open(), bench.id("storage")
+    await _has_value(store, name, "k", None)
+    for value in (StoredValue(b'{"a":1}'), StoredValue(b"2", 1e9 + 0.125), StoredValue(b"x" * 1_000_000), None):
+        await store.values.write(name, "k", value, now=0.0)
+        await _has_value(store, name, "k", value)
+        await _has_value(other, name, "k", value)
+    await store.values.write(name, "k", None, now=0.0)
+    await _are_sound(store, name)
+
+
+@check()
+async def _values_are_apart_by_storage_and_key_and_found_by_prefix(bench: StoreBench) -> None:
+    store, name = await bench.open(), bench.id("storage")
+    keys = ["", "A", "a", "a%", "a/1", "a/2", "a_", LONE, "x" * 1000, "é🌍", "\U0010ffff"]
+    for number, key in enumerate(keys):
+        await store.values.write(name, key, StoredValue(b"%d" % number, float(number)), now=0.0)
+        await store.values.write(name + "x", key, StoredValue(b"other"), now=0.0)
+    for number, key in enumerate(keys):
+        await _has_value(store, name, key, StoredValue(b"%d" % number, float(number)))
+    for prefix in ("", "a", "a/", "é", "\U0010ffff", "none"):
+        wanted = [key for key in keys if key.startswith(prefix)]
+        same([key for key, _ in await store.values.find(name, prefix)], wanted, f"the keys with prefix {prefix!r}")
+    same(
+        list(await store.values.find(name, "a/")),
+        [("a/1", StoredValue(b"4", 4.0)), ("a/2", StoredValue(b"5", 5.0))],
+        "the values found",
+    )
+    same([value for _, value in await store.values.find(name, "a/1", data=False)], [StoredValue(b"", 4.0)], "no data")
+    same(await store.values.clear(name, "a"), 5, "how many were cleared")
+    same([key for key, _ in await store.values.find(name)], ["", "A", *keys[7:]], "the keys that are left")
+    same(len(await store.values.find(name + "x")), len(keys), "how many keys another storage has")
+
+
+@check()
+async def _many_changes_of_a_value_all_count(bench: StoreBench) -> None:
+    stores, name = [await bench.open() for _ in range(3)], bench.id("storage")
+
+    def adding(number: int) -> Callable[[], Coroutine[Any, Any, Any]]:
+        return lambda: _add(stores[number % 3], name, "k")
+
+    totals = await in_threads([adding(number) for number in range(6)])
+    totals += await asyncio.gather(*[_add(stores[number % 3], name, "k") for number in range(20)])
+    same(sorted(totals), list(range(1, 27)), "what the changes answered")
+    await _has_value(stores[0], name, "k", StoredValue(b"26"))
+
+
+async def _add(store: Store, name: str, key: str, once: str = "") -> int | None:
+    return await store.values.change(name, key, _plus_one, now=0.0, once=once)
+
+
+@check()
+async def _of_many_changes_with_the_same_id_one_is_made(bench: StoreBench) -> None:
+    stores, name = [await bench.open() for _ in range(3)], bench.id("storage")
+    for key in ("a", "b"):
+        for once in ("1", LONE):
+            answers = await asyncio.gather(*[_add(stores[number % 3], name, key, once) for number in range(9)])
+            same(len([answer for answer in answers if answer is not None]), 1, "how many changes were made")
+        await _has_value(stores[1], name, key, StoredValue(b"2"))
+    store = stores[0]
+    await store.values.write(name, "a", None, now=0.0)
+    same(await _add(store, name, "a", "1"), 1, "a change after the key was deleted")
+    same(await _add(store, name, "b", "1"), None, "a change of another key")
+    await store.values.clear(name, "b")
+    same(await _add(store, name, "b", "1"), 1, "a change after the key was cleared")
+
+
+@check()
+async def _a_change_that_writes_nothing_does_not_use_its_id(bench: StoreBench) -> None:
+    store, name = await bench.open(), bench.id("storage")
+
+    def nothing(value: StoredValue | None) -> tuple[StoredValue | None, str]:
+        return value, "nothing"
+
+    def fails(value: StoredValue | None) -> tuple[StoredValue | None, str]:
+        raise ConfigError("no")
+
+    for wanted in (None, StoredValue(b"1")):
+        same(await store.values.change(name, "k", nothing, now=0.0, once="1"), "nothing", "its answer")
+        try:
+            await store.values.change(name, "k", fails, now=0.0, once="1")
+        except ConfigError as error:
+            same(str(error), "no", "the error of a change")
+        else:
+            raise AssertionError("the error of a change was lost")
+        await _has_value(store, name, "k", wanted)
+        same(len(await store.values.find(name)), 0 if wanted is None else 1, "how many keys there are")
+        await store.values.write(name, "k", StoredValue(b"1"), now=0.0)
+    same(await _add(store, name, "k", "1"), 2, "a change with an id that was not used")
+    gone: tuple[StoredValue | None, str] = (None, "gone")
+    same(await store.values.change(name, "k", lambda value: gone, now=0.0), "gone", "the answer of one that deletes")
+    await _has_value(store, name, "k", None)
+
+
+@check()
+async def _values_that_expired_are_pruned_with_their_ids_and_erasing_leaves_values(bench: StoreBench) -> None:
+    store, name, session = await bench.open(), bench.id("storage"), bench.id()
+    for key, expires in (("old", 10.0), ("later", 20.0), ("never", None)):
+        made = (StoredValue(b"1", expires), 0)
+        await store.values.change(name, key, partial(_always, made), now=0.0, once="1", until=expires)
+    await store.append(session, [OPENED, *_turn(5.0)], 0)
+    await store.prune(before=20.0)
+    same([key for key, _ in await store.values.find(name)], ["later", "never"], "the values that are left")
+    same(await _add(store, name, "old", "1"), 1, "a change with an id that was pruned")
+    same(await _add(store, name, "later", "1"), None, "a change with an id that was kept")
+    await store.erase(session)
+    same(len(await store.values.find(name)), 3, "how many values are left after an erase")
+    await _are_sound(store, name)
+
+
+@check("durable")
+async def _values_survive_closing(bench: StoreBench) -> None:
+    store, name = await bench.open(), bench.id("storage")
+    await store.values.write(name, "k", StoredValue(b"1", 5.5), now=0.0)
+    await _add(store, name, "n", "1")
+    await bench.close()
+    store = await bench.open()
+    await _has_value(store, name, "k", StoredValue(b"1", 5.5))
+    same(await _add(store, name, "n", "1"), None, "a change with an id that was used before")
+    await _has_value(store, name, "n", StoredValue(b"1"))

@@ -15,7 +15,7 @@ from msgspec import Struct
 from windlass.deltas import AnyDelta
 from windlass.logs import Log
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest
-from windlass.protocols import Model, Store
+from windlass.protocols import Model, Store, StoredValue, Values
 from windlass.records import Record
 
 from .models import FunctionModel, Scriptable, UnexpectedCall
@@ -233,6 +233,10 @@ class CrashingStore:
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
         return bool(await self._write(f"cursor of {reader}", self._store.advance(session, reader, seq, expected)))
 
+    @property
+    def values(self) -> _CrashingValues:
+        return _CrashingValues(self._store.values, self._write)
+
     async def _write(self, what: str, work: Any) -> Any:
         self.writes.append(what)
         number = len(self.writes)
@@ -243,3 +247,25 @@ class CrashingStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class _CrashingValues:
+    """The values of a store that may crash before and after each write."""
+
+    def __init__(self, values: Values, write: Callable[[str, Any], Any]) -> None:
+        self._values = values
+        self._write = write
+        self.read = values.read
+        self.find = values.find
+
+    async def write(self, name: str, key: str, value: StoredValue | None, *, now: float) -> None:
+        await self._write(f"value of {name}", self._values.write(name, key, value, now=now))
+
+    async def change(
+        self, name: str, key: str, change: Any, *, now: float, once: str = "", until: float | None = None
+    ) -> Any:
+        work = self._values.change(name, key, change, now=now, once=once, until=until)
+        return await self._write(f"value of {name}", work)
+
+    async def clear(self, name: str, prefix: str = "") -> int:
+        return int(await self._write(f"values of {name}", self._values.clear(name, prefix)))

@@ -1,0 +1,129 @@
+"""The values of storages, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from windlass.protocols import StoredValue
+
+from .chains import Chain
+from .shared import from_key, key_of
+from .sharing import Lease
+from .values import PRUNED, Place, id_row, prefix_range, value_of, value_row
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+    from .postgres_server import Connection, ServerConnections
+
+T = TypeVar("T")
+
+
+class PostgresValues:
+    """Keeps values in the schema of a store. A change locks the row of its key, so those of other keys go on."""
+
+    def __init__(self, server: Lease[ServerConnections], chain: Chain) -> None:
+        self._server = server
+        self._chain = chain
+
+    async def read(self, name: str, key: str) -> StoredValue | None:
+        place = Place.of(name, key)
+        rows = await self._server.get().read(_READ, *place)
+        return value_of(self._chain, place, rows[0] if rows else None)
+
+    async def write(self, name: str, key: str, value: StoredValue | None, *, now: float) -> None:
+        place = Place.of(name, key)
+        if value is not None:
+            query: LiteralString = (
+                "INSERT INTO storage VALUES (%s, %s, %s, %s, %s) ON CONFLICT (name, key) "
+                "DO UPDATE SET data = excluded.data, expires = excluded.expires, checksum = excluded.checksum"
+            )
+            row = value_row(self._chain, place, value)
+            await self._server.get().write(lambda db: db.execute(query, row).rowcount)
+            return
+        await self._server.get().write(lambda db: _delete(db, "name = %s AND key = %s", place))
+
+    async def change(
+        self,
+        name: str,
+        key: str,
+        change: Callable[[StoredValue | None], tuple[StoredValue | None, T]],
+        *,
+        now: float,
+        once: str = "",
+        until: float | None = None,
+    ) -> T | None:
+        place = Place.of(name, key)
+
+        def work(db: Connection) -> T | None:
+            data, *rest = _locked(db, place)
+            if once and db.execute(_USED, (*place, key_of(once))).fetchone() is not None:
+                if not data:
+                    db.execute(_DELETE, place)
+                return None
+            value = value_of(self._chain, place, (data, *rest) if data else None)
+            new, answer = change(value)
+            if new is None:
+                db.execute(_DELETE, place)
+            elif new is not value:
+                _, _, *columns = value_row(self._chain, place, new)
+                db.execute(_UPDATE, (*columns, *place))
+            if once and new is not value:
+                row = id_row(self._chain, place, once, until)
+                db.execute("INSERT INTO storage_ids VALUES (%s, %s, %s, %s, %s)", row)
+            return answer
+
+        return await self._server.get().write(work, repeatable=bool(once))
+
+    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+        keys = prefix_range(name, prefix)
+        if not data:
+            query: LiteralString = f"SELECT key, expires FROM storage WHERE {_WITH_PREFIX} ORDER BY key"
+            rows = await self._server.get().read(query, *keys)
+            return [(from_key(key), StoredValue(b"", expires)) for key, expires in rows]
+        query = f"SELECT key, data, expires, checksum FROM storage WHERE {_WITH_PREFIX} ORDER BY key"
+        rows = await self._server.get().read(query, *keys)
+        found = [(key, value_of(self._chain, Place(key_of(name), key), row)) for key, *row in rows]
+        return [(from_key(key), value) for key, value in found if value is not None]
+
+    async def clear(self, name: str, prefix: str = "") -> int:
+        keys = prefix_range(name, prefix)
+        return await self._server.get().write(lambda db: _delete(db, _WITH_PREFIX, keys))
+
+    async def prune(self, before: float) -> None:
+        """Drop what expired before a time, in small transactions."""
+        queries: tuple[LiteralString, ...] = (
+            "DELETE FROM storage WHERE expires < %s AND ctid = ANY(ARRAY("
+            "SELECT ctid FROM storage WHERE expires < %s LIMIT %s))",
+            "DELETE FROM storage_ids WHERE expires < %s AND ctid = ANY(ARRAY("
+            "SELECT ctid FROM storage_ids WHERE expires < %s LIMIT %s))",
+        )
+        for query in queries:
+            while await self._server.get().write(
+                lambda db, query=query: db.execute(query, (before, before, PRUNED)).rowcount  # type: ignore[misc]
+            ):
+                pass
+
+
+def _locked(db: Connection, place: Place) -> tuple[Any, ...]:
+    """The row of a key, locked until the transaction ends. A key without a value gets an empty row, for the lock."""
+    while True:
+        row = db.execute(_READ + " FOR UPDATE", place).fetchone()
+        if row is not None:
+            return row
+        db.execute("INSERT INTO storage VALUES (%s, %s, '', NULL, '') ON CONFLICT DO NOTHING", place)
+
+
+def _delete(db: Connection, where: LiteralString, values: tuple[bytes, ...]) -> int:
+    """Delete values and the ids that were used for them; returns how many values."""
+    count = db.execute(f"DELETE FROM storage WHERE {where}", values).rowcount
+    db.execute(f"DELETE FROM storage_ids WHERE {where}", values)
+    return count
+
+
+_READ: LiteralString = "SELECT data, expires, checksum FROM storage WHERE name = %s AND key = %s"
+_USED: LiteralString = "SELECT 1 FROM storage_ids WHERE name = %s AND key = %s AND id = %s"
+_UPDATE: LiteralString = "UPDATE storage SET data = %s, expires = %s, checksum = %s WHERE name = %s AND key = %s"
+_DELETE: LiteralString = "DELETE FROM storage WHERE name = %s AND key = %s"
+_WITH_PREFIX: LiteralString = "name = %s AND key >= %s AND key < %s"
