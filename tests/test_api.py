@@ -29,6 +29,7 @@ PUBLIC = (
     "windlass.deltas",
     "windlass.errors",
     "windlass.events",
+    "windlass.matching",
     "windlass.messages",
     "windlass.outcomes",
     "windlass.policies",

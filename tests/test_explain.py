@@ -280,7 +280,7 @@ def test_what_a_capability_brought_carries_its_name():
 
     agent = make().with_capability(Careful(), band="guard")
     assert agent.explain().data["capabilities"] == [
-        {"name": "Careful", "type": "Careful", "band": "guard", "summary": ""}
+        {"name": "Careful", "type": "Careful", "band": "guard", "summary": "", "warnings": []}
     ]
     for name in ("careful", "Quiet"):
         found = hook_of(agent, name)

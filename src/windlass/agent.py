@@ -269,7 +269,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         program = self._compile()
         return Explanation(
-            describe_agent(program, capabilities=self._composition.described(), output=self._output.type)
+            describe_agent(program, capabilities=self._composition.described(program), output=self._output.type)
         )
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:

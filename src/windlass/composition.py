@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from ._hooks.hooks import BANDS, Band
 from ._hooks.registrar import Part, Registered, refuse_compactor_clash, refuse_slot_clash
+from ._kernel.child_program import tools_below
+from ._kernel.program import Program
 from ._options import check_options, optional
 from .assembly import CAPABILITY
 from .errors import ConfigError
@@ -76,14 +78,19 @@ class Composition:
         """The names of the capabilities."""
         return tuple([one.name for one in self._installed])
 
-    def described(self) -> list[Data]:
-        """The capabilities for `explain`: each with its band and, if it has a `summary()`, that."""
+    def described(self, program: Program) -> list[Data]:
+        """The capabilities for `explain`: each with its band and what its `summary()` and `warnings(tools)` say.
+
+        The tools are those of the agent and of its sub-agents, by name.
+        """
+        tools = {tool.name: tool for tool in (*tools_below(program), *program.tools.values())}
         return [
             {
                 "name": one.name,
                 "type": type(one.capability).__name__,
                 "band": one.band or "normal",
                 "summary": str(summary()) if (summary := getattr(one.capability, "summary", None)) else "",
+                "warnings": list(found(tools)) if (found := getattr(one.capability, "warnings", None)) else [],
             }
             for one in self._installed
         ]

@@ -85,7 +85,10 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
         "handlers": _handlers(program),
         "store": {"type": type(program.store).__name__, "durable": program.store.durable},
         "not_mediated": _not_mediated(program),
-        "warnings": matcher_warnings(program),
+        "warnings": [
+            *matcher_warnings(program),
+            *[f"capability {one['name']!r}: {text}" for one in capabilities for text in one["warnings"]],
+        ],
     }
 
 

@@ -71,6 +71,35 @@ def name_test(text: str) -> Callable[[str], bool]:
 # ---------------------------------------------------------------- rules
 
 
+class RuleParts(NamedTuple):
+    """A rule in parts: the tool, a name or a glob, and its tests.
+
+    A test is the path of a parameter, such as `("options", "mode")`, and a glob. An empty path means every value.
+    """
+
+    tool: str
+    tests: tuple[tuple[tuple[str, ...], str], ...] = ()
+
+
+def parse_rule(text: str) -> RuleParts:
+    """The parts of a rule such as `bash`, `mcp__*`, `bash(rm *)` or `refund(currency=USD, order=A*)`.
+
+    A text that is not a rule raises `ConfigError`.
+    """
+    rule = re.match(_RULE, text)
+    if rule is None or not rule["tests"]:
+        if not re.fullmatch(r"[^()\s]+", text):
+            raise ConfigError(
+                f"{text!r} is not a rule: write a tool, a glob, or a tool with tests such as 'bash(rm *)'"
+            )
+        return RuleParts(text)
+    whole = rule["tests"]
+    pieces = re.split(_BETWEEN_TESTS, whole) if re.match(_PARAMETER_TEST, whole) else []
+    found = [test for piece in pieces if (test := re.match(_PARAMETER_TEST, piece))]
+    tests = [(tuple(test["path"].split(".")), test["glob"].strip()) for test in found]
+    return RuleParts(rule["name"], tuple(tests) or (((), whole),))
+
+
 class Rule:
     """`bash(rm *)` tests every value of the arguments, `bash(command=rm *)` one parameter.
 
@@ -82,20 +111,11 @@ class Rule:
     __slots__ = ("_matches_name", "_tests", "name", "parameters")
 
     def __init__(self, text: str) -> None:
-        rule = re.match(_RULE, text)
-        assert rule is not None
-        self.name: str = rule["name"]
+        parts = parse_rule(text)
+        self.name = parts.tool
         self._matches_name = _compile_name(self.name)
-        pieces = (
-            re.split(_BETWEEN_TESTS, rule["tests"])
-            if re.match(_PARAMETER_TEST, rule["tests"])
-            else []
-        )
-        found = [test for piece in pieces if (test := re.match(_PARAMETER_TEST, piece))]
-        tests = [(tuple(test["path"].split(".")), test["glob"].strip()) for test in found]
-        self.parameters: tuple[str, ...] = tuple([path[0] for path, _ in tests])
-        tests = tests or [((), rule["tests"])]
-        self._tests = tuple([(path, _compile_glob(glob)) for path, glob in tests])
+        self.parameters: tuple[str, ...] = tuple([path[0] for path, _ in parts.tests if path])
+        self._tests = tuple([(path, glob_test(glob)) for path, glob in parts.tests])
 
     def __call__(self, call: ToolCall) -> bool:
         if not self._matches_name(call):
@@ -104,7 +124,8 @@ class Rule:
         return all(any(map(test, values(arguments, path))) for path, test in self._tests)
 
 
-def _compile_glob(glob: str) -> Callable[[Any], bool]:
+def glob_test(glob: str) -> Callable[[Any], bool]:
+    """A glob as a predicate over the values of arguments: texts, numbers, booleans and null."""
     matches, number = re.compile(translate(glob)).match, _as_number(glob)
 
     def test(value: Any) -> bool:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .offload import Offload
+    from .permissions import Permissions, Verdict
     from .redact import MemoryVault, Redact, Vault
     from .request_archive import RequestArchive
     from .summarize import Summarize
@@ -26,12 +27,14 @@ __all__ = [
     "Offload",
     "RequestArchive",
     "Pattern",
+    "Permissions",
     "Redact",
     "Scanner",
     "Summarize",
     "Trigger",
     "Trim",
     "Vault",
+    "Verdict",
     "datafog_detector",
     "presidio_detector",
 ]
@@ -47,12 +50,14 @@ _HOMES = {
     "Offload": "offload",
     "RequestArchive": "request_archive",
     "Pattern": "detectors",
+    "Permissions": "permissions",
     "Redact": "redact",
     "Scanner": "detectors",
     "Summarize": "summarize",
     "Trigger": "triggers",
     "Trim": "trim",
     "Vault": "redact",
+    "Verdict": "permissions",
     "datafog_detector": "detectors",
     "presidio_detector": "detectors",
 }

@@ -1,0 +1,234 @@
+"""Permissions: rules as data that allow, deny or ask about tool calls; the strictest rule wins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from msgspec import Struct, structs
+
+from windlass.decisions import Allow, Ask, Deny
+from windlass.errors import ConfigError
+from windlass.events import ToolCalling
+from windlass.messages import ToolCall
+
+from .commands import Command, Unparsable, commands_of, is_parsed
+from .paths import PARAMETERS
+from .rule_checks import rule_problems, tool_problems
+from .rule_files import read_policy
+from .rules import KINDS, MAYBE, NO, YES, BoundRule, Kind, Rule, Setting, Subject
+
+if TYPE_CHECKING:
+    from windlass import Hooks, Tool
+
+SHELLS: Mapping[str, str] = {"bash": "command", "Bash": "command", "sh": "command", "shell": "command"}
+"""Tools that run shell commands unless the policy says otherwise, each with the parameter that has the command."""
+
+_MAX_TOOLS = 512
+log = logging.getLogger("windlass")
+
+
+class Verdict(Struct, frozen=True):
+    """What permissions say about a call: the decision, the rule that gave it (None if no rule matches), and why.
+
+    `command` is the part of a shell command that the rule is about.
+    """
+
+    decision: Kind
+    rule: Rule | None = None
+    why: str = ""
+    command: str = ""
+
+    def __str__(self) -> str:
+        by = "no rule matches" if self.rule is None else f"rule {self.rule!r}"
+        about = f", about {self.command!r}" if self.command else ""
+        return f"{self.decision}: {by}{about}" + (f" ({self.why})" if self.why else "")
+
+
+class _Rules(NamedTuple):
+    """The rules about one tool."""
+
+    deny: tuple[BoundRule, ...]
+    ask: tuple[BoundRule, ...]
+    allow: tuple[BoundRule, ...]
+
+    @property
+    def takes_apart(self) -> bool:
+        """Whether a rule compares something of a call."""
+        return any(rule.tests for rules in self for rule in rules)
+
+
+class Permissions:
+    """Allow, deny or ask about tool calls by rules such as `"read"`, `"bash(git status *)"` or `"write(path=src/)"`.
+
+    The strictest rule that matches wins: deny, then ask, then allow. `unmatched` is for calls that no rule matches.
+    Sub-agents inherit the rules beside their own, so they may do no more than this agent.
+
+    Relative paths start at `folder`, by default the current directory. `paths` names the parameters that hold paths,
+    and `shells` the tools that run shell commands, each with its parameter. `asks` is how to ask: a template for the
+    questions, with their approvers, expiry and so on.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        ask: Iterable[str] = (),
+        unmatched: Kind = "ask",
+        folder: str | os.PathLike[str] | None = None,
+        paths: Iterable[str] | None = None,
+        shells: Mapping[str, str] | None = None,
+        asks: Ask | None = None,
+        name: str = "permissions",
+    ) -> None:
+        given: dict[Kind, Iterable[str]] = {"allow": allow, "ask": ask, "deny": deny}
+        self.rules = tuple([rule for kind in KINDS for rule in _rules(kind, given[kind])])
+        if unmatched not in KINDS:
+            raise ConfigError(f"Permissions(unmatched={unmatched!r}): must be one of {', '.join(KINDS)}")
+        self.name = name
+        self.unmatched: Kind = unmatched
+        self.asks = Ask() if asks is None else asks
+        known = PARAMETERS if paths is None else frozenset(paths)
+        start = os.path.abspath(os.getcwd() if folder is None else os.path.expanduser(folder))
+        self.setting = Setting(start, known, dict(SHELLS if shells is None else shells))
+        self._by_tool: dict[str, _Rules] = {}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, asks: Ask | None = None, name: str = "permissions") -> Self:
+        """Read a policy file in TOML or YAML. What is odd about its rules is logged; see `problems`."""
+        policy = read_policy(Path(path))
+        loaded = cls(
+            allow=policy.listed("allow"),
+            deny=policy.listed("deny"),
+            ask=policy.listed("ask"),
+            unmatched=policy.unmatched,
+            folder=policy.folder,
+            paths=policy.paths,
+            shells=policy.shells,
+            asks=asks,
+            name=name,
+        )
+        for problem in loaded.problems():
+            log.warning("policy %s: %s", path, problem)
+        return loaded
+
+    # ------------------------------------------------------------ the verdict
+
+    def check(self, call: ToolCall) -> Verdict:
+        """What the rules say about a call. A shell command is parsed, which takes some milliseconds the first time."""
+        rules = self._rules_of(call.name)
+        subject = Subject(call.arguments, self.setting.folder)
+        parts: Iterable[Command | None] = (None,)
+        script = self._script(call.name, subject.arguments, rules)
+        problem = ""
+        if script is not None:
+            try:
+                parts = commands_of(script)
+            except Unparsable as error:
+                problem = str(error)
+        verdicts = [self._judge(rules, subject, part, problem) for part in parts]
+        return max(verdicts, key=lambda verdict: KINDS.index(verdict.decision), default=Verdict(self.unmatched))
+
+    def _script(self, tool: str, arguments: Mapping[str, Any], rules: _Rules) -> str | None:
+        """The shell command of a call, if rules look into it."""
+        if tool not in self.setting.shells or not rules.takes_apart:
+            return None
+        script = arguments.get(self.setting.shells[tool])
+        return script if isinstance(script, str) else ""
+
+    def _judge(self, rules: _Rules, subject: Subject, part: Command | None, problem: str) -> Verdict:
+        """What the rules say about a call, or about one command of it."""
+        about = "" if part is None else part.text
+        doubt: Verdict | None = None
+        for kind, bound in (("deny", rules.deny), ("ask", rules.ask)):
+            for one in bound:
+                found = one.match(subject, part)
+                if found == YES:
+                    return Verdict("deny" if kind == "deny" else "ask", one.rule, command=about)
+                if found == MAYBE and doubt is None:
+                    doubt = Verdict("ask", one.rule, problem or "it may match", about)
+        if doubt is not None:
+            return doubt
+        for one in rules.allow:
+            if one.match(subject, part) != NO:
+                return Verdict("allow", one.rule, command=about)
+        if problem and self.unmatched == "allow":
+            return Verdict("ask", None, problem)
+        return Verdict(self.unmatched, None, problem, about)
+
+    def _rules_of(self, tool: str) -> _Rules:
+        found = self._by_tool.get(tool)
+        if found is None:
+            if len(self._by_tool) >= _MAX_TOOLS:  # a model may invent any number of names
+                self._by_tool.clear()
+            about = [rule for rule in self.rules if rule.matches_tool(tool)]
+            by_kind = {
+                kind: [rule.for_tool(tool, self.setting) for rule in about if rule.kind == kind] for kind in KINDS
+            }
+            found = self._by_tool[tool] = _Rules(tuple(by_kind["deny"]), tuple(by_kind["ask"]), tuple(by_kind["allow"]))
+        return found
+
+    # ------------------------------------------------------------ the capability
+
+    def install(self, registrar: Hooks) -> None:
+        """Register the gate. Sub-agents inherit it."""
+
+        def permit(event: ToolCalling) -> Allow | Ask | Deny | None:
+            return self._decision(event.call, self.check(event.call))
+
+        async def permit_commands(event: ToolCalling) -> Allow | Ask | Deny | None:
+            call = event.call
+            script = self._script(call.name, call.arguments, self._rules_of(call.name))
+            if script is not None and not is_parsed(script):
+                await asyncio.get_running_loop().run_in_executor(None, is_parsed, script, True)
+            return self._decision(call, self.check(call))
+
+        parses = any(self._rules_of(tool).takes_apart for tool in self.setting.shells)
+        registrar.gate(ToolCalling, name=self.name, inherit=True)(permit_commands if parses else permit)
+
+    def _decision(self, call: ToolCall, verdict: Verdict) -> Allow | Ask | Deny | None:
+        match verdict.decision:
+            case "deny":
+                return Deny(_reason(verdict))
+            case "ask":
+                rule = None if verdict.rule is None else repr(verdict.rule)
+                details = {**self.asks.details, "permissions": {"rule": rule, "why": verdict.why}}
+                question = f"Allow this call of {call.name}? {verdict}" if self.asks == Ask() else self.asks.question
+                return structs.replace(self.asks, question=question, details=details)
+            case "allow":
+                return None if verdict.rule is None else Allow()
+
+    def problems(self) -> list[str]:
+        """What is odd about the rules: those that never count because others are stricter or wider, and more."""
+        return rule_problems(self.rules, self.setting)
+
+    def warnings(self, tools: Mapping[str, Tool[..., Any]]) -> list[str]:
+        """The problems of the rules, also those that match none of these tools; `explain` shows them."""
+        return [*self.problems(), *tool_problems(self.rules, tools)]
+
+    def summary(self) -> str:
+        """The rules in one line, for `explain`."""
+        counts = [f"{sum([rule.kind == kind for rule in self.rules])} {kind}" for kind in reversed(KINDS)]
+        return f"rules: {', '.join(counts)}; other calls: {self.unmatched}"
+
+
+def _reason(verdict: Verdict) -> str:
+    """What the model reads."""
+    about = f" {verdict.command!r}" if verdict.command else ""
+    if verdict.rule is None:
+        return f"The permissions allow no such call{about}."
+    return f"The rule {verdict.rule.text!r} forbids{about or ' this call'}."
+
+
+def _rules(kind: Kind, texts: object) -> Iterator[Rule]:
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise ConfigError(f"Permissions({kind}={texts!r}) takes a list of rules")
+    for text in texts:
+        if not isinstance(text, str):
+            raise ConfigError(f"Permissions({kind}=…): {text!r} is not a rule; a rule is a text such as 'bash(git *)'")
+        yield Rule(kind, text)
