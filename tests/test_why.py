@@ -556,7 +556,7 @@ def test_a_log_without_a_turn_and_a_kind_nobody_knows_can_be_explained():
 def test_every_kind_of_record_is_either_told_or_known_to_need_no_words():
     from windlass.why import _DESCRIBERS
 
-    quiet = {"SessionEnded", "TurnStarted", "MessageHeld", "HeldReleased"}
+    quiet = {"SessionEnded", "MessageHeld", "HeldReleased"}
     assert {kind.__name__ for kind in _DESCRIBERS} - {"Unknown"} == {*KINDS} - quiet
 
 

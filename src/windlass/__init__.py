@@ -144,6 +144,7 @@ from .records import (
     Withdrawn,
 )
 from .results import Result, Stream
+from .run_options import RunOptions
 from .slots import Slot
 from .states import State, Step, fold
 from .storage import Storage, Taken
@@ -253,6 +254,7 @@ __all__ = [
     "Rewind",
     "Rewound",
     "Rewritten",
+    "RunOptions",
     "Says",
     "Session",
     "SessionEnded",

@@ -82,6 +82,9 @@ MODEL = Domain(
 )
 CRITERION = Domain("a function from a state to a vote, or a limit such as StepLimit(5)", FUNCTION.holds)
 APPROVER = Domain("a function from a question to an answer or None", FUNCTION.holds)
+TOOLS = each("a list of tools, each", Domain("a function or a Tool", callable))
+CRITERIA = each("a list of criteria, each", CRITERION)
+SETTINGS = instance("a mapping", Mapping)
 
 
 def _is_whole(value: object) -> bool:

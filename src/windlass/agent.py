@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -39,6 +40,7 @@ from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Record
 from .results import Result, Stream
+from .run_options import GivenOptions, RunOptions, read_options
 from .sessions import AnyAnswers, Sessions, TurnRequest, check_answers, new_id, unknown_session
 from .slots import Slot
 from .states import SLICE, State, fold_in_slices
@@ -46,6 +48,7 @@ from .storage import Place
 from .stores import open_store
 from .tools import Tool, toolset
 from .types import Approver, Criterion
+from .variants import variant_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -74,6 +77,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     combines them) until the first run compiles the agent; registering later raises `CompiledError`. One agent serves
     any number of sessions at once. With `scope=Desk` it runs and resumes only with `scope=` an instance of `Desk`.
     A turn has at most `max_steps` steps; a `StepLimit` among the criteria replaces that, and `None` lifts it.
+    With `per_run_tools=True`, hooks may be limited to tools that only `run(tools=…)` brings.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         max_idle_steps: int = 20,
         max_parallel: int = 16,
         max_depth: int = 5,
+        per_run_tools: bool = False,
         ending_timeout: float = 5.0,
         observer_patience: float = 0.5,
         secrets: Iterable[str] = (),
@@ -127,6 +132,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self.busy = busy
         self._window = window
         self._max_steps = max_steps
+        self._per_run_tools = per_run_tools
         self._toolset = toolset(tools)
         self._output: Output[OutputT] = _TEXT if output is None else Output(output)
         self._store = open_store(store)
@@ -253,10 +259,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             max_steps=self._max_steps,
             store=self._store,
             home=self._home,
+            check=self._composition.check,
             scope=self.scope,
         )
         try:
-            check_program(self._assembled, self.scope)
+            check_program(self._assembled, self.scope, per_run_tools=self._per_run_tools)
         except BaseException:
             self._assembled = None
             raise
@@ -271,6 +278,23 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return Explanation(
             describe_agent(program, capabilities=self._composition.described(program), output=self._output.type)
         )
+
+    def variant(self, **options: Unpack[RunOptions]) -> Self:
+        """This agent with other options, as an agent of its own: the same hooks, guards, capabilities and store.
+
+        The options are those of `RunOptions`: another `model`, more `settings`, `criteria` and `tools`. Calling this
+        compiles the agent, so register all hooks before; the variant is compiled, too. Variants with equal options are
+        compiled once. Each can resume the sessions of the others. Closing a variant does not close the store.
+        """
+        read = read_options("variant", options)
+        program = self._compile()
+        if read is not None:
+            program = variant_of(program, read, for_turn=False)
+        made = copy(self)
+        made._program = made._assembled = program
+        made.model = program.model
+        made._owns_store = False
+        return made
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Compile the agent as a child of another one, with what its parent passes on and with these of its tools."""
@@ -304,9 +328,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     # ------------------------------------------------------------ running
 
-    def _enter(self, scope: object) -> Program:
-        """Compile the agent and check the scope of a call."""
+    def _enter(self, scope: object, options: GivenOptions | None = None) -> Program:
+        """Compile the agent, with the options of a turn, and check the scope of a call."""
         program = self._compile()
+        if options is not None:
+            program = variant_of(program, options, for_turn=True)
         check_scope(program, scope)
         return program
 
@@ -319,6 +345,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     @overload
     async def run(
@@ -329,6 +356,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     async def run(
         self,
@@ -338,20 +366,28 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
         """Run a turn, from a user message to its outcome. Without a session id, the session ends with the turn.
 
         If a turn of the session is running, here or in another process, `busy` of the agent says what happens.
         `takeover=True` runs the turn all the same: the other process can write no more, and what it had begun is in
         doubt.
+
+        `options` are those of `RunOptions`, for this turn only: `model`, `settings`, `criteria`, `tools`. They are
+        recorded and also apply when the turn is resumed. No option removes a hook or a criterion of the agent.
         """
         given = user(message) if type(message) is str else _user_message(message)
         if session is not None:
             check_id(session)
         program = self._program or self._compile()
+        read = None
+        if options and (read := read_options("run", options)) is not None:
+            program = variant_of(program, read, for_turn=True)
         if program.scopes:
             check_scope(program, scope)
-        return await self._sessions.run(program, TurnRequest(session, given, None, scope, slots, takeover=takeover))
+        request = TurnRequest(session, given, None, scope, slots, takeover=takeover, options=read)
+        return await self._sessions.run(program, request)
 
     @overload
     async def resume(
@@ -361,6 +397,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     @overload
     async def resume(
@@ -370,6 +407,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: ScopeT,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     async def resume(
         self,
@@ -378,6 +416,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
         """Resume a suspended or interrupted turn. The keys of `answers` are the ids of the questions; a value is an
         answer, or a list with the answers of several people. If every question still needs more answers, they are
@@ -385,11 +424,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         A turn that another process is working on is `SessionBusy`, unless `takeover=True`. If that process has died,
         the turn is resumed at once.
+
+        A turn that was started with options of its own keeps them. Pass again those that are code: tools, functions
+        as criteria, a model object. Different options raise `ConfigError`.
         """
         check_id(session)
-        program = self._enter(scope)
+        program, read = self._enter(scope), read_options("resume", options)
         check_answers(answers)
-        return await self._sessions.run(program, TurnRequest(session, None, answers, scope, takeover=takeover))
+        request = TurnRequest(session, None, answers, scope, takeover=takeover, options=read)
+        return await self._sessions.run(program, request)
 
     @overload
     def iterate(
@@ -401,6 +444,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> AsyncGenerator[State, None]: ...
     @overload
     def iterate(
@@ -412,6 +456,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> AsyncGenerator[State, None]: ...
     def iterate(
         self,
@@ -422,13 +467,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> AsyncGenerator[State, None]:
         """Run a turn and yield the state after every step; the last one has the outcome. Without a message, resume."""
         given = _message_or_session("iterate", message, session)
         check_answers(answers)
-        program = self._enter(scope)
+        read = read_options("iterate", options)
+        program = self._enter(scope, read if given is not None else None)
         channel: Channel[State] = Channel()
-        request = TurnRequest(session, given, answers, scope, slots, emit=channel.put, takeover=takeover)
+        request = TurnRequest(session, given, answers, scope, slots, emit=channel.put, takeover=takeover, options=read)
 
         async def produce() -> None:
             result = await self._sessions.run(program, request)
@@ -446,6 +493,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Stream[OutputT]: ...
     @overload
     def stream(
@@ -457,6 +505,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Stream[OutputT]: ...
     def stream(
         self,
@@ -467,6 +516,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Stream[OutputT]:
         """Run a turn and stream its deltas and facts. Without a message, resume.
 
@@ -474,10 +524,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """
         given = _message_or_session("stream", message, session)
         check_answers(answers)
-        program = self._enter(scope)
+        read = read_options("stream", options)
+        program = self._enter(scope, read if given is not None else None)
         results: list[Result[OutputT]] = []
         channel: Channel[StreamEvent] = Channel(PLACES)
-        request = TurnRequest(session, given, answers, scope, slots, channel=channel, takeover=takeover)
+        request = TurnRequest(session, given, answers, scope, slots, channel=channel, takeover=takeover, options=read)
 
         async def produce() -> None:
             results.append(await self._sessions.run(program, request))
@@ -514,6 +565,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     @overload
     def run_sync(
@@ -524,6 +576,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     def run_sync(
         self,
@@ -533,10 +586,13 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         scope: ScopeT | None = None,
         slots: Mapping[str, Any] | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
         """`run` for code that is not async. If an event loop is running, it uses a thread of its own."""
         given: Any = scope
-        return run_sync(lambda: self.run(message, session=session, scope=given, slots=slots, takeover=takeover))
+        return run_sync(
+            lambda: self.run(message, session=session, scope=given, slots=slots, takeover=takeover, **options)
+        )
 
     @overload
     def resume_sync(
@@ -546,6 +602,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     @overload
     def resume_sync(
@@ -555,6 +612,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: ScopeT,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     def resume_sync(
         self,
@@ -563,10 +621,11 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         answers: AnyAnswers | None = None,
         scope: ScopeT | None = None,
         takeover: bool = False,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
         """`resume` for code that is not async."""
         given: Any = scope
-        return run_sync(lambda: self.resume(session, answers=answers, scope=given, takeover=takeover))
+        return run_sync(lambda: self.resume(session, answers=answers, scope=given, takeover=takeover, **options))
 
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
@@ -736,22 +795,32 @@ class Session(Generic[ScopeT, OutputT]):
         self.id = id
 
     @overload
-    async def run(self: Session[None, OutputT], message: AnyMessage, *, scope: None = None) -> Result[OutputT]: ...
+    async def run(
+        self: Session[None, OutputT], message: AnyMessage, *, scope: None = None, **options: Unpack[RunOptions]
+    ) -> Result[OutputT]: ...
     @overload
-    async def run(self, message: AnyMessage, *, scope: ScopeT) -> Result[OutputT]: ...
-    async def run(self, message: AnyMessage, *, scope: Any = None) -> Result[OutputT]:
-        """Run a turn in this session."""
-        return await self.agent.run(message, session=self.id, scope=scope)
+    async def run(self, message: AnyMessage, *, scope: ScopeT, **options: Unpack[RunOptions]) -> Result[OutputT]: ...
+    async def run(self, message: AnyMessage, *, scope: Any = None, **options: Unpack[RunOptions]) -> Result[OutputT]:
+        """Run a turn in this session, with options of its own as in `Agent.run`."""
+        return await self.agent.run(message, session=self.id, scope=scope, **options)
 
     @overload
     async def resume(
-        self: Session[None, OutputT], answers: AnyAnswers | None = None, *, scope: None = None
+        self: Session[None, OutputT],
+        answers: AnyAnswers | None = None,
+        *,
+        scope: None = None,
+        **options: Unpack[RunOptions],
     ) -> Result[OutputT]: ...
     @overload
-    async def resume(self, answers: AnyAnswers | None = None, *, scope: ScopeT) -> Result[OutputT]: ...
-    async def resume(self, answers: AnyAnswers | None = None, *, scope: Any = None) -> Result[OutputT]:
-        """Resume the suspended turn."""
-        return await self.agent.resume(self.id, answers=answers, scope=scope)
+    async def resume(
+        self, answers: AnyAnswers | None = None, *, scope: ScopeT, **options: Unpack[RunOptions]
+    ) -> Result[OutputT]: ...
+    async def resume(
+        self, answers: AnyAnswers | None = None, *, scope: Any = None, **options: Unpack[RunOptions]
+    ) -> Result[OutputT]:
+        """Resume the suspended turn. Options that are code are passed again, as in `Agent.resume`."""
+        return await self.agent.resume(self.id, answers=answers, scope=scope, **options)
 
     async def import_history(self, messages: Iterable[Message], *, scope: ScopeT | None = None) -> State:
         """Make existing messages the history of this session, which must be new; see `Agent.import_history`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,31 @@ from ._hooks.compiled import NO_HOOKS, CompiledHooks
 from ._hooks.hooks import Hook
 from ._hooks.observers import Observers
 from ._hooks.registrar import GivenModel, Registered
-from ._hooks.streams import LAST, Channel, Transform
+from ._hooks.streams import masking
 from ._kernel.child_program import mask_of_tree, program_of
 from ._kernel.matchers import check_matchers
-from ._kernel.program import BOUNDS, Options, Program
+from ._kernel.program import BOUNDS, Options, Program, Workers
 from ._kernel.scopes import require_scopes
-from ._options import APPROVER, CRITERION, MODEL, TEXT, Domain, each, instance, optional, whole, with_methods
+from ._options import (
+    APPROVER,
+    CRITERIA,
+    FLAG,
+    MODEL,
+    SETTINGS,
+    TEXT,
+    TOOLS,
+    Domain,
+    each,
+    instance,
+    optional,
+    whole,
+    with_methods,
+)
 from .context.assembly import prompt_of
 from .criteria import StepLimit, name_of
 from .errors import ConfigError
 from .events import ModelReplying
-from .masking import Mask, Masking
+from .masking import Mask
 from .messages import TextPart
 from .outputs import Output
 from .pipeline import Pipeline, describe
@@ -47,17 +61,18 @@ CAPABILITY = Domain(
 
 OPTIONS: dict[str, Domain] = {
     "model": MODEL,
-    "tools": each("a list of tools, each", Domain("a function or a Tool", callable)),
+    "tools": TOOLS,
     "system": TEXT,
     "scope": optional(Domain("a class that isinstance takes", _is_scope)),
     "name": TEXT,
-    "settings": optional(instance("a mapping", Mapping)),
-    "criteria": each("a list of criteria, each", CRITERION),
+    "settings": optional(SETTINGS),
+    "criteria": CRITERIA,
     "approvers": each("a list of approvers, each", APPROVER),
     "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
     "models": each("a list of models, each", MODEL),
     "capabilities": each("a list of capabilities, each", CAPABILITY),
     "max_steps": optional(whole(1)),
+    "per_run_tools": FLAG,
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),
     "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
@@ -83,11 +98,12 @@ def compile_program(
     max_steps: int | None,
     store: Store,
     home: Home,
+    check: Callable[[Program], None],
     scope: Any,
 ) -> Program:
     """Compile the parts of an agent."""
     model = own.model
-    models, brought = _models(name, own, registered.models)
+    models, brought, texts = _models(name, own, registered.models)
     windows = _windows(model, window, models)
     mask = mask_of_tree(options.mask, tools)
     hooks = _hooks(registered, pipeline, output, mask)
@@ -101,6 +117,7 @@ def compile_program(
         **replace(options, mask=mask, models=models, policy=options.policy.with_rules(registered.error_rules)).given(),
         reveals=tuple(registered.reveals),
         brought_models=brought,
+        model_texts=texts,
         name=name,
         model=model,
         sections=sections,
@@ -116,8 +133,10 @@ def compile_program(
         handlers=pipeline.handlers,
         store=store,
         home=home,
+        check=check,
         observers=Observers(),
         scopes=() if scope is None else ((name, scope),),
+        workers=Workers(options.max_parallel, name),
         description=describe(
             hooks.all,
             tools.values(),
@@ -128,15 +147,19 @@ def compile_program(
     )
 
 
-def check_program(program: Program, scope: Any) -> None:
+def check_program(program: Program, scope: Any, *, per_run_tools: bool) -> None:
     """Raise if a sub-agent needs another scope, or if a hook is limited to tools that do not exist."""
     for delegate in program.delegates.values():
         require_scopes(program, scope, program_of(program, delegate))
-    check_matchers(program)
+    if not per_run_tools:
+        check_matchers(program)
 
 
-def _models(agent: str, own: GivenModel, given: Iterable[GivenModel]) -> tuple[dict[str, Model], dict[str, str]]:
-    """The models by name, and which capabilities brought them. The same object or text may be given twice."""
+def _models(
+    agent: str, own: GivenModel, given: Iterable[GivenModel]
+) -> tuple[dict[str, Model], dict[str, str], dict[str, str]]:
+    """The models by name, which capabilities brought them, and the names of those that were opened from a text, by that
+    text. The same object or text may be given twice."""
     known = {own.model.name: own}
     for one in given:
         name = one.model.name
@@ -148,7 +171,8 @@ def _models(agent: str, own: GivenModel, given: Iterable[GivenModel]) -> tuple[d
                 "them another name"
             )
     brought = {name: one.capability for name, one in known.items() if one.capability is not None}
-    return {name: one.model for name, one in known.items()}, brought
+    texts = {one.text: name for name, one in known.items() if one.text is not None}
+    return {name: one.model for name, one in known.items()}, brought, texts
 
 
 def _place(given: GivenModel, own: GivenModel) -> str:
@@ -172,8 +196,7 @@ def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask
         check.inherit = False
         hooks.append(check)
     if mask is not None:
-        channels: tuple[Channel, ...] = ("text", "thinking")  # a call gets its arguments, its log and stream do not
-        transforms.append(Transform(lambda: Masking(mask), channels, "secrets", LAST, "guard", inherit=True))
+        transforms.append(masking(mask))
     if not hooks and not transforms and not registered.slots:
         return NO_HOOKS
     return CompiledHooks(hooks, transforms, registered.slots)

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from ._hooks.compiled import CompiledHooks, Point
@@ -26,6 +27,7 @@ from .context.compaction import Compactor
 from .criteria import Limit, name_of
 from .decisions import Deny, Vote
 from .events import FACTS, LIFECYCLE, Event
+from .messages import thawed
 from .pipeline import DEFAULT
 from .policies import CATEGORIES, ErrorPolicy
 from .tools import Tool
@@ -64,6 +66,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
     return {
         "agent": program.name,
         "pipeline": program.digest,
+        "variant": _variant(program),
         "models": [_model(name, model, program.brought_models.get(name)) for name, model in program.models.items()],
         "output": getattr(output, "__name__", str(output)),
         "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
@@ -93,6 +96,16 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
 
 
 # ---------------------------------------------------------------- models, tools and hooks
+
+
+def _variant(program: Program) -> Data | None:
+    """The options in which a variant differs from its agent, without secrets."""
+    options = program.options
+    if options is None:
+        return None
+    plain: Data = thawed(msgspec.to_builtins(options))
+    plain.pop("pipeline", None)
+    return plain if program.mask is None else dict(program.mask.plain(plain))
 
 
 def _model(name: str, model: object, capability: str | None) -> Data:
@@ -365,7 +378,8 @@ def _row(label: str, text: str, *, column: int = _COLUMN) -> str:
 
 def _about(data: Data) -> list[str]:
     models = [_model_words(model) for model in data["models"]]
-    lines = [_row("model", models[0])]
+    lines = [] if data["variant"] is None else [_row("variant with", items(_variant_words(data["variant"])))]
+    lines.append(_row("model", models[0]))
     if models[1:]:
         lines.append(_row("other models", ", ".join(models[1:])))
     if data["output"] != "str":
@@ -382,6 +396,17 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("" if position else "reveal", items(_hook_words({**_QUIET, **reveal}))))
     lines.append(_row("tools", "" if data["tools"] else "none"))
     return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
+
+
+def _variant_words(options: Data) -> Iterable[str]:
+    if "model" in options:
+        yield f"model {options['model']}"
+    if "settings" in options:
+        yield f"settings {json.dumps(options['settings'], ensure_ascii=False)}"
+    if "criteria" in options:
+        yield f"criteria {', '.join([criterion['name'] for criterion in options['criteria']])}"
+    if "tools" in options:
+        yield f"tools {', '.join(options['tools'])}"
 
 
 def _model_words(model: Data) -> str:

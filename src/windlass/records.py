@@ -83,16 +83,41 @@ class HistoryImported(Record, frozen=True):
     withheld: int = 0
 
 
+class TurnCriterion(Value, frozen=True):
+    """A criterion among the options of a turn. Without `parameters` it is code, which a resume must pass again."""
+
+    name: str
+    parameters: Mapping[str, Any] | None = None
+
+
+class TurnOptions(Value, frozen=True):
+    """The options of one turn, given to `run`. They also apply when the turn is resumed.
+
+    `model` is a name; `model_object` says that a model object was given, which a resume must pass again unless the
+    agent has a model of that name. `tools` are the names of tools, which a resume must pass again. `settings` are those
+    that were given, without the agent's own. `pipeline` is the digest of the agent with these options.
+    """
+
+    model: str = ""
+    model_object: bool = False
+    settings: Mapping[str, Any] = {}
+    criteria: tuple[TurnCriterion, ...] = ()
+    tools: tuple[str, ...] = ()
+    pipeline: str = ""
+
+
 class TurnStarted(Record, frozen=True):
     """A user message opened a turn. It enters the transcript with a `MessageAdded`, once the gates allow it.
 
     If hooks refused the message, `withheld` is its number of characters, and `message` says only that it was withheld.
+    `options` are set if the turn has options of its own.
     """
 
     turn: int
     message: Message
     ref: str
     withheld: int = 0
+    options: TurnOptions | None = None
 
 
 class MessageAdded(Record, frozen=True):

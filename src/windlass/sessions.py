@@ -31,6 +31,7 @@ from ._kernel.inbox import cancel_reason
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
+from ._kernel.scopes import check_scope
 from ._kernel.segment import Segment, compaction
 from ._kernel.shields import STORE_PATIENCE, within
 from ._kernel.voice import Voice
@@ -70,11 +71,13 @@ from .records import (
     TurnStarted,
 )
 from .results import Result, count_asked
-from .states import Fold, State, fold_in_slices
+from .run_options import GivenOptions, options_on_resume
+from .states import Fold, State, fold_in_slices, over
 from .stores.owners import busy as busy_elsewhere
 from .stores.owners import described as describe_owner
 from .stores.owners import taken_over
 from .terms import with_answer
+from .variants import variant_of
 
 OutputT = TypeVar("OutputT")
 
@@ -96,7 +99,10 @@ AnyAnswers: TypeAlias = Mapping[str, AnyResolution | Sequence[AnyResolution]]
 
 
 class TurnRequest(Struct, frozen=True):
-    """A turn that is asked for: a message, or a session to resume. `emit` gets every state, `channel` the stream."""
+    """A turn that is asked for: a message, or a session to resume. `emit` gets every state, `channel` the stream.
+
+    For a message, the program that it comes with has the `options`. For a resume, they are what the caller passes.
+    """
 
     session: str | None
     message: Message | None = None
@@ -107,6 +113,7 @@ class TurnRequest(Struct, frozen=True):
     channel: Channel[StreamEvent] | None = None
     steering: str | None = None
     takeover: bool = False
+    options: GivenOptions | None = None
 
 
 class Sessions(Generic[OutputT]):
@@ -135,7 +142,7 @@ class Sessions(Generic[OutputT]):
         if request.session is None:
             return await self._take_turn(program, request, self._enter_unnamed())
         while True:
-            entered = await self._enter(request.session, request)
+            entered = await self._enter(request.session, request, program)
             if isinstance(entered, RunningTurn):
                 try:
                     return await self._take_turn(program, request, entered)
@@ -149,6 +156,13 @@ class Sessions(Generic[OutputT]):
 
     async def _take_turn(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
         """A turn, and what follows as long as approvers answer what it asks."""
+        if request.message is None:
+            try:
+                _check_enterable(running, request)
+                program = _program_on_resume(program, request, running.fold)
+            except BaseException:
+                await self._leave(running)
+                raise
         result = await self._pass(program, request, running)
         if self._registered.approvers and result.waiting_for:
             return await self._ask_and_resume(program, request, result)
@@ -228,7 +242,9 @@ class Sessions(Generic[OutputT]):
         self._store.passes.enter(running.session, running)
         return running
 
-    async def _enter(self, session: str, request: TurnRequest | None = None) -> RunningTurn | Occupant:
+    async def _enter(
+        self, session: str, request: TurnRequest | None = None, program: Program | None = None
+    ) -> RunningTurn | Occupant:
         """Enter a session, or return what occupies it: a turn in this process, or one in another.
 
         The store is told with the first batch of the pass. A caller whose message is queued tells it now: it may have
@@ -253,6 +269,8 @@ class Sessions(Generic[OutputT]):
             queued = self._busy == "queue" and request is not None and request.message is not None
             if request is not None and (running.replaced is not None or (takeover and ownership.alive)):
                 _check_enterable(running, request)
+                if program is not None and request.message is None:
+                    _program_on_resume(program, request, running.fold)
                 running.took_over = await self._seize(running, ownership)
             elif queued and self._store.durable and not await self._claim(running):
                 await self._leave(running)
@@ -396,6 +414,12 @@ class Sessions(Generic[OutputT]):
     ) -> Result[OutputT]:
         """Put a message into the turn that runs; if no turn takes it, it opens one of its own."""
         occupant.refuse_waiting()
+        if request.options is not None:
+            raise SessionBusy(
+                f"a turn is running in session {session!r}, and a message that goes into it cannot have options of its "
+                "own: leave them out, or wait until the turn has ended",
+                session=session,
+            )
         key = secrets.token_hex(8)
         self._steering[key] = None
         steered = msgspec.structs.replace(request, steering=key)
@@ -850,6 +874,20 @@ def _check_enterable(running: RunningTurn, request: TurnRequest) -> None:
         check_new_id(running.session)
     if request.message is None:
         _check_resumable(running.fold.state)
+
+
+def _program_on_resume(program: Program, request: TurnRequest, fold: Fold) -> Program:
+    """The agent with the options of the turn that is resumed. Raises if the caller passes others, or too few."""
+    recorded = None if fold.turn is None or over(fold) else fold.turn.options
+    if recorded is None and request.options is None:
+        return program
+    given, mask = request.options, program.mask
+    options = options_on_resume(fold.session, recorded, given, program.models, program.tools, mask)
+    if options is None:
+        return program
+    variant = variant_of(program, options, for_turn=True)
+    check_scope(variant, request.scope)
+    return variant
 
 
 def _check_resumable(state: State) -> None:

@@ -184,7 +184,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     `start` is the index of its first message; `concluded` says how it will end, `outcome` how it ended, or that it
     is suspended. `writers` are the hooks that wrote a slot or a message since the last step ended, each with the stage.
     `idle` counts how often in a row it went on after a step that called no tool, `restarts` how often in a row it was
-    resumed with neither a finished effect nor a suspension in between.
+    resumed with neither a finished effect nor a suspension in between. `options` are the turn's own, if it has any.
     """
 
     number: int
@@ -221,6 +221,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     writers: tuple[tuple[str, str], ...] = ()
     idle: int = 0
     restarts: int = 0
+    options: r.TurnOptions | None = None
 
 
 class TurnState(TurnFold, frozen=True):  # type: ignore[misc]
@@ -361,6 +362,12 @@ def stop_reason(outcome: r.Outcome | None) -> StopReason | None:
             return StopReason.SUSPENDED
         case _:
             return None
+
+
+def pipeline_of_turn(state: State | Fold) -> str:
+    """The pipeline of the latest turn: that of the session, unless the turn has options of its own."""
+    options = None if state.turn is None else state.turn.options
+    return state.pipeline if options is None else options.pipeline
 
 
 def over(state: State | Fold) -> bool:
@@ -743,6 +750,8 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
     if fold.turn is not None:
         fold.before = fold.before + fold.turn.usage
     fold.turn = TurnFold(record.turn, record.ref, record.message, len(fold.messages), record.at)
+    if record.options is not None:
+        fold.turn.options = record.options
     fold.turns = record.turn
     fold.written = []
     fold.open = fold.last = None
@@ -1072,7 +1081,10 @@ def _(fold: Fold, record: r.Resumed) -> None:
     turn.active += record.active
     turn.restarts += 1
     fold.going = turn.concluded is None
-    fold.pipeline = record.pipeline
+    if turn.options is None:
+        fold.pipeline = record.pipeline
+    else:
+        turn.options = turn.options.replace(pipeline=record.pipeline)
 
 
 @_folds(r.SlotSet)

@@ -236,6 +236,29 @@ def _(reader: _Reader, record: r.SessionOpened) -> Iterable[Entry]:
         yield "session", f"hooks changed its {' and '.join(changed)}", {"changed": changed}
 
 
+@_describes(r.TurnStarted)
+def _(reader: _Reader, record: r.TurnStarted) -> Iterable[Entry]:
+    if (options := record.options) is not None:
+        reader.pipeline = options.pipeline
+        yield "options", f"of this turn: {'; '.join(_option_texts(options))}", {"options": options}
+
+
+def _option_texts(options: r.TurnOptions) -> Iterable[str]:
+    if options.model:
+        yield f"model {one_line(options.model)}"
+    if options.settings:
+        yield f"settings {_value(thawed(options.settings))}"
+    if options.criteria:
+        yield f"criteria {', '.join([_criterion_text(criterion) for criterion in options.criteria])}"
+    if options.tools:
+        yield f"tools {_names(options.tools)}"
+
+
+def _criterion_text(criterion: r.TurnCriterion) -> str:
+    parameters = [f"{name}={value!r}" for name, value in (criterion.parameters or {}).items()]
+    return one_line(f"{criterion.name}({', '.join(parameters)})" if parameters else criterion.name)
+
+
 @_describes(r.HistoryImported)
 def _(reader: _Reader, record: r.HistoryImported) -> Iterable[Entry]:
     count = len(record.messages)

@@ -330,7 +330,7 @@ def test_an_inherited_hook_that_matches_nothing_below_is_a_warning_and_one_that_
     assert "did you mean 't'?" in warning
     with pytest.raises(ConfigError, match=r"known tools: child\. A sub-agent has it: pass inherit=True to the hook"):
         parent(tool="t").compile()
-    with pytest.raises(ConfigError, match=r"'tt' matches no tool; known tools: child$"):
+    with pytest.raises(ConfigError, match=r"'tt' matches no tool; known tools: child\. If run"):
         parent(tool="tt").compile()
 
 

@@ -31,6 +31,7 @@ from windlass import (
     Slot,
     Stage,
     StepEnding,
+    StepLimit,
     StepStarting,
     Stopping,
     TokenLimit,
@@ -747,7 +748,34 @@ def compacting(world: World) -> Scenario:
     return Scenario(agent, ["hello", "go"])
 
 
+def options_of_a_turn(world: World) -> Scenario:
+    """A turn with a model, settings, a limit and tools of its own; one of its calls is approved."""
+
+    def reply(request: ModelRequest) -> Any:
+        assert dict(request.settings) == {"seed": 1}, request.settings
+        spoken = sum(message.role == "assistant" for message in request.messages)
+        return [calls("look", n=1), calls("send", n=2), calls("pay", n=3), calls("send", n=4)][spoken]
+
+    small = world.watch(FunctionModel(reply, name="small"))
+    agent = Agent(world.model(says("wrong")), models=[small], store=world.store, per_run_tools=True)
+
+    @agent.gate(ToolCalling, tool="send")
+    def sure(event: ToolCalling) -> Any:
+        return Ask("sure?")
+
+    return Scenario(
+        agent,
+        options={
+            "model": "small",
+            "settings": {"seed": 1},
+            "criteria": [StepLimit(3)],
+            "tools": workshop(world),
+        },
+    )
+
+
 ALL = {
+    options_of_a_turn: "Stopped ''",
     tool_loop: "Completed 'done'",
     parallel_tools: "Completed 'done'",
     watched_tools: "Completed 'paid all'",

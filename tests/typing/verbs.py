@@ -29,11 +29,13 @@ from windlass import (
     ModelRequest,
     Regenerate,
     Result,
+    RunOptions,
     Says,
     Slot,
     State,
     Step,
     StepEnding,
+    StepLimit,
     Stopping,
     TextPart,
     ToolCall,
@@ -245,6 +247,31 @@ async def scoped() -> None:
     declared.resume_sync("s")  # type: ignore[call-arg]
     await unscoped.run("hi", scope=User())  # type: ignore[call-overload]
     Agent[User, str](ScriptedModel(says("hi")), scope=str)  # type: ignore[arg-type]
+
+
+async def options_of_a_turn(options: RunOptions) -> None:
+    declared = Agent(ScriptedModel(says("hi")), scope=User)
+    assert_type(await untyped.run("hi", model="small", settings={"seed": 1}, criteria=[StepLimit(3)]), Result[str])
+    assert_type(await typed.run("pay", scope=User(), model=ScriptedModel(says("{}")), tools=[add]), Result[Invoice])
+    assert_type(await untyped.resume("s", tools=[add]), Result[str])
+    assert_type(untyped.run_sync("hi", **options), Result[str])
+    assert_type(typed.variant(model="small"), Agent[User, Invoice])
+    assert_type(await typed.variant(**options).run("pay", scope=User()), Result[Invoice])
+    async with untyped.session("s") as session:
+        assert_type(await session.run("hi", model=None), Result[str])
+    await untyped.run("hi", model=5)  # type: ignore[call-overload]
+    await untyped.run("hi", settings=[1])  # type: ignore[call-overload]
+    await untyped.run("hi", criteria=StepLimit(3))  # type: ignore[call-overload]
+    await untyped.run("hi", tools=add)  # type: ignore[call-overload]
+    await untyped.run("hi", tools=["add"])  # type: ignore[list-item]
+    await untyped.run("hi", system="Be brief.")  # type: ignore[call-overload]
+    await untyped.resume("s", model=5)  # type: ignore[call-overload]
+    untyped.stream("hi", modell="small")  # type: ignore[call-overload]
+    untyped.iterate("hi", tools=[3])  # type: ignore[list-item]
+    untyped.variant(output=Invoice)  # type: ignore[call-arg]
+    untyped.variant(settings=3)  # type: ignore[arg-type]
+    await declared.run("hi", model="small")  # type: ignore[call-arg]
+    await declared.resume("s", tools=[add])  # type: ignore[call-arg]
 
 
 @typed.gate(ToolCalling)

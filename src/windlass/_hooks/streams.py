@@ -10,6 +10,7 @@ from typing import Any, Literal
 from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, short_repr
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, RegistrationError, text_of
+from windlass.masking import Mask, Masking
 from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
 from windlass.types import Transformer
 
@@ -81,6 +82,15 @@ class Transform:
 
     def _error(self, problem: str) -> RegistrationError:
         return RegistrationError(f"transform {self.name!r} {problem}", hook=self.name)
+
+
+def masking(mask: Mask) -> Transform:
+    """The transformer that removes secrets from what models say, after all others.
+
+    A call gets its arguments whole; its log and stream do not have them.
+    """
+    channels: tuple[Channel, ...] = ("text", "thinking")
+    return Transform(lambda: Masking(mask), channels, "secrets", LAST, "guard", inherit=True)
 
 
 _OPTIONS: dict[str, Domain] = {

@@ -48,18 +48,20 @@ class Arguments(Struct, eq=False):
     """
 
     _tools: Mapping[str, Tool[..., Any]]
+    _turn_tools: tuple[str, ...]
     _fold: Fold
     _mask: Mask | None
     _held: Held
     _offered: Mapping[str, Tool[..., Any]] | None = None
 
     def _offer(self) -> Mapping[str, Tool[..., Any]]:
-        """The session's tools: the agent's, without those that a hook took out when it started."""
+        """The session's tools: the agent's, without those that a hook took out when it started, and
+        those of the turn."""
         tools, opened = self._tools, self._fold.opened
         if opened is None:
             return tools
         if opened.tools is not None:
-            names = [spec.name for spec in opened.tools]
+            names = [*[spec.name for spec in opened.tools], *self._turn_tools]
             tools = {name: tools[name] for name in names if name in tools}
         self._offered = tools
         return tools

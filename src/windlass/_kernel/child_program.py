@@ -21,7 +21,7 @@ from windlass.slots import Slot
 from windlass.tools import ArgumentsError, Tool
 
 from .delegation import Delegate
-from .program import Program
+from .program import Program, Workers
 
 _KEPT = 256
 """How many agents below an agent it keeps compiled."""
@@ -128,6 +128,7 @@ def child_program(
         mask=mask,
         unmatched=own.unmatched if stricter else parent.unmatched,
         max_depth=min(own.max_depth, parent.max_depth - 1),
+        workers=Workers(own.max_parallel, own.name),
         description=describe(
             [*hooks.all, *stopping],
             tools.values(),

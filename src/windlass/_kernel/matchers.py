@@ -15,6 +15,7 @@ from .child_program import tools_below
 from .program import Program
 
 _INHERIT = "A sub-agent has it: pass inherit=True to the hook"
+_PER_RUN = "If run(tools=…) brings it, make the agent with per_run_tools=True"
 
 
 def check_matchers(program: Program) -> None:
@@ -23,11 +24,14 @@ def check_matchers(program: Program) -> None:
     A list may name tools of other agents, as long as one of its members matches.
     """
     for hook, problems, matches_nothing in _problems(program):
-        reasons = [problem.why for problem in problems if matches_nothing or problem.tool_exists]
-        if reasons and not _may_match_elsewhere(program, hook):
+        refused = [one for one in problems if matches_nothing or one.tool_exists]
+        if refused and not _may_match_elsewhere(program, hook):
             event = hook.event.__name__
             text = f"{hook.kind} {hook.name!r} ({hook.source}) on {event} would never be asked"
-            raise RegistrationError(f"{text}: tool={reasons[0]}", hook=hook.name, event=event)
+            hint = "" if refused[0].tool_exists or _INHERIT in refused[0].why else f". {_PER_RUN}"
+            raise RegistrationError(
+                f"{text}: tool={refused[0].why}{hint}", hook=hook.name, event=event
+            )
 
 
 def matcher_warnings(program: Program) -> list[str]:

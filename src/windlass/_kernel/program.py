@@ -28,7 +28,7 @@ from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
 from windlass.ownership import Claim
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
-from windlass.records import Record
+from windlass.records import Record, TurnOptions
 from windlass.storage import Home, Place
 from windlass.tools import Tool
 from windlass.types import Criterion
@@ -127,11 +127,17 @@ class Program(Options):
 
     A field that is not an argument is derived from the others: `dataclasses.replace` derives it
     anew.
+
+    `check` raises if the capabilities of the agent find something wrong with a program of it.
+    `model_texts` has, for models that were opened from a text, the name of each by its text.
+    `options` are what a variant differs in. If they are those of one turn, `base` is the agent
+    without them, and the last `run_tools` of its tools are those of the turn.
     """
 
     name: str
     model: Model
     brought_models: Mapping[str, str]
+    model_texts: Mapping[str, str]
     reveals: tuple[Reveal, ...]
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
@@ -149,9 +155,15 @@ class Program(Options):
     observers: Observers
     scopes: Scopes
     description: bytes
+    workers: Workers
+    check: Callable[[Program], None]
+    base: Program | None = None
+    options: TurnOptions | None = None
+    run_tools: int = 0
 
     model_name: str = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
+    turn_tools: tuple[str, ...] = field(init=False)
     blank: ModelRequest = field(init=False)
     system: str = field(init=False)
     budget: Budget = field(init=False)
@@ -164,6 +176,7 @@ class Program(Options):
     children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(
         init=False, default_factory=dict
     )
+    variants: dict[Any, Program] = field(init=False, default_factory=dict)
     held: Held = field(init=False, default_factory=dict)
     digest: str = field(init=False)
     durable: bool = field(init=False)
@@ -171,7 +184,6 @@ class Program(Options):
     kept: bool = field(init=False, default=False)
     now: Callable[[], float] = field(init=False)
     monotonic: Callable[[], float] = field(init=False)
-    _pool: Executor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         model, store, clock = self.model, self.store, self.clock
@@ -183,6 +195,7 @@ class Program(Options):
         }  # the first, whatever has its name
         self.settings = frozen(self.settings)
         self.specs = tuple([tool.shown for tool in self.tools.values()])
+        self.turn_tools = tuple(self.tools)[len(self.tools) - self.run_tools :]
         self.blank = blank_request(
             self.sections, self.specs, model.name, self.settings, self.output_schema
         )
@@ -234,6 +247,21 @@ class Program(Options):
             self.kept = True
 
     async def in_thread(self, fn: Callable[[], Any]) -> Any:
+        """Run a plain function in the agent's own pool, with the caller's context variables."""
+        return await self.workers.run(fn)
+
+
+class Workers:
+    """The threads of an agent and its variants, started when they are first needed."""
+
+    __slots__ = ("_count", "_name", "_pool")
+
+    def __init__(self, count: int, agent: str) -> None:
+        self._count = count
+        self._name = f"windlass-{agent}"
+        self._pool: Executor | None = None
+
+    async def run(self, fn: Callable[[], Any]) -> Any:
         """Run a plain function in the agent's own pool, with the caller's context variables.
 
         What a thread of the pool waits for gets a thread of its own: all of them could be waiting.
@@ -245,13 +273,12 @@ class Program(Options):
         def run() -> Any:
             return context.run(without_stop_iteration, fn)
 
-        name = f"windlass-{self.name}"
         if self in waiting:
-            return await run_alone(run, name)
+            return await run_alone(run, self._name)
         if self._pool is None:
-            self._pool = threads().pool(self.max_parallel, name)
+            self._pool = threads().pool(self._count, self._name)
         return await asyncio.wrap_future(self._pool.submit(run))
 
 
-_waiting: ContextVar[frozenset[Program]] = ContextVar("windlass_waiting", default=frozenset())
-"""The programs of whose pools a thread is held while this context runs."""
+_waiting: ContextVar[frozenset[Workers]] = ContextVar("windlass_waiting", default=frozenset())
+"""The workers of which a thread is held while this context runs."""

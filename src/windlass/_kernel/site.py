@@ -65,7 +65,11 @@ class Site:
         self.scope = scope
         self.monotonic = self.program.clock.monotonic
         self.arguments = Arguments(
-            self.program.tools, journal.fold, journal.mask, self.program.held
+            self.program.tools,
+            self.program.turn_tools,
+            journal.fold,
+            journal.mask,
+            self.program.held,
         )
         self.writes = WriteBuffer(journal)
         self.injected: InjectionLedger = InjectionLedger(

@@ -186,7 +186,7 @@ class ToolAttempts:
         names = (
             tools
             if opened is None or opened.tools is None
-            else [spec.name for spec in opened.tools]
+            else [*[spec.name for spec in opened.tools], *self._site.program.turn_tools]
         )
         known = ", ".join(names) or "none"
         return text_result(f"Error: there is no tool {name!r}. Known tools: {known}.", "error")

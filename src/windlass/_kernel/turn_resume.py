@@ -21,7 +21,7 @@ from windlass.records import (
     Suspended,
     TurnStarted,
 )
-from windlass.states import Fold, children_at_work, fold_log
+from windlass.states import Fold, children_at_work, fold_log, pipeline_of_turn
 
 from .crash_loops import CrashLoops
 from .drift import differences
@@ -139,7 +139,7 @@ class TurnResume(Struct, eq=False):
 
         Gates that are new since then are asked.
         """
-        program, pipeline = self._journal.program, self._journal.fold.pipeline
+        program, pipeline = self._journal.program, pipeline_of_turn(self._journal.fold)
         if pipeline == program.digest:
             return ()
         data = await program.store.pipeline(pipeline)

@@ -77,10 +77,13 @@ class TurnStart(Struct, eq=False):
     async def _open_session(self) -> Halt | None:
         """Record that the session is opened, if it is new or goes on under another pipeline.
 
-        A refused one is not.
+        A refused one is not. The options of a turn are no part of it.
         """
         site, journal = self._site, self._journal
         program, fold = site.program, journal.fold
+        if program.base is not None:
+            await program.keep()
+            program = program.base
         if fold.opened is not None:
             if fold.pipeline != program.digest or fold.ended:
                 journal.write(SessionOpened("resumed", program.name, program.digest))
@@ -113,7 +116,7 @@ class TurnStart(Struct, eq=False):
     ) -> None:
         """Record that a session is opened, with what hooks have changed of the agent's."""
         program = self._site.program
-        name, pipeline = program.name, program.digest
+        name, pipeline = program.name, (program.base or program).digest
         self._journal.write(
             SessionOpened("new", name, pipeline, system, tools, "", sections, self._parent)
         )
@@ -121,7 +124,7 @@ class TurnStart(Struct, eq=False):
     def _check_tools(self, setup: Setup) -> None:
         """Refuse a tool that hooks have added and nothing can execute: no tool, no wrap, no gate
         that might answer."""
-        program, hooks = self._site.program, self._site.hooks
+        program, hooks = self._site.program.base or self._site.program, self._site.hooks
         calling = hooks.at(ToolCalling)
         answering = () if calling is None else (*calling.changing, *calling.gates, *calling.costly)
         serving = [*hooks.tool_wraps, *answering]
@@ -162,12 +165,12 @@ class TurnStart(Struct, eq=False):
         journal, fold = self._journal, self._journal.fold
         number, opening = fold.turns + 1, journal.opening
         at = journal.tick() if opening is None else opening.began
+        size = 0
         if kept_out:
-            size = max(len(message.text), 1)
-            return TurnStarted(
-                number, withheld(message), f"{fold.session}/t{number}", withheld=size, at=at
-            )
-        return TurnStarted(number, message, f"{fold.session}/t{number}", at=at)
+            message, size = withheld(message), max(len(message.text), 1)
+        program = journal.program
+        options = None if program.base is None else program.options
+        return TurnStarted(number, message, f"{fold.session}/t{number}", size, options, at=at)
 
     def _begin(self, message: Message, kept_out: bool = False) -> None:
         """Record that a turn has started, and then what its hooks wrote before."""

@@ -36,11 +36,17 @@ class PromptSource(Protocol):
         """A request without messages."""
         ...
 
+    @property
+    def run_tools(self) -> int:
+        """How many of its tools, the last ones, are for one turn only."""
+        ...
+
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
     """The part of an agent's requests that does not depend on the conversation, as it is stored with the log.
 
-    Settings are left out: they could contain anything. `answer` is the number of tokens they reserve for a reply.
+    Settings are left out: they could contain anything. `answer` is the number of tokens they reserve for a reply. The
+    last `run_tools` of the tools are for one turn only.
     """
 
     sections: tuple[TextPart, ...]
@@ -49,6 +55,7 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
     window: int | None = None
     answer: int = 0
     output_schema: Mapping[str, Any] | None = None
+    run_tools: int = 0
 
     @property
     def blank(self) -> ModelRequest:
@@ -105,12 +112,19 @@ def assemble(state: State | Fold, source: PromptSource, unlogged: tuple[Injected
 
 
 def instructions(state: State | Fold, source: PromptSource) -> tuple[str, tuple[ToolSpec, ...]]:
-    """The system text and the tools, as the session was opened with them: the part of a request before the history."""
+    """The system text and the tools, as the session was opened with them: the part of a request before the history.
+
+    The tools of one turn come after those of the session.
+    """
     opened, blank = state.opened, source.blank
     if opened is None:
         return blank.system, blank.tools
     system = blank.system if opened.system is None else opened.system
-    return system, blank.tools if opened.tools is None else opened.tools
+    if opened.tools is None:
+        return system, blank.tools
+    added = blank.tools[len(blank.tools) - source.run_tools :]
+    names = {tool.name for tool in added}
+    return system, (*[tool for tool in opened.tools if tool.name not in names], *added)
 
 
 def lasting(state: State | Fold) -> Messages:

@@ -20,8 +20,9 @@ from windlass.records import (
     Rewound,
     Rewritten,
     SessionOpened,
+    TurnStarted,
 )
-from windlass.states import Fold
+from windlass.states import Fold, pipeline_of_turn
 
 from .assembly import Prompt, PromptSource, assemble, join_sections, lasting
 
@@ -83,7 +84,13 @@ def described(data: bytes | None) -> Description:
 
 def pipelines(records: Iterable[Record]) -> set[str]:
     """The digests of the agents that wrote a log."""
-    return {record.pipeline for record in records if isinstance(record, SessionOpened | Resumed) and record.pipeline}
+    found: set[str] = set()
+    for record in records:
+        if isinstance(record, TurnStarted):
+            found.add("" if record.options is None else record.options.pipeline)
+        elif isinstance(record, SessionOpened | Resumed):
+            found.add(record.pipeline)
+    return found - {""}
 
 
 def requests(session: str, records: Iterable[Record], known: Mapping[str, Description]) -> Iterator[Call]:
@@ -134,7 +141,8 @@ class _Replay:
 
     def _call(self, step: int, round_: int, attempt: int, reply: ModelReply | None, fingerprint: str) -> Call:
         fold = self.fold
-        description = self.known.get(fold.pipeline, self.unknown)
+        pipeline = pipeline_of_turn(fold)
+        description = self.known.get(pipeline, self.unknown)
         source: PromptSource = description.prompt or Prompt((), "")
         about = f"{fold.session}/{step}/request" + ("" if round_ == 1 else f".{round_}")
         rewrites = [record for record in self.rewritten if record.about == about]
@@ -146,7 +154,7 @@ class _Replay:
         changes, self.changes = tuple(self.changes), []
         names = tuple([(record.hook, tuple(record.fields)) for record in rewrites])
         turn = fold.turns
-        return Call(step, round_, attempt, turn, request, staying, reply, names, changes, tuple(inexact), fold.pipeline)
+        return Call(step, round_, attempt, turn, request, staying, reply, names, changes, tuple(inexact), pipeline)
 
 
 def _same(before: Messages, after: Messages) -> int:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from windlass.agent import Agent
 from windlass.errors import ConfigError
+from windlass.run_options import RunOptions
 
 from .ways import Answers, agreeable
 from .worlds import World
@@ -26,7 +27,8 @@ class Scenario:
     """A crash test: an agent with the world's store, the messages to send, and the answers to its questions.
 
     `answers` is one answer for all questions, a function of a question, or None to leave a turn suspended; then the
-    next message is sent. With `stream` the turns are streamed.
+    next message is sent. With `stream` the turns are streamed. Each turn has these `options`; a resume passes only
+    those that are code.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class Scenario:
         answers: Answers = agreeable,
         stream: bool = False,
         scope: Any = None,
+        options: RunOptions | None = None,
     ) -> None:
         self.agent = agent
         self.messages = (messages,) if isinstance(messages, str) else tuple(messages)
         self.answers = answers
         self.stream = stream
         self.scope = scope
+        self.options: RunOptions = {} if options is None else options
 
 
 Play = Callable[[World], Scenario | Agent[Any, Any]]

@@ -27,6 +27,7 @@ from windlass.logs import tree_of
 from windlass.messages import ToolResultPart
 from windlass.protocols import Store
 from windlass.records import ModelAttempted, ModelReplied, Record, SideReplied, Suspended
+from windlass.run_options import RunOptions
 from windlass.states import State, fold
 from windlass.stores import open_store
 from windlass.stores.sqlite import SQLiteStore
@@ -90,15 +91,25 @@ async def _one_message(scenario: Scenario, world: World, number: int, message: s
 
 
 async def _enter(scenario: Scenario, world: World, message: str | None, answers: Any = None) -> State:
-    agent, session = scenario.agent, world.session
+    agent, session, scope = scenario.agent, world.session, scenario.scope
+    options = _code(scenario.options) if message is None else scenario.options
     if scenario.stream:
-        async with agent.stream(message, session=session, answers=answers, scope=scenario.scope) as stream:
+        async with agent.stream(message, session=session, answers=answers, scope=scope, **options) as stream:
             async for _ in stream:
                 pass
         return stream.result.state
     if message is not None:
-        return (await agent.run(message, session=session, scope=scenario.scope)).state
-    return (await agent.resume(session, answers=answers, scope=scenario.scope)).state
+        return (await agent.run(message, session=session, scope=scope, **options)).state
+    return (await agent.resume(session, answers=answers, scope=scope, **options)).state
+
+
+def _code(options: RunOptions) -> RunOptions:
+    """The options without settings and names, which the log keeps."""
+    code = options.copy()
+    code.pop("settings", None)
+    if isinstance(code.get("model"), str):
+        code.pop("model")
+    return code
 
 
 async def _logs(world: World) -> dict[str, list[Record]]:
