@@ -12,10 +12,12 @@
      │   └─ SlotConflict                two writers set one slot that has no merge rule
      ├─ ModelError                      a model call failed (carries `retryable`, `retry_after`, `status`)
      │   ├─ RateLimited (QuotaExceeded) · Overloaded · ServerError · ConnectionFailed · ModelTimeout
-     │   └─ AuthFailed · ModelNotFound · BadRequest (UnsupportedPart) · ContentFiltered · ContextOverflow · BadReply
+     │   ├─ AuthFailed · ModelNotFound · BadRequest (UnsupportedPart) · ContentFiltered · ContextOverflow · BadReply
+     │   └─ RequestRefused              gates refused a request that a wrap had changed; the turn ends
      ├─ CompactionError                 a compaction failed, and changed nothing
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
+     │   ├─ ToolTimeout                 the tool took longer than it may
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
      ├─ OutputError                     the turn has no output, or its text does not fit the agent's `output` type
      ├─ NotFinished                     the text of a turn that waits for people was read (carries `waiting_for`)
@@ -295,6 +297,13 @@ class BadReply(ModelError):
     """
 
 
+class RequestRefused(ModelError):
+    """Gates or limits refused a request of a wrap, for example one for another model.
+
+    The turn ends, whatever the wrap does with this error; do not send another request.
+    """
+
+
 class ToolError(WindlassError):
     """A tool failed, and the model should read why.
 
@@ -306,6 +315,13 @@ class NotDone(ToolError):
     """A tool failed and promises that nothing happened in the world, so trying again is safe.
 
     Raise it in a tool, before its effect.
+    """
+
+
+class ToolTimeout(ToolError, TimeoutError):
+    """A tool took longer than it may.
+
+    If the tool is unsafe, the outcome of the call is unknown. Give it more time, or make it faster.
     """
 
 

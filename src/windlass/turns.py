@@ -291,10 +291,11 @@ class Turn(Generic[ScopeT]):
         await self._host.sleep(_duration("sleep", seconds))
 
     @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncGenerator[None, None]:
-        """Limit what is inside to some seconds by the agent's clock: `async with turn.timeout(5): …`.
+    async def timeout(self, seconds: float) -> AsyncGenerator[asyncio.Timeout, None]:
+        """Limit what is inside to some seconds by the agent's clock: `async with turn.timeout(5) as limit: …`.
 
-        After that it is cancelled, and `TimeoutError` is raised.
+        After that it is cancelled, and `TimeoutError` is raised. `limit.expired()` tells it from a `TimeoutError` of
+        the code inside.
         """
         self._refuse_observer("set a time-out")
         alarm = asyncio.ensure_future(self._host.alarm(_duration("timeout", seconds)))
@@ -302,7 +303,7 @@ class Turn(Generic[ScopeT]):
             async with asyncio.timeout(None) as limit:
                 now = asyncio.get_running_loop().time
                 alarm.add_done_callback(lambda done: None if done.cancelled() else limit.reschedule(now()))
-                yield
+                yield limit
         finally:
             alarm.cancel()
 

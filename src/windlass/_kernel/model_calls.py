@@ -15,7 +15,7 @@ from windlass.checking import checked_reply, is_reply, reply_of
 from windlass.context.budget import Meter
 from windlass.decisions import Answer, Ask, Halt
 from windlass.deltas import ArgumentsDelta, TextDelta, ThinkingDelta
-from windlass.errors import BadReply, HookError, ModelError, name_raiser
+from windlass.errors import BadReply, HookError, ModelError, RequestRefused, name_raiser
 from windlass.events import ModelCalled, ModelCalling
 from windlass.messages import ModelReply, ModelRequest, as_reply, digest, stable_text
 from windlass.outcomes import Stopped, StopReason, error_from_value, error_value
@@ -30,11 +30,6 @@ from .site import Site
 from .voice import Voice
 
 _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
-
-
-class RequestRefused(ModelError):
-    """Gates refused a request that a wrap had changed; the turn ends whatever the wrap does with
-    this."""
 
 
 class ModelCalls:

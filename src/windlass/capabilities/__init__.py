@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
+    from .dry_run import DryRun
+    from .loop_guard import LoopGuard
     from .offload import Offload
     from .permissions import Permissions, Verdict
     from .redact import MemoryVault, Redact, Vault
     from .request_archive import RequestArchive
+    from .retry import Retry
     from .summarize import Summarize
+    from .timeout import Timeout
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
 
@@ -22,15 +26,19 @@ __all__ = [
     "AtTokens",
     "ClearResults",
     "Detector",
+    "DryRun",
     "Found",
+    "LoopGuard",
     "MemoryVault",
     "Offload",
-    "RequestArchive",
     "Pattern",
     "Permissions",
     "Redact",
+    "RequestArchive",
+    "Retry",
     "Scanner",
     "Summarize",
+    "Timeout",
     "Trigger",
     "Trim",
     "Vault",
@@ -45,15 +53,19 @@ _HOMES = {
     "AtTokens": "triggers",
     "ClearResults": "clear_results",
     "Detector": "detectors",
+    "DryRun": "dry_run",
     "Found": "detectors",
+    "LoopGuard": "loop_guard",
     "MemoryVault": "redact",
     "Offload": "offload",
-    "RequestArchive": "request_archive",
     "Pattern": "detectors",
     "Permissions": "permissions",
     "Redact": "redact",
+    "RequestArchive": "request_archive",
+    "Retry": "retry",
     "Scanner": "detectors",
     "Summarize": "summarize",
+    "Timeout": "timeout",
     "Trigger": "triggers",
     "Trim": "trim",
     "Vault": "redact",
