@@ -563,3 +563,38 @@ async def test_an_observer_that_cannot_keep_up_loses_facts_and_that_is_a_fact():
     assert result.state.turn.steps == 102
     (failed,) = await failures(agent)
     assert (failed.hook, failed.effect) == ("stuck", "overflow")
+
+
+@pytest.mark.parametrize("options", [{}, {"wait": True}, {"durable": True}], ids=["beside", "wait", "durable"])
+async def test_an_observer_gets_the_id_of_the_session_by_name(options):
+    told: list[tuple[str, str]] = []
+    child = Agent(ScriptedModel(says("mine")), name="child")
+    agent = Agent(ScriptedModel(calls("child", task="go"), says("done")), tools=[child.as_tool()])
+
+    @agent.observe(TurnEnded, inherit="durable" in options, **options)
+    def note(fact: TurnEnded, session_id: str) -> None:
+        told.append((session_id, fact.path))
+
+    await agent.run("go", session="s")
+    await agent.aclose()
+    assert sorted(told) == [("s", ""), ("s//1/1", "s//1/1")]
+
+
+async def test_an_observer_may_take_the_session_and_the_turn():
+    told: list[tuple[str, str]] = []
+    agent = Agent(ScriptedModel(says("done")))
+
+    @agent.observe(TurnEnded)
+    async def note(fact: TurnEnded, turn: Turn, session_id: str) -> None:
+        told.append((session_id, turn.turn_ref))
+
+    await agent.run("go", session="s")
+    await agent.aclose()
+    assert told == [("s", "s/t1")]
+
+
+def test_only_observers_get_the_id_of_the_session_by_name():
+    agent = Agent(ScriptedModel(says("done")))
+    agent.gate(ToolCalling)(lambda event, session_id: None)
+    with pytest.raises(RegistrationError, match="parameter 'session_id' that Windlass cannot supply"):
+        agent.compile()

@@ -113,7 +113,7 @@ class Hook:
         "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
         "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timed", "timeout", "tool", "tries",
-        "view", "wait", "wants", "when",
+        "view", "wait", "wants", "wants_state", "when",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +166,7 @@ class Hook:
         self.behind: Callable[..., Any] | None = None
         self.around: Callable[[Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
+        self.wants_state = False
         self.declared: Sequence[Slot[Any]] = ()
         self.plain = False
         self.inline = False
@@ -286,18 +287,19 @@ class Hook:
         """Resolve the parameters to supply: `turn`, and those annotated with a slot's type."""
         wants: list[tuple[str, str]] = []
         for name in self.parameters:
-            if name == "turn":
-                wants.append((name, "turn"))
+            if name == "turn" or (name == "session_id" and self.kind == "observe"):
+                wants.append((name, name))
             elif slots and (slot := self._slot_for(name, slots)) is not None:
                 wants.append((name, slot.name))
             elif name in _required(self.fn):
                 raise self._error(
                     f"has a parameter {name!r} that Windlass cannot supply; "
-                    "a hook gets `turn` by name and slots by type. "
+                    "a hook gets `turn` by name and slots by type, and an observer `session_id` by name. "
                     f"Known slots: {', '.join(sorted([slot.name for slot in slots])) or 'none'}"
                 )
         self.around = None
         self.wants = tuple(wants)
+        self.wants_state = any(source != "session_id" for _, source in wants)
         # A guard on model calls may see the side calls that it makes itself.
         self.guards_models = self.band == "guard" and self.event is ModelCalling
         is_simple = not wants and self.timeout is None and not self.thread

@@ -19,13 +19,12 @@ from windlass._threads import threads
 from windlass.errors import HookError, HookTimeout
 from windlass.outcomes import error_value
 from windlass.records import Fact, HookFailed
-from windlass.turns import Turn
 
 from .crews import Crew, stray
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
 from .readers import Readers
-from .runs import Run, call_observer
+from .runs import AnyTurn, Run, call_observer
 
 log = logging.getLogger("windlass")
 
@@ -37,7 +36,7 @@ BATCH = 256
 """So many facts in one go wake the thread of a plain observer at once; fewer wait until the event
 loop is free."""
 
-Item: TypeAlias = "tuple[Hook | None, Any, Turn[Any] | None, Backlog]"
+Item: TypeAlias = "tuple[Hook | None, Any, AnyTurn, Backlog]"
 """A fact for an observer.
 
 Without an observer it marks a place in a lane: all facts before it are dealt with.
@@ -69,7 +68,7 @@ class Backlog:
         self._lock = threading.Lock()
         self._idle: asyncio.Future[bool] | None = None
         self._closed = False
-        self.awaited: list[tuple[Hook, Fact, Turn[Any] | None]] = []
+        self.awaited: list[tuple[Hook, Fact, AnyTurn]] = []
         self.count = 0
         self.failures: deque[HookFailed] = deque()
         self.lanes: dict[int, _TaskLane] = {}
@@ -150,7 +149,7 @@ class _ThreadLane:
         self._process = 0
         self.dropped = 0
 
-    def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+    def put(self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog) -> None:
         """Queue a fact.
 
         The thread is started when the event loop is next free, or at once if many facts wait.
@@ -213,7 +212,7 @@ class _ThreadLane:
                     return
                 self.awake = self.running = True
 
-    def _tell(self, hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Exception | None:
+    def _tell(self, hook: Hook, fact: Fact, turn: AnyTurn) -> Exception | None:
         """Tell an observer of a fact: what it failed with, if it did."""
         try:
             if hook.timeout is None:
@@ -252,10 +251,10 @@ class _TaskLane:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._busy = False
-        self.queue: deque[tuple[Hook, Fact, Turn[Any] | None]] = deque()
+        self.queue: deque[tuple[Hook, Fact, AnyTurn]] = deque()
         self.dropped = 0
 
-    def put(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+    def put(self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog) -> None:
         """Queue a fact, and start a task if none works."""
         if len(self.queue) >= QUEUE_LIMIT:
             self.dropped += 1
@@ -292,7 +291,7 @@ class Observers:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.readers = Readers(self)
 
-    def queue(self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog) -> None:
+    def queue(self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog) -> None:
         """Queue a fact for an observer that nobody waits for."""
         if hook.is_async:
             key = id(hook.fn)
@@ -321,16 +320,14 @@ class Observers:
         """The threads of an observer."""
         return self._crews.setdefault(id(hook.fn), Crew())
 
-    async def wait_for(
-        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog
-    ) -> None:
+    async def wait_for(self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog) -> None:
         """Tell an observer that is awaited before the next point."""
         error = await self.outcome(hook, fact, turn, backlog)
         if error is not None:
             note_failure(hook, fact, backlog, error)
 
     def outcome(
-        self, hook: Hook, fact: Fact, turn: Turn[Any] | None, backlog: Backlog | None
+        self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog | None
     ) -> Coroutine[Any, Any, BaseException | None]:
         """Tell one observer of one fact and wait for it: what it failed with, if it did.
 

@@ -24,7 +24,7 @@ from windlass.turns import Host, Turn
 from .compiled import CompiledHooks
 from .cursors import Cursor
 from .hooks import Hook
-from .runs import BATCH, Run
+from .runs import BATCH, AnyTurn, Run, SessionOnly
 
 if TYPE_CHECKING:
     from .observers import Backlog, Observers
@@ -189,6 +189,7 @@ class Reader:
         hook, inherited = self.hook, self.hook.inherited
         fold, records = await self._unread(cursor)
         seq, run = cursor.seq, Run(hook)
+        only = SessionOnly(self.session) if hook.wants else None
         for record in records:
             seq += 1
             if not seq % SLICE:
@@ -202,7 +203,7 @@ class Reader:
                 if not await self._deliver(run, cursor):
                     return True
                 run = Run(hook)
-            turn: Turn[Any] | None = None
+            turn: AnyTurn = only
             if fold is not None:
                 turn = Turn(cast(Host, _LogHost(hook, self.source, fold.state)), state=fold.state)
             run.add(seq, record.replace(seq=seq, path=self.session if inherited else ""), turn)
@@ -215,7 +216,7 @@ class Reader:
         """The records after the cursor and, for an observer that asks for the turn, the fold of
         those before it."""
         store, session = self.source.store, self.session
-        if not self.hook.wants:
+        if not self.hook.wants_state:
             return None, await store.read(session, cursor.seq)
         fold, self._fold = self._fold, None
         if fold is None or fold.stored > cursor.seq:

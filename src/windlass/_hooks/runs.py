@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from windlass.records import Fact
 from windlass.turns import Turn
@@ -30,12 +30,12 @@ class Run:
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
-        self.facts: list[tuple[Fact, Turn[Any] | None]] = []
+        self.facts: list[tuple[Fact, AnyTurn]] = []
         self.seqs: list[int] = []
         self.done = 0
         self._awaited = self._stopped = False
 
-    def add(self, seq: int, fact: Fact, turn: Turn[Any] | None) -> None:
+    def add(self, seq: int, fact: Fact, turn: AnyTurn) -> None:
         """Add a fact."""
         self.seqs.append(seq)
         self.facts.append((fact, turn))
@@ -71,11 +71,30 @@ class Run:
         self._stopped = True
 
 
-def call_observer(hook: Hook, fact: Fact, turn: Turn[Any] | None) -> Any:
-    """Call an observer, if its conditions hold. One that asks for the turn or a slot needs `turn`."""
+class SessionOnly:
+    """Stands for the turn of an observer that asks for nothing but the id of the session: no state is made for it."""
+
+    __slots__ = ("session_id",)
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+
+
+AnyTurn: TypeAlias = Turn[Any] | SessionOnly | None
+"""What an observer gets its parameters from; None if it has none."""
+
+
+def call_observer(hook: Hook, fact: Fact, turn: AnyTurn) -> Any:
+    """Call an observer, if its conditions hold. One with parameters of its own needs `turn`."""
     if hook.matches is not None and not hook.matches(fact):
         return None
     if turn is None:
         return hook.fn(fact)
-    supplied = {name: turn if source == "turn" else turn.get(source) for name, source in hook.wants}  # type: ignore[arg-type]
-    return hook.fn(fact, **supplied)
+    return hook.fn(fact, **{name: _supplied(turn, source) for name, source in hook.wants})
+
+
+def _supplied(turn: Turn[Any] | SessionOnly, source: str) -> Any:
+    if source == "session_id":
+        return turn.session_id
+    assert isinstance(turn, Turn)
+    return turn if source == "turn" else turn.get(source)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, Observers
 from windlass._hooks.readers import Source
+from windlass._hooks.runs import AnyTurn, SessionOnly
 from windlass.deltas import StreamEvent
 from windlass.events import FACTS, ToolReturning
 from windlass.masking import Mask
@@ -163,13 +164,18 @@ class Audience:
             if hook.queued:
                 (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
                 continue
-            if turn is None and hook.wants:
+            given: AnyTurn = turn
+            if not hook.wants_state:
+                given = SessionOnly(source._fold.session) if hook.wants else None
+            elif turn is None:
                 state = source._fold.glimpse()
-                turn = observer_turn(self.hooks, self._scope, self._now, source._tools, state)
+                given = turn = observer_turn(
+                    self.hooks, self._scope, self._now, source._tools, state
+                )
             if hook.wait:
-                self.backlog.awaited.append((hook, fact, turn))
+                self.backlog.awaited.append((hook, fact, given))
             else:
-                self._observers.queue(hook, fact, turn, self.backlog)
+                self._observers.queue(hook, fact, given, self.backlog)
 
     # ------------------------------------------------------------ waiting
 

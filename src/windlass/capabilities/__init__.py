@@ -9,7 +9,11 @@ if TYPE_CHECKING:
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .dry_run import DryRun
+    from .events import Events
+    from .logging import Logging
     from .loop_guard import LoopGuard
+    from .metrics import Metrics
+    from .notify import Notify
     from .offload import Offload
     from .permissions import Permissions, Verdict
     from .redact import MemoryVault, Redact, Vault
@@ -27,9 +31,13 @@ __all__ = [
     "ClearResults",
     "Detector",
     "DryRun",
+    "Events",
     "Found",
+    "Logging",
     "LoopGuard",
     "MemoryVault",
+    "Metrics",
+    "Notify",
     "Offload",
     "Pattern",
     "Permissions",
@@ -54,9 +62,13 @@ _HOMES = {
     "ClearResults": "clear_results",
     "Detector": "detectors",
     "DryRun": "dry_run",
+    "Events": "events",
     "Found": "detectors",
+    "Logging": "logging",
     "LoopGuard": "loop_guard",
     "MemoryVault": "redact",
+    "Metrics": "metrics",
+    "Notify": "notify",
     "Offload": "offload",
     "Pattern": "detectors",
     "Permissions": "permissions",
