@@ -178,7 +178,7 @@ def _hook(hook: Hook) -> Data:
         "agent": None if hook.agent is None else _matcher(hook.agent),
         "model": None if hook.model is None else _matcher(hook.model),
         "error": None if hook.error is None else _errors(hook.error),
-        "when": None if hook.when is None else f"{name_of(hook.when)} at {_source(location_of(hook.when))}",
+        "when": _when(hook.when),
         "capability": hook.capability,
         "runs": _runs(hook),
         "timeout": hook.timeout,
@@ -195,6 +195,10 @@ def _hook(hook: Hook) -> Data:
     }
 
 
+def _when(when: Any) -> str | None:
+    return None if when is None else f"{name_of(when)} at {_source(location_of(when))}"
+
+
 def _transform(transform: Transform) -> Data:
     return {
         "kind": "transform",
@@ -203,6 +207,7 @@ def _transform(transform: Transform) -> Data:
         "band": transform.band,
         "priority": transform.priority,
         "channels": list(transform.channels),
+        "when": _when(transform.when),
         "capability": transform.capability,
         "inherit": transform.inherit,
         "fails": "the attempt fails; text that was held back is not released",

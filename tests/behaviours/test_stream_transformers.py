@@ -14,21 +14,27 @@ from tests.checks import visible
 
 from windlass import (
     Agent,
+    Answer,
+    Ask,
     ErrorPolicy,
     Failed,
     Message,
+    ModelCall,
     ModelCalling,
     ModelReply,
     ModelReplying,
+    Respond,
     StepLimit,
     TextDelta,
     TextPart,
     ThinkingDelta,
     ThinkingPart,
     ToolCallPart,
+    Turn,
+    TurnStarting,
     tool,
 )
-from windlass.errors import HookError
+from windlass.errors import HookError, RegistrationError
 from windlass.messages import assistant
 from windlass.testing import FunctionModel, RecordingObserver, ScriptedModel, breaks, calls, says
 
@@ -292,3 +298,108 @@ async def test_signed_reasoning_that_is_not_changed_keeps_its_signature():
     agent.transform(channels=("thinking",))(Upper)
     _, result = await told(agent)
     assert result.messages[-1].parts[0] == ThinkingPart("HM", "signed")
+
+
+# ---------------------------------------------------------------- when=
+
+
+def shouting(model: Any, **options: Any) -> Agent:
+    agent = Agent(model, **options)
+    agent.transform(when=lambda request: request.model == "loud")(Upper)
+    return agent
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_condition_limits_a_transformer_to_the_replies_to_some_requests(streams: bool):
+    loud, quiet = ScriptedModel(says("hello"), name="loud"), ScriptedModel(says("hello"), name="quiet")
+    agent = shouting(quiet, models=[loud])
+    for model, text in [("loud", "HELLO"), ("quiet", "hello")]:
+        if streams:
+            async with agent.stream("hi", model=model) as stream:
+                events = [event async for event in stream]
+            assert "".join(delta.text for delta in events if isinstance(delta, TextDelta)) == text
+            assert stream.result.text == text
+        else:
+            assert (await agent.run("hi", model=model)).text == text
+
+
+async def test_each_attempt_is_changed_by_the_transformers_for_its_own_request():
+    loud = FunctionModel(lambda request: says("hello"), name="loud")
+    quiet = ScriptedModel(says("hello"), says("hello"), name="quiet")
+    agent = shouting(quiet, models=[loud])
+
+    @agent.wrap(ModelCall)
+    async def both(request: Any, call_next: Any) -> Any:
+        first = await call_next(request)
+        second = await call_next(request.replace(model="loud"))
+        texts.append((first.text, second.text))
+        return first
+
+    texts: list[tuple[str, str]] = []
+    assert (await agent.run("hi")).text == "hello"
+    events, result = await told(agent)
+    assert texts == [("hello", "HELLO")] * 2
+    assert visible(events) == result.text == "hello"
+
+
+async def test_the_words_of_a_hook_or_person_are_changed_as_replies_to_the_request():
+    loud = FunctionModel(lambda request: says("hello"), name="loud")
+    agent = shouting(loud)
+    agent.gate(ModelCalling)(lambda event: Answer("from a hook"))
+    assert (await agent.run("hi")).text == "FROM A HOOK"
+
+    asked = shouting(loud)
+    asked.gate(ModelReplying, when=lambda event: event.round == 1)(lambda event: Ask("good?"))
+    result = await asked.run("hi", session="s")
+    again = shouting(loud, store=asked.store)
+    again.gate(ModelReplying, when=lambda event: event.round == 1)(lambda event: Ask("good?"))
+    resumed = await again.resume("s", answers={result.waiting_for[0].id: Respond("from a person")})
+    assert resumed.text == "FROM A PERSON"
+
+
+async def test_the_condition_of_a_guard_sees_side_calls():
+    agent = Agent(ScriptedModel(says("main"), name="main"), models=[ScriptedModel(says("side"), name="side")])
+    agent.transform(band="guard", when=lambda request: bool(request.side))(Upper)
+    heard: list[str] = []
+
+    @agent.gate(TurnStarting)
+    async def ask(event: TurnStarting, turn: Turn) -> None:
+        heard.append((await turn.ask("side", "hm?")).text)
+
+    assert (await agent.run("hi")).text == "main"
+    assert heard == ["SIDE"]
+
+
+async def test_a_condition_is_inherited_with_its_transformer():
+    child = Agent(ScriptedModel(says("below"), name="loud"), name="child")
+    agent = Agent(ScriptedModel(calls("child", task="t"), says("above"), name="quiet"), tools=[child.as_tool()])
+    agent.transform(when=lambda request: request.model == "loud", inherit=True)(Upper)
+    result = await agent.run("hi")
+    assert result.text == "above"
+    assert result.messages[2].parts[0].content[0].text == "BELOW"
+
+
+async def test_a_condition_that_raises_ends_the_attempt_in_the_name_of_its_transformer():
+    agent = Agent(ScriptedModel(says("secret"), says("secret")))
+    agent.transform(when=lambda request: 1 / 0, name="upper")(Upper)
+    result = await agent.run("hi")
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.error.hook == "upper"
+    events, streamed = await told(agent)
+    assert isinstance(streamed.outcome, Failed)
+    assert not deltas(events)
+
+
+async def test_a_condition_must_be_a_plain_function_and_explain_shows_it():
+    agent = Agent(ScriptedModel(says("hi")))
+
+    async def later(request: Any) -> bool:
+        return True
+
+    with pytest.raises(RegistrationError, match="async when="):
+        agent.transform(when=later)(Upper)
+    with pytest.raises(RegistrationError, match="when must be a function"):
+        agent.transform(when=5)(Upper)  # type: ignore[call-overload]
+    agent.transform(when=lambda request: False, name="upper")(Upper)
+    assert "upper · " in str(agent.explain())
+    assert "when <lambda> at" in " ".join(str(agent.explain()).split())

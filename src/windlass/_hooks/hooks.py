@@ -209,11 +209,8 @@ class Hook:
         """Options that do not fit the event or one another."""
         options, durable = self.options, self.options.get("durable", False)
         yield from misplaced_conditions(options, self.event)
-        when: Any = options.get("when")
-        if when is not None and not callable(when):
-            yield f"has when={short_repr(when)}; when must be a function of what the hook is asked about"
-        elif when is not None and is_async(when):
-            yield "has an async when=; it must be a plain function, because it is called for every event"
+        if (problem := problem_of_when(options.get("when"))) is not None:
+            yield problem
         unreviewed = self.event is ModelReplying and str(options.get("on_error")) == "unreviewed"
         if "on_error" in options and not unreviewed:
             yield "has on_error, which must be 'unreviewed' and is only for gates on ModelReplying"
@@ -354,6 +351,19 @@ def is_async(fn: Callable[..., Any]) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+
+
+def problem_of_when(when: Any) -> str | None:
+    """What is wrong with the option `when`, if anything."""
+    if when is not None and not callable(when):
+        return (
+            f"has when={short_repr(when)}; when must be a function of what the hook is asked about"
+        )
+    if when is not None and is_async(when):
+        return (
+            "has an async when=; it must be a plain function, because it is called for every event"
+        )
+    return None
 
 
 def source_of(fn: Callable[..., Any]) -> str:

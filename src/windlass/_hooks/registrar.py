@@ -33,7 +33,7 @@ from windlass._options import (
 from windlass.context.compaction import Compactor
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
-from windlass.messages import ModelCall, TextPart, ToolCall
+from windlass.messages import ModelCall, ModelRequest, TextPart, ToolCall
 from windlass.models import open_model
 from windlass.policies import ErrorRule
 from windlass.protocols import Model
@@ -301,6 +301,7 @@ class Registrar:
         priority: int = ...,
         band: Band = ...,
         inherit: bool = ...,
+        when: Callable[[ModelRequest], Any] | None = ...,
     ) -> Callable[[TransformerT], TransformerT]: ...
     def transform(
         self,
@@ -312,15 +313,21 @@ class Registrar:
         priority: int = 0,
         band: Band = "normal",
         inherit: bool = False,
+        when: Callable[[ModelRequest], Any] | None = None,
     ) -> Any:
         """Change a model's reply as it streams: a class with `feed` and `flush`, made for each
-        attempt."""
+        attempt.
+
+        `when` limits it to replies to requests for which a function returns true.
+        """
 
         def register(factory: TransformerT) -> TransformerT:
             self._open("transform", getattr(factory, "__name__", "transform"))
             self._check_band(band, getattr(factory, "__name__", "transform"))
-            if not any(known.factory is factory for known in self._registered.transforms):
-                self._add_transform(Transform(factory, channels, name, priority, band, inherit))
+            registered = self._registered.transforms
+            if not any(known.factory is factory and known.when is when for known in registered):
+                made = Transform(factory, channels, name, priority, band, inherit, when)
+                self._add_transform(made)
             return factory
 
         return register if transformer is None else register(transformer)

@@ -11,8 +11,18 @@ from windlass._options import FLAG, TEXT, WHOLE, Domain, choice, short_repr
 from windlass.deltas import AnyDelta, ArgumentsDelta, TextDelta, ThinkingDelta
 from windlass.errors import BadReply, HookError, RegistrationError, text_of
 from windlass.masking import Mask, Masking
-from windlass.messages import Message, ModelReply, Part, TextPart, ThinkingPart, ToolCallPart
+from windlass.messages import (
+    Message,
+    ModelReply,
+    ModelRequest,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from windlass.types import Transformer
+
+from .hooks import problem_of_when
 
 Channel = Literal["text", "thinking", "arguments"]
 CHANNELS: tuple[Channel, ...] = ("text", "thinking", "arguments")
@@ -21,7 +31,10 @@ LAST = -(2**62)
 
 
 class Transform:
-    """A registered transformer: the class, its channels and its place in the chain."""
+    """A registered transformer: the class, its channels and its place in the chain.
+
+    `when` says whether it changes the reply to a request.
+    """
 
     __slots__ = (
         "above",
@@ -32,6 +45,7 @@ class Transform:
         "inherit",
         "name",
         "priority",
+        "when",
     )
 
     def __init__(
@@ -42,8 +56,10 @@ class Transform:
         priority: int,
         band: Literal["early", "normal", "guard"],
         inherit: bool,
+        when: Callable[[ModelRequest], Any] | None = None,
     ) -> None:
         self.factory = factory
+        self.when = when
         self.channels = tuple(channels)
         self.name: str = name or str(getattr(factory, "__name__", type(factory).__name__))
         self.priority = priority
@@ -65,6 +81,8 @@ class Transform:
             if not domain.holds(value := getattr(self, option)):
                 text = f"has {option}={short_repr(value)}"
                 raise self._error(f"{text}; {option} must be {domain.text}")
+        if (problem := problem_of_when(self.when)) is not None:
+            raise self._error(problem)
         unknown: list[str] = [name for name in self.channels if name not in CHANNELS]
         if isinstance(channels, str):
             unknown = [channels]
@@ -79,6 +97,13 @@ class Transform:
                 "cannot be made: pass a class with feed(text) and flush(), or a function that returns "
                 "such an object. Both are called without arguments, once for each attempt"
             )
+
+    def changes(self, request: ModelRequest) -> bool:
+        """Whether it changes the reply to this request. Raises in its name if it cannot tell."""
+        try:
+            return self.when is None or bool(self.when(request))
+        except Exception as error:
+            raise _failure(self.name, error) from error
 
     def _error(self, problem: str) -> RegistrationError:
         return RegistrationError(f"transform {self.name!r} {problem}", hook=self.name)
@@ -183,12 +208,13 @@ _CHANNEL_OF: dict[type[Any], str] = {
 
 class Transforms:
     """The transformers of an agent in their order, grouped once by the deltas and parts they
-    change."""
+    change. `conditional` says that some of them change only some replies."""
 
-    __slots__ = ("_by_kind", "_transforms")
+    __slots__ = ("_by_kind", "_transforms", "conditional")
 
     def __init__(self, transforms: Iterable[Transform]) -> None:
         self._transforms = tuple(transforms)
+        self.conditional = any(one.when is not None for one in self._transforms)
         self._by_kind: dict[type[Any], list[Transform]] = {}
         for kind, channel in _CHANNEL_OF.items():
             if links := [one for one in self._transforms if channel in one.channels]:
@@ -199,6 +225,12 @@ class Transforms:
 
     def __len__(self) -> int:
         return len(self._transforms)
+
+    def on(self, request: ModelRequest) -> Transforms:
+        """Those that change the reply to a request."""
+        if not self.conditional:
+            return self
+        return Transforms([one for one in self._transforms if one.changes(request)])
 
     def chain(self, kind: type[AnyDelta]) -> Chain | None:
         """A new chain for deltas of this kind; None if no transformer changes them."""

@@ -101,9 +101,8 @@ class ModelCalls:
         if self.voice is not None:
             reply = await self._streamed(self.voice, model, request)
         else:
-            reply = transform_reply(
-                self.transforms, reply_of(model.name, await model.reply(request))
-            )
+            reply = reply_of(model.name, await model.reply(request))
+            reply = transform_reply(self.transforms.on(request), reply)
         if meter is not None:
             meter.learn(request.model, ours, reply.usage)
         return reply
@@ -114,10 +113,9 @@ class ModelCalls:
         Of attempts that run side by side the first is streamed.
         """
         if voice.in_attempt:
-            return transform_reply(
-                self.transforms, reply_of(model.name, await model.reply(request))
-            )
-        voice.begin_attempt(self.step, self.round, self.number)
+            reply = reply_of(model.name, await model.reply(request))
+            return transform_reply(self.transforms.on(request), reply)
+        voice.begin_attempt(self.step, self.round, self.number, self.transforms.on(request))
         try:
             stream = getattr(model, "stream", None)
             if stream is None:
@@ -217,7 +215,7 @@ class ModelCalls:
         if not self.paid:
             self._write_attempt()
         if self.transforms and not any(given.message == said.message for said in self.said):
-            return transform_reply(self.transforms, given)
+            return transform_reply(self.transforms.on(request), given)
         reply: ModelReply = given
         return reply
 

@@ -145,7 +145,8 @@ class Replies:
         elif isinstance(verdict, Halt):
             self._journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         elif isinstance(verdict, Answer):
-            return None, transform_reply(self._site.hooks.transforms, as_reply(verdict.value))
+            transforms = self._site.hooks.transforms.on(request)
+            return None, transform_reply(transforms, as_reply(verdict.value))
         else:
             return request, None
         return None, None
@@ -257,7 +258,11 @@ class Replies:
     async def _respond(self, point: Point, words: str, step: StepFold) -> None:
         """A person's words take the place of the reply, and are judged like one."""
         journal, number, round_ = self._journal, step.number, step.round + 1
-        said = transform_reply(self._site.hooks.transforms, as_reply(words))
+        transforms = self._site.hooks.transforms
+        if transforms.conditional:
+            request = assemble(journal.fold, self._program, self._injected.unlogged)
+            transforms = transforms.on(request)
+        said = transform_reply(transforms, as_reply(words))
         passage = self._passage_of(point, said, round_)
         answered = _with_ids((await passage.rewrite()).reply, f"{journal.fold.session}/{number}")
         if self._voice is not None:

@@ -237,7 +237,7 @@ class SideCall:
         if reply is None:
             reply = await self._in_wraps()
         if self.transforms and (self.said is None or reply.message is not self.said.message):
-            reply = transform_reply(self.transforms, reply)
+            reply = transform_reply(self.transforms.on(self.judged), reply)
         paid = not answered and reply is self.standing
         if not paid:
             self._write_attempt()
@@ -342,9 +342,8 @@ class SideCall:
                 return answer
         model = self.model if request.model == self.model.name else program.model_for(request)
         program.budget.of(model).check(request)
-        reply = transform_reply(
-            self.transforms, reply_of(model.name, await self._replied(model, request))
-        )
+        reply = reply_of(model.name, await self._replied(model, request))
+        reply = transform_reply(self.transforms.on(request), reply)
         self.standing = self.said = reply
         return reply
 

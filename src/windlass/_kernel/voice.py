@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass._hooks.compiled import CompiledHooks
-from windlass._hooks.streams import StreamedPart, StreamedReply, pieces_of, transform_reply
+from windlass._hooks.streams import (
+    StreamedPart,
+    StreamedReply,
+    Transforms,
+    pieces_of,
+    transform_reply,
+)
 from windlass.decisions import Answer, Finish, Halt
 from windlass.deltas import AnyDelta, ArgumentsDelta, StreamEvent, TextDelta
 from windlass.events import ModelCalled, Progressed, Retracted, TurnEnding
@@ -120,8 +126,11 @@ class Voice:
 
     # ------------------------------------------------------------ words
 
-    def begin_attempt(self, step: int, round_: int, attempt: int) -> None:
-        """Begin an attempt. The words of an earlier attempt at the same reply are retracted."""
+    def begin_attempt(self, step: int, round_: int, attempt: int, transforms: Transforms) -> None:
+        """Begin an attempt, whose words these transformers change.
+
+        The words of an earlier attempt at the same reply are retracted.
+        """
         self._release_held()
         self.retract_attempt()
         self.step, self.round, self.attempt = step, round_, attempt
@@ -129,7 +138,8 @@ class Voice:
         self.released = []
         if self.progress:
             self.progress = {}
-        self._stream = StreamedReply(self._transforms)
+        self._transforms = transforms
+        self._stream = StreamedReply(transforms)
         self._masked_arguments = {}
         self.in_attempt = True
 
