@@ -64,6 +64,19 @@ class Batch(Value, frozen=True):
         return bool(self.seals) and not self.nonce
 
 
+class Link(Value, frozen=True):
+    """Where a record is in the hash chain of its log: its session, its position counted from 1, the number of records
+    before its append batch, and the link of that batch as hex digits.
+
+    A durable observer with a parameter named `link` gets it with each fact. `windlass.stores.linked_records` checks it.
+    """
+
+    session: str
+    seq: int
+    batch: int
+    hash: str
+
+
 class Log(Value, frozen=True):
     """A whole session for `Store.create`: its id, its batches, and the start of its hash chain.
 

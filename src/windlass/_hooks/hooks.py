@@ -109,8 +109,8 @@ class Hook:
 
     __slots__ = (
         "_hints", "above", "agent", "answer", "around", "band", "behind", "capability", "costly", "declared",
-        "durable",
-        "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane", "live",
+        "durable", "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane",
+        "linked", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
         "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timed", "timeout", "tool", "tries",
         "view", "wait", "wants", "wants_state", "when",
@@ -168,6 +168,7 @@ class Hook:
         self.wants: tuple[tuple[str, str], ...] = ()
         self.wants_state = False
         self.declared: Sequence[Slot[Any]] = ()
+        self.linked = False
         self.plain = False
         self.inline = False
         self.queued = False
@@ -281,17 +282,21 @@ class Hook:
         return self._hints
 
     def bind(self, slots: Collection[Slot[Any]]) -> None:
-        """Resolve the parameters to supply: `turn`, and those annotated with a slot's type."""
+        """Resolve the parameters to supply: `turn`, those annotated with a slot's type, and `link`."""
         wants: list[tuple[str, str]] = []
+        self.linked = False
         for name in self.parameters:
             if name == "turn" or (name == "session_id" and self.kind == "observe"):
                 wants.append((name, name))
             elif slots and (slot := self._slot_for(name, slots)) is not None:
                 wants.append((name, slot.name))
+            elif name == "link" and self.durable:
+                self.linked = True
             elif name in _required(self.fn):
                 raise self._error(
                     f"has a parameter {name!r} that Windlass cannot supply; "
-                    "a hook gets `turn` by name and slots by type, and an observer `session_id` by name. "
+                    "a hook gets `turn` by name and slots by type, an observer `session_id` by name, and a durable "
+                    "observer `link`. "
                     f"Known slots: {', '.join(sorted([slot.name for slot in slots])) or 'none'}"
                 )
         self.around = None

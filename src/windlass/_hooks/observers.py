@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from windlass._threads import threads
 from windlass.errors import HookError, HookTimeout
+from windlass.logs import Link
 from windlass.outcomes import error_value
 from windlass.records import Fact, HookFailed
 
@@ -327,14 +328,20 @@ class Observers:
             note_failure(hook, fact, backlog, error)
 
     def outcome(
-        self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog | None
+        self,
+        hook: Hook,
+        fact: Fact,
+        turn: AnyTurn,
+        backlog: Backlog | None,
+        link: Link | None = None,
     ) -> Coroutine[Any, Any, BaseException | None]:
         """Tell one observer of one fact and wait for it: what it failed with, if it did.
 
         Only what was meant for the caller is raised: that somebody cancels its task, or interrupts
         the process.
         """
-        telling = self._outcome(hook, partial(call_observer, hook, fact, turn), fact, backlog)
+        call = partial(call_observer, hook, fact, turn, link)
+        telling = self._outcome(hook, call, fact, backlog)
         return telling if hook.timeout is None else self._in_time(hook, telling)
 
     async def _in_time(
@@ -357,8 +364,8 @@ class Observers:
         did."""
         hook = run.hook
         if not hook.in_thread or hook.timeout is not None:
-            fact, turn = run.facts[run.done]
-            error = await self.outcome(hook, fact, turn, None)
+            fact, turn, link = run.facts[run.done]
+            error = await self.outcome(hook, fact, turn, None, link)
             run.done += error is None
             return error
         try:

@@ -19,12 +19,14 @@ from windlass.protocols import Clock, Store
 from windlass.records import Fact, HookFailed, Record
 from windlass.slots import Slot
 from windlass.states import SLICE, Fold, State, fold_in_slices
+from windlass.stores.batches import decode_batches
+from windlass.stores.links import Links
 from windlass.turns import Host, Turn
 
 from .compiled import CompiledHooks
 from .cursors import Cursor
 from .hooks import Hook
-from .runs import BATCH, AnyTurn, Run, SessionOnly
+from .runs import BATCH, AnyTurn, Run, SessionOnly, Told
 
 if TYPE_CHECKING:
     from .observers import Backlog, Observers
@@ -187,7 +189,7 @@ class Reader:
         folded.
         """
         hook, inherited = self.hook, self.hook.inherited
-        fold, records = await self._unread(cursor)
+        fold, records, links = await self._unread(cursor)
         seq, run = cursor.seq, Run(hook)
         only = SessionOnly(self.session) if hook.wants else None
         for record in records:
@@ -206,27 +208,37 @@ class Reader:
             turn: AnyTurn = only
             if fold is not None:
                 turn = Turn(cast(Host, _LogHost(hook, self.source, fold.state)), state=fold.state)
-            run.add(seq, record.replace(seq=seq, path=self.session if inherited else ""), turn)
+            link = None if links is None else links.at(seq)
+            fact = record.replace(seq=seq, path=self.session if inherited else "")
+            run.add(seq, Told(fact, turn, link))
         if await self._deliver(run, cursor, last=True):
             cursor.move(seq)
             self._fold = None if fold is None or fold.ended else fold
         return bool(records)
 
-    async def _unread(self, cursor: Cursor) -> tuple[Fold | None, Sequence[Record]]:
-        """The records after the cursor and, for an observer that asks for the turn, the fold of
-        those before it."""
-        store, session = self.source.store, self.session
+    async def _unread(self, cursor: Cursor) -> tuple[Fold | None, Sequence[Record], Links | None]:
+        """The records after the cursor and, for an observer that asks for them, the fold of those
+        before it, and their links."""
+        session = self.session
         if not self.hook.wants_state:
-            return None, await store.read(session, cursor.seq)
+            return None, *await self._records(cursor.seq)
         fold, self._fold = self._fold, None
         if fold is None or fold.stored > cursor.seq:
             fold = Fold(session)
-        records = await store.read(session, fold.stored)
+        records, links = await self._records(fold.stored)
         known = cursor.seq - fold.stored
         if known:
             await fold.extend_in_slices(records[:known])
             records = records[known:]
-        return fold, records
+        return fold, records, links
+
+    async def _records(self, start: int) -> tuple[Sequence[Record], Links | None]:
+        """The records of the log from a position on, and their links if the observer asks for them."""
+        store, session = self.source.store, self.session
+        if not self.hook.linked:
+            return await store.read(session, start), None
+        batches = await store.batches(session, start)
+        return await decode_batches(session, batches, start), Links(session, batches)
 
     async def _deliver(self, run: Run, cursor: Cursor, *, last: bool = False) -> bool:
         """Deliver the facts of a run. False if another process has moved the cursor.
@@ -252,7 +264,7 @@ class Reader:
         False if another process has moved the cursor.
         """
         hook, pause = self.hook, FIRST_PAUSE
-        seq, (fact, turn) = run.seqs[run.done], run.facts[run.done]
+        seq, (fact, turn, link) = run.seqs[run.done], run.facts[run.done]
         place = f"record {seq} of session {self.session!r}, {type(fact).__name__}"
         failure: BaseException | None = error
         for attempt in range(1, hook.tries + 1):
@@ -261,7 +273,7 @@ class Reader:
                     return False
                 await self.source.clock.sleep(pause)
                 pause = min(4 * pause, LONGEST_PAUSE)
-                failure = await self.observers.outcome(hook, fact, turn, None)
+                failure = await self.observers.outcome(hook, fact, turn, None, link)
             if failure is None:
                 break
             error, value = failure, error_value(failure)

@@ -238,7 +238,8 @@ class Registrar:
 
         With `wait=True` the turn waits for it. With `durable=True` it gets the facts of the log: at
         least once, in the order of the log, also those that another process wrote;
-        `turn.session_id` and `fact.seq` identify a fact.
+        `turn.session_id` and `fact.seq` identify a fact, and a parameter named `link` says where it is
+        in the hash chain.
         """
         return self._verb("observe", fact, options)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from windlass.logs import Link
 from windlass.records import Fact
 from windlass.turns import Turn
 
@@ -16,6 +17,14 @@ BATCH = 256
 
 INTERVAL = 0.1
 """or for how many seconds. A process that is killed leaves these facts to be delivered again."""
+
+
+class Told(NamedTuple):
+    """A fact, with what its observer asks for: the turn, and the fact's place in the hash chain."""
+
+    fact: Fact
+    turn: AnyTurn = None
+    link: Link | None = None
 
 
 class Run:
@@ -30,15 +39,15 @@ class Run:
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
-        self.facts: list[tuple[Fact, AnyTurn]] = []
+        self.facts: list[Told] = []
         self.seqs: list[int] = []
         self.done = 0
         self._awaited = self._stopped = False
 
-    def add(self, seq: int, fact: Fact, turn: AnyTurn) -> None:
+    def add(self, seq: int, told: Told) -> None:
         """Add a fact."""
         self.seqs.append(seq)
-        self.facts.append((fact, turn))
+        self.facts.append(told)
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -50,8 +59,8 @@ class Run:
     def __call__(self) -> Any:
         """Call a plain observer, in a thread. Returns an answer that must be awaited, or None."""
         until = perf_counter() + INTERVAL
-        for fact, turn in self.facts[self.done :]:
-            answer = call_observer(self.hook, fact, turn)
+        for told in self.facts[self.done :]:
+            answer = call_observer(self.hook, *told)
             if answer is not None and inspect.isawaitable(answer):
                 self._awaited = True
                 return answer
@@ -84,13 +93,16 @@ AnyTurn: TypeAlias = Turn[Any] | SessionOnly | None
 """What an observer gets its parameters from; None if it has none."""
 
 
-def call_observer(hook: Hook, fact: Fact, turn: AnyTurn) -> Any:
-    """Call an observer, if its conditions hold. One with parameters of its own needs `turn`."""
+def call_observer(hook: Hook, fact: Fact, turn: AnyTurn, link: Link | None = None) -> Any:
+    """Call an observer, if its conditions hold. One with parameters of its own needs `turn`, or `link`."""
     if hook.matches is not None and not hook.matches(fact):
         return None
     if turn is None:
-        return hook.fn(fact)
-    return hook.fn(fact, **{name: _supplied(turn, source) for name, source in hook.wants})
+        return hook.fn(fact) if link is None else hook.fn(fact, link=link)
+    supplied = {name: _supplied(turn, source) for name, source in hook.wants}
+    if link is not None:
+        supplied["link"] = link
+    return hook.fn(fact, **supplied)
 
 
 def _supplied(turn: Turn[Any] | SessionOnly, source: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.errors import ConfigError
 
+from .links import linked_records
 from .memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .postgres import PostgresStore
     from .sqlite import SQLiteStore
 
-__all__ = ["MemoryStore", "SQLiteStore", "PostgresStore", "open_store"]
+__all__ = ["MemoryStore", "SQLiteStore", "PostgresStore", "linked_records", "open_store"]
 
 _LAZY = {"SQLiteStore": ".sqlite", "PostgresStore": ".postgres"}
 

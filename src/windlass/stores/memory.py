@@ -14,9 +14,11 @@ from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
 from .batches import lines_of, records_of
-from .chains import START, Chain
+from .chains import START, Chain, prune_lines
+from .derived import prepare
 from .memory_values import MemoryValues
 from .owners import busy_here, taken_over
+from .reading import read_batches
 from .shared import Search, conflict, erased_session, info_of, used_session
 
 
@@ -33,6 +35,7 @@ class MemoryStore:
         self._inboxes: dict[str, dict[str, tuple[str, Any]]] = {}
         self._taken: dict[str, set[str]] = {}
         self._cursors: dict[str, dict[str, int]] = {}
+        self._batches: dict[str, list[Batch]] = {}
         self._pipelines: dict[str, bytes] = {}
         self._ended: dict[str, None] = {}
         self._erased: dict[str, SessionInfo] = {}
@@ -82,17 +85,21 @@ class MemoryStore:
         return list(self._logs)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
-        log = self._logs.get(session, [])
-        if start >= len(log):
-            return []
-        batch = Batch(0, len(log), b"", lines_of(log), START)
-        return [batch.replace(link=Chain().link(session, batch))]
+        with self._lock:
+            known, log = self._batches.setdefault(session, []), self._logs.get(session, [])
+            end = known[-1].seq + known[-1].count if known else 0
+            if len(log) > end:
+                known.append(_batch(session, end, known[-1].link if known else START, log[end:]))
+            if not known:
+                del self._batches[session]
+            return [batch for batch in known if batch.seq + batch.count > start]
 
     async def create(self, logs: Sequence[Log]) -> None:
         new = {
             log.session: [record for batch in log.batches for record in records_of(log.session, batch.seq, batch.lines)]
             for log in logs
         }
+        batches = {log.session: await _linked(log) for log in logs}
         with self._lock:
             for session in new:
                 if session in self._erased:
@@ -100,6 +107,7 @@ class MemoryStore:
                 if session in self._logs:
                     raise used_session(session)
             self._logs |= new
+            self._batches |= batches
             for session, log in new.items():
                 if log and type(log[-1]) is SessionEnded:
                     self._forget(session)
@@ -132,6 +140,8 @@ class MemoryStore:
                         if isinstance(record, Injected) and not record.durable and record.parts:
                             log[at] = record.replace(parts=())
                             count += 1
+                    if session in self._batches:
+                        self._batches[session] = [_pruned(batch) for batch in self._batches[session]]
         return count
 
     async def erase(self, session: str) -> bool:
@@ -149,7 +159,10 @@ class MemoryStore:
 
     async def verify(self, session: str) -> Verified:
         batches = await self.batches(session)
-        return Verified(session, batches[0].count, batches[0].link.hex()) if batches else Verified(session, 0, "")
+        if not batches:
+            return Verified(session, 0, "")
+        end, pruned = batches[-1], sum([batch.pruned for batch in batches])
+        return Verified(session, end.seq + end.count, end.link.hex(), pruned)
 
     async def verify_store(self) -> Sequence[str]:
         return []
@@ -218,6 +231,27 @@ class MemoryStore:
                 self._drop(oldest)
 
     def _drop(self, session: str) -> None:
-        for table in (self._ended, self._logs, self._inboxes, self._taken, self._cursors, self._epochs):
+        for table in (
+            self._ended, self._logs, self._inboxes, self._taken, self._cursors, self._epochs, self._batches,
+        ):  # fmt: skip
             if session in table:
                 del table[session]
+
+
+def _batch(session: str, seq: int, previous: bytes, records: Sequence[Record]) -> Batch:
+    """A batch of all records since the last one that was read: appends are not told apart."""
+    lines = lines_of(records)
+    link, seals, nonce = Chain().seal(session, seq, previous, lines)
+    return Batch(seq, len(records), link, lines, previous, seals, nonce)
+
+
+async def _linked(log: Log) -> list[Batch]:
+    """The batches of a new session, with their links."""
+    chain = Chain()
+    new = await prepare(chain, log.replace(start=log.start or START))
+    rows = [("open", new.records, new.head, new.start, None, *row) for row in new.rows]
+    return await read_batches(chain, log.session, rows)
+
+
+def _pruned(batch: Batch) -> Batch:
+    return batch.replace(lines=prune_lines(batch.lines, batch.seals), nonce=b"") if batch.seals else batch
