@@ -17,6 +17,7 @@ from windlass.messages import (
     ToolSpec,
     user,
 )
+from windlass.models.settings import merged
 
 CHUNKS = 10_000
 EARLY, LATE = range(6, 16), range(396, 406)
@@ -82,7 +83,6 @@ def _chat() -> Adapter:
     from windlass.models.openai.chat.encode import ChatEncoder
     from windlass.models.openai.chat.streaming import ChatStream
     from windlass.models.openai.dialects import OPENAI
-    from windlass.models.openai.settings import merged
 
     def encoder() -> Body:
         made, settings = ChatEncoder("gpt-5", OPENAI), merged({}, {})
@@ -102,7 +102,6 @@ def _responses() -> Adapter:
     from windlass.models.openai.dialects import RESPONSES
     from windlass.models.openai.responses.encode import ResponsesEncoder
     from windlass.models.openai.responses.streaming import ResponseStream
-    from windlass.models.openai.settings import merged
 
     def encoder() -> Body:
         made, settings = ResponsesEncoder("gpt-5", RESPONSES), merged({}, {})
@@ -121,7 +120,6 @@ def _responses() -> Adapter:
 
 def _anthropic() -> Adapter:
     from windlass.models.anthropic.requests import Requests
-    from windlass.models.anthropic.settings import merged
     from windlass.models.anthropic.streaming import Assembly
 
     def encoder() -> Body:
@@ -138,7 +136,7 @@ def _anthropic() -> Adapter:
 
 
 def _google() -> Adapter:
-    from windlass.models.google.settings import Encoder, merged
+    from windlass.models.google.settings import Encoder
     from windlass.models.google.streaming import Assembly
 
     def encoder() -> Body:
@@ -159,7 +157,6 @@ def _google() -> Adapter:
 
 def _bedrock() -> Adapter:
     from windlass.models.bedrock.requests import Requests
-    from windlass.models.bedrock.settings import merged
     from windlass.models.bedrock.streaming import Assembly
 
     def encoder() -> Body:
