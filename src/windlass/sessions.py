@@ -616,7 +616,7 @@ class RunningTurn:
         self.replaced: RunningTurn | None = None
         self.took_over = ""
         self.over = False
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.cancellation: Cancellation | None = None
         self._journal: Journal | None = None
         self._known = 0
@@ -627,6 +627,8 @@ class RunningTurn:
     def begin(self, journal: Journal, cancellation: Cancellation | None = None) -> None:
         """The pass is about to begin. A cancel that came before takes effect now."""
         self._journal = journal
+        if journal.program.durable:
+            self.loop = asyncio.get_running_loop()
         self._known = self.fold.stored
         self.cancellation = cancellation
         if cancellation is not None and self._cancelled is not None:

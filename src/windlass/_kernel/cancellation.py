@@ -27,7 +27,7 @@ class Cancellation(Struct, eq=False):
     _timers: tuple[asyncio.Task[None], ...] = ()
     task: asyncio.Task[Any] | None = None
     stop: Stopped | Cancelled | None = None
-    _below: list[Cancellation] = []
+    _below: tuple[Cancellation, ...] = ()
 
     @property
     def session(self) -> str:
@@ -43,11 +43,11 @@ class Cancellation(Struct, eq=False):
 
     def add(self, child: Cancellation) -> None:
         """An agent below begins to work."""
-        self._below.append(child)
+        self._below += (child,)
 
     def remove(self, child: Cancellation) -> None:
         """An agent below has ended."""
-        self._below.remove(child)
+        self._below = tuple([other for other in self._below if other is not child])
 
     # ------------------------------------------------------------ cancelling
 

@@ -3,13 +3,14 @@ in the log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from windlass._hooks.dispatch import Passage
+from windlass.context.budget import Counter
 from windlass.events import StepEnding, StepStarting, ToolCalling, ToolReturning, TurnStarting
 from windlass.messages import Message, ToolCall, ToolCallPart, ToolResult, ToolResultPart
 from windlass.records import Injected
@@ -32,15 +33,15 @@ class InjectionLedger(Struct, eq=False):
     """
 
     _fold: Fold
-    _tokens: Callable[[Any], int]
+    _counter: Counter
     unlogged: tuple[Injected, ...] = ()
     _history: list[Message] | None = None
     _known: int = 0
-    _lasting: set[str] = set()
-    _turn: Any = None
+    _lasting: set[str] | None = None
+    _turn: Any = False  # no turn was looked at
     _used: tuple[int, int] = (0, 0)
     _size: int = 0
-    _texts: set[str] = set()
+    _texts: set[str] | None = None
     _of_steps: dict[str, list[Injected]] = {}
 
     def add_unlogged(self, *items: Injected) -> None:
@@ -51,7 +52,7 @@ class InjectionLedger(Struct, eq=False):
         """About how many injected tokens the next request carries."""
         self._update()
         of_step = self._of_steps.get(self._step(), ())
-        return self._size + sum([self._tokens(item.parts) for item in of_step])
+        return self._size + sum([self._tokens(item) for item in of_step])
 
     def contains(self, item: Injected, beside: Sequence[Injected]) -> bool:
         """Whether models are shown the same already, for as long as this would be.
@@ -68,7 +69,7 @@ class InjectionLedger(Struct, eq=False):
         if item.durable:
             return False
         of_step = self._of_steps.get(self._step(), ())
-        return text in self._texts or any(
+        return text in (self._texts or ()) or any(
             _text_of(other) == text for other in of_step if not other.durable
         )
 
@@ -98,19 +99,25 @@ class InjectionLedger(Struct, eq=False):
         if item.event in STEP_EVENTS:
             self._of_steps.setdefault(item.about, []).append(item)
         else:
-            self._size += self._tokens(item.parts)
-            if not item.durable:
+            self._size += self._tokens(item)
+            if not item.durable and self._texts is not None:
                 self._texts.add(_text_of(item))
+
+    def _tokens(self, item: Injected) -> int:
+        parts: Any = item.parts
+        return self._counter.parts(parts)
 
     def _lasts(self, text: str) -> bool:
         """Whether a hook has put the same into the history that models are shown."""
         items, length, _ = self._fold.shown.shared
-        if items is not self._history or length < self._known:
-            self._history, self._known, self._lasting = items, 0, set()
+        lasting = self._lasting
+        if lasting is None or items is not self._history or length < self._known:
+            self._history, self._known = items, 0
+            self._lasting = lasting = set()
         new = islice(items, self._known, length)
-        self._lasting |= {_text_of(message) for message in new if message.origin is not None}
+        lasting |= {_text_of(message) for message in new if message.origin is not None}
         self._known = length
-        return text in self._lasting
+        return text in lasting
 
 
 def _text_of(item: Injected | Message) -> str:

@@ -93,7 +93,7 @@ class Journal:
         self._parent = parent
         self._append_now = program.append_now
         self._awaits_turn = opens_turn
-        self._early: list[Record] = []
+        self._early: tuple[Record, ...] = ()
         self._followed = -1
         self._writer: asyncio.Lock | None = None
         self._claims = self._in_doubt = self._sealed = self._hurries = False
@@ -182,7 +182,7 @@ class Journal:
         If a wrap of the turn makes it before the turn's first record, it comes after that.
         """
         if self._awaits_turn and self.opening is None:
-            self._early.append(record)
+            self._early += (record,)
         else:
             self.record(record)
 
@@ -213,16 +213,16 @@ class Journal:
         `begin_turn`."""
         self.opening = Opening(self.fold, started, self.now)
 
-    def begin_turn(self, started: TurnStarted) -> list[Record]:
+    def begin_turn(self, started: TurnStarted) -> tuple[Record, ...]:
         """Record that a turn begins.
 
         Returns the records that hooks made before, for the caller to add.
         """
         opening, self.opening = self.opening, None
-        early, self._early = self._early, []
+        early, self._early = self._early, ()
         self._awaits_turn = False
         self.record(started)
-        return early if opening is None else [*early, *opening.records]
+        return early if opening is None else (*early, *opening.records)
 
     @property
     def awaits_turn(self) -> bool:

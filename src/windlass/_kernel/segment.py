@@ -3,8 +3,6 @@ together."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct
 
 from windlass._hooks.wraps import surround
@@ -41,11 +39,9 @@ from .journal import Journal
 from .limits import Limits
 from .loop import drive_wrapped
 from .model_calls import ModelCalls
-from .notes import Notes
 from .program import Program
 from .questions import Questions, prior_verdicts
 from .replies import Replies
-from .side_calls import SideCalls
 from .site import Site
 from .step import Runner
 from .step_end import Applier, StepEnd
@@ -145,10 +141,8 @@ class Segment:
             None if parent is None else parent.limits,
             None if parent is None else parent.started,
         )
-        side_calls = SideCalls(journal, self.limits, hooks, entry.resumed)
-        notes = Notes(journal, entry.resumed)
         self.site = Site(
-            hooks, journal, self.cancellation, side_calls, notes, self.limits, entry.scope
+            hooks, journal, self.cancellation, self.limits, entry.scope, resumed=entry.resumed
         )
         may_ask = parent is None or parent.may_wait
         self.questions = Questions(journal, resumed=entry.resumed, may_ask=may_ask)
@@ -158,9 +152,9 @@ class Segment:
         self.failures = Failures(journal, self.site)
         self.results = ToolResults(journal, self.site, self.injections)
         self.children = _children(self) if program.delegates else None
-        self.site.connect(partial(_below, self))
+        self.site.connect(self)
         resumed_with = fold.turn is not None and bool(fold.turn.delegated)
-        end_children = _below(self).end_all if program.delegates or resumed_with else None
+        end_children = self.below().end_all if program.delegates or resumed_with else None
         self.step_end = StepEnd(
             self.site, self.questions, self.injections, self.results, end_children
         )
@@ -187,6 +181,12 @@ class Segment:
     def state(self) -> State:
         """The current state."""
         return self.site.journal.state
+
+    def below(self) -> Children:
+        """What gives tasks to the agents below, made when it is first needed."""
+        if self.children is None:
+            self.children = _children(self)
+        return self.children
 
     # ------------------------------------------------------------ for composites that replace ours
 
@@ -220,13 +220,6 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
     meter = Meter(program.budget)
     calibrate(meter, fold, program)
     return meter
-
-
-def _below(segment: Segment) -> Children:
-    """What gives tasks to the agents below, made when it is first needed."""
-    if segment.children is None:
-        segment.children = _children(segment)
-    return segment.children
 
 
 def _children(segment: Segment) -> Children:

@@ -36,6 +36,7 @@ from windlass.outcomes import error_value
 from windlass.outputs import Output
 from windlass.protocols import Model
 from windlass.records import HookDecided, HookFailed, Record, SideReplied
+from windlass.states import Fold
 from windlass.turns import Asker, Turn, name_in_chain
 
 from .journal import Journal
@@ -115,21 +116,21 @@ class SideCalls(Struct, eq=False):
     def _key(self, asker: Asker, fingerprint: str) -> str:
         """Who asks, about what, and its number among equal questions: the order of other questions
         changes nothing."""
-        place = f"{asker.event}:{self.place_of(asker.about)}:{asker.by}"
+        place = f"{asker.event}:{place_of(self._journal.fold, asker.about)}:{asker.by}"
         counted = f"{place}:{fingerprint}"
         self._counts[counted] = number = self._counts.get(counted, 0) + 1
         return f"{place}#{number}"
 
-    def place_of(self, about: str) -> str:
-        """What a question is about, without the session: a fork has another, but its calls keep the
-        ids they had."""
-        fold = self._journal.fold
-        if about.startswith(f"{fold.session}/"):
-            return about.removeprefix(f"{fold.session}/")
-        for call in fold.open.calls if fold.open is not None else ():
-            if about == call or about.startswith(f"{call}/"):
-                return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
-        return about
+
+def place_of(fold: Fold, about: str) -> str:
+    """What a question is about, without the session: a fork has another, but its calls keep the ids
+    they had."""
+    if about.startswith(f"{fold.session}/"):
+        return about.removeprefix(f"{fold.session}/")
+    for call in fold.open.calls if fold.open is not None else ():
+        if about == call or about.startswith(f"{call}/"):
+            return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
+    return about
 
 
 def _refused(asker: Asker, text: str) -> HookError:

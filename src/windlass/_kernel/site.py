@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage
@@ -29,24 +29,30 @@ from .journal import Journal
 from .limits import Limits
 from .notes import Notes
 from .program import Program
-from .side_calls import SideCalls
+from .side_calls import SideCalls, place_of
 from .writes import WriteBuffer
 
 if TYPE_CHECKING:
     from .children import Children
 
 
+class Delegates(Protocol):
+    """A pass that can give tasks to agents below it."""
+
+    def below(self) -> Children: ...
+
+
 class Site:
     """The place in a pass where hooks are asked. `turn` is the turn as hooks see it that write
-    nothing.
+    nothing. Parts that only some turns need are created on first use.
 
     `hooks` are the agent's, with a point for every event that the log has a verdict on. Once the
     turn is over the site is `closed`, and what still holds its turn is told so.
     """
 
     __slots__ = (
-        "_cancellation", "_children", "_limits", "_notes", "_onions", "_side_calls", "arguments", "closed", "hooks",
-        "injected", "journal", "monotonic", "program", "scope", "tasks", "turn", "writes",
+        "_cancellation", "_delegates", "_limits", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
+        "arguments", "closed", "hooks", "injected", "journal", "monotonic", "program", "scope", "tasks", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -54,10 +60,10 @@ class Site:
         hooks: CompiledHooks,
         journal: Journal,
         cancellation: Cancellation,
-        side_calls: SideCalls,
-        notes: Notes,
         limits: Limits,
         scope: Any,
+        *,
+        resumed: bool,
     ) -> None:
         self.program: Program = journal.program
         self.hooks = hooks
@@ -71,23 +77,22 @@ class Site:
             journal.mask,
             self.program.held,
         )
-        self.writes = WriteBuffer(journal)
-        self.injected: InjectionLedger = InjectionLedger(
-            journal.fold, self.program.budget.counter.parts
-        )
-        self.tasks = SideTasks()
+        self.injected: InjectionLedger = InjectionLedger(journal.fold, self.program.budget.counter)
+        self.tasks: SideTasks | None = None
         self.closed = False
         self._cancellation = cancellation
-        self._side_calls = side_calls
-        self._notes = notes
         self._limits = limits
-        self._onions: list[Onion] = []
-        self._children: Callable[[], Children] | None = None
+        self._resumed = resumed
+        self._writes: WriteBuffer | None = None
+        self._side_calls: SideCalls | None = None
+        self._notes: Notes | None = None
+        self._onions: tuple[Onion, ...] = ()
+        self._delegates: Delegates | None = None
         self.turn: Turn[Any] = Turn(self)
 
-    def connect(self, children: Callable[[], Children]) -> None:
+    def connect(self, delegates: Delegates) -> None:
         """What gives the agents below their tasks: it needs this part, so it comes later."""
-        self._children = children
+        self._delegates = delegates
 
     def close(self) -> None:
         """The turn is over.
@@ -95,7 +100,7 @@ class Site:
         Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
         """
         self.closed = True
-        self._children = None
+        self._delegates = None
         del self.turn
         for onion in self._onions:
             onion.release()
@@ -109,7 +114,7 @@ class Site:
     ) -> Onion:
         """An effect of this turn inside its wraps."""
         onion = compose(wraps, effect, self, kind, guarded, place)
-        self._onions.append(onion)
+        self._onions += (onion,)
         return onion
 
     def turn_of(self, by: str, event: str, about: str) -> Turn[Any]:
@@ -127,6 +132,13 @@ class Site:
         """Add a record to the log."""
         self.journal.record(record)
 
+    @property
+    def writes(self) -> WriteBuffer:
+        """What turns the slots and messages that hooks leave into records."""
+        if self._writes is None:
+            self._writes = WriteBuffer(self.journal)
+        return self._writes
+
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Record what a hook wrote."""
         self.writes.keep(writes, stage)
@@ -138,6 +150,8 @@ class Site:
 
     def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the turn."""
+        if self.tasks is None:
+            self.tasks = SideTasks()
         self.tasks.start(coroutine)
 
     def completed(self, call: ToolCall) -> ToolCall:
@@ -211,18 +225,20 @@ class Site:
 
     def note(self, asker: Asker, kind: str, data: Any) -> None:
         """A fact of a hook or tool."""
+        if self._notes is None:
+            self._notes = Notes(self.journal, self._resumed)
         self._notes.add(asker, self.place_of(asker.about), kind, data)
 
     def place_of(self, about: str) -> str:
         """What something is about, without the session."""
-        return self._side_calls.place_of(about)
+        return place_of(self.journal.fold, about)
 
     async def delegate(
         self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]
     ) -> Any:
         """A task for another agent."""
-        assert self._children is not None
-        return await self._children().delegate(asker, run, agent, task, options)
+        assert self._delegates is not None
+        return await self._delegates.below().delegate(asker, run, agent, task, options)
 
     def progress(self, asker: Asker, done: float, total: float | None, text: str) -> None:
         """How far a tool or hook is, from any thread; text of a tool whose results hooks look at is
@@ -249,4 +265,6 @@ class Site:
 
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""
+        if self._side_calls is None:
+            self._side_calls = SideCalls(self.journal, self._limits, self.hooks, self._resumed)
         return await self._side_calls.ask(self, asker, model, messages, options)

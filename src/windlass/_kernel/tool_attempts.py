@@ -4,7 +4,7 @@ around it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -89,18 +89,6 @@ class ToolAttempts:
                 site.hooks.tool_wraps, self._innermost, _RESULT, self._guarded, _place
             )
 
-    def make(
-        self, state: CallFold, call: ToolCall, prepared: Prepared | None
-    ) -> Awaitable[ToolResult]:
-        """The result of a call that may run, inside its wraps if it has any.
-
-        `prepared` has its arguments, for the first attempt: a tool may change its values.
-        """
-        if self.wrapped:
-            return self._in_wraps(state, call, prepared)
-        number = state.called + 1 if self._children is None else self._next(state)
-        return self._attempt(call, number, prepared)
-
     def _next(self, state: CallFold) -> int:
         """The number of the next attempt.
 
@@ -136,11 +124,20 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def _attempt(
-        self, call: ToolCall, number: int, prepared: Prepared | None, fingerprint: str = ""
+    async def attempt(
+        self,
+        state: CallFold,
+        call: ToolCall,
+        prepared: Prepared | None,
+        number: int = 0,
+        fingerprint: str = "",
     ) -> ToolResult:
         """The only place where a tool is called: arguments decoded, the start in the log, then the
-        tool's result."""
+        tool's result.
+
+        `prepared` has the arguments for the first attempt: a tool may change its values. An attempt
+        without a number is the next one.
+        """
         if prepared is None or prepared.call is not call or prepared.values is None:
             try:
                 prepared = self._site.arguments.read(call)
@@ -149,6 +146,8 @@ class ToolAttempts:
         tool, values = prepared.tool, prepared.values
         if tool is None or values is None:
             return self._unknown_tool(call.name)
+        if not number:
+            number = state.called + 1 if self._children is None else self._next(state)
         if self._children is not None and isinstance(tool, Delegate):
             return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
         if self._reveals:
@@ -287,7 +286,7 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ inside wraps
 
-    async def _in_wraps(
+    async def in_wraps(
         self, state: CallFold, call: ToolCall, prepared: Prepared | None
     ) -> ToolResult:
         """The call inside its wraps: what leaves the outermost is the result."""
@@ -348,7 +347,9 @@ class ToolAttempts:
             return attempts.result
         try:
             prepared, attempts.prepared = attempts.prepared, None
-            result = await self._attempt(call, number, prepared, attempts.fingerprint)
+            result = await self.attempt(
+                attempts.state, call, prepared, number, attempts.fingerprint
+            )
             attempts.result = result
             self._onion.accept(result)
         except Exception as error:

@@ -39,8 +39,8 @@ class Executor:
     """
 
     __slots__ = (
-        "_attempts", "_attends", "_decisions", "_doubts", "_failures", "_inbox", "_journal", "_limited", "_limits",
-        "_program", "_questions", "_results", "_reviewed", "_site", "_waiting_writes",
+        "_attempts", "_attends", "_decisions", "_failures", "_inbox", "_journal", "_limited", "_limits",
+        "_program", "_questions", "_results", "_reviewed", "_site", "_waiting_writes", "_wrapped", "_written",
     )  # fmt: skip
 
     def __init__(
@@ -64,10 +64,11 @@ class Executor:
         self._limits = limits
         self._failures = failures
         self._inbox = inbox
-        self._doubts = CallsInDoubt(site.journal, site.arguments, questions, results, site.turn)
         self._limited = limits.exist("tool")
         self._reviewed = results.reviewed
         self._attends = site.journal.audience.attends
+        self._wrapped = attempts.wrapped
+        self._written = attempts.written
         self._waiting_writes: dict[str, tuple[CallFold, ToolResult, Writes]] | None = None
 
     async def execute(self, fold: Fold) -> None:
@@ -76,23 +77,22 @@ class Executor:
         assert step is not None
         assert turn is not None
         ready: list[CallFold] = []
-        held_back = False
+        judged, held_back = decisions.judged, False
         for call in step.calls.values():
-            if call.result is None:
-                if decisions.judged:
-                    if not await self._decide(call):
-                        return
-                else:
-                    decisions.allow(call, fold.at)
-                verdict = None if call.decided is None else call.decided.verdict
-                if verdict is ALLOW or not isinstance(verdict, Halt | Ask):
-                    ready.append(call)
-                else:
-                    held_back = True
-        stale = bool(turn.delegated) and self._questions.resumed
+            if call.result is not None:
+                continue
+            if not judged:
+                decisions.allow(call, fold.at)
+            elif not await self._decide(call):
+                return
+            elif _is_held_back(call):
+                held_back = True
+                continue
+            ready.append(call)
+        stale = turn.delegated and self._questions.resumed
         if stale:
             await self._attempts.end_unmet_children(FROM_CALLS)
-        if decisions.judged:
+        if judged:
             unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
             if unclear and not await self._may_begin(fold, step, ready, held_back):
                 return
@@ -141,7 +141,7 @@ class Executor:
         """Ask a person about a call in doubt, if its tool says so. Whether the answer is still open."""
         if self._decisions.is_lost(call):
             return False
-        return self._doubts.ask_person(call, self._decisions.shown(call))
+        return self._in_doubt().ask_person(call, self._decisions.shown(call))
 
     async def _halt(self, halts: list[Any]) -> None:
         """A halt on any call closes all of them; none runs."""
@@ -271,10 +271,13 @@ class Executor:
         decided, decisions = state.decided, self._decisions
         assert decided is not None, f"call {state.proposed.id} was not decided"
         prepared = decisions.prepared.pop(state.proposed.id, None)
-        call = decisions.shown(state) if prepared is None or decided.digest else prepared.call
         details: ErrorValue | None = None
-        if decided.digest and type(decided.verdict) is Allow:
-            decisions.checked(state, call)
+        if decided.digest:
+            call = decisions.shown(state)
+            if type(decided.verdict) is Allow:
+                decisions.checked(state, call)
+        else:
+            call = decisions.shown(state) if prepared is None else prepared.call
         if decided.verdict is not ALLOW and type(decided.verdict) is not Allow:
             result = self._not_executed(call, decided)
         elif state.called and (known := await self._known_result(state)) is not None:
@@ -284,7 +287,10 @@ class Executor:
             return
         else:
             try:
-                result = await self._attempts.make(state, call, prepared)
+                if self._wrapped:
+                    result = await self._attempts.in_wraps(state, call, prepared)
+                else:
+                    result = await self._attempts.attempt(state, call, prepared)
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
@@ -302,10 +308,7 @@ class Executor:
                 result = failed
                 if not isinstance(error, ToolError):  # whose text is the result
                     details = self._results.details_of(call, error)
-        if (
-            self._attempts.written
-            and (writes := self._attempts.written.pop(call.id, None)) is not None
-        ):
+        if self._written and (writes := self._written.pop(call.id, None)) is not None:
             if self._waiting_writes is not None:
                 self._waiting_writes[call.id] = (state, result, writes)
                 return
@@ -321,8 +324,13 @@ class Executor:
     async def _known_result(self, state: CallFold) -> ToolResult | None:
         """The result of a call that was started before, if it is not to be made again."""
         if self._decisions.is_lost(state) and not state.children:
-            return self._doubts.result_of_lost(state)
-        return await self._doubts.result_of(state)
+            return self._in_doubt().result_of_lost(state)
+        return await self._in_doubt().result_of(state)
+
+    def _in_doubt(self) -> CallsInDoubt:
+        """What decides about calls that a process started before it died."""
+        site = self._site
+        return CallsInDoubt(site.journal, site.arguments, self._questions, self._results, site.turn)
 
     async def _close(self, state: CallFold, stopped: Stopped) -> None:
         """A limit forbids this call.
@@ -380,6 +388,14 @@ class Executor:
         if timed_out and unsafe:
             return text_result(UNKNOWN, "interrupted")
         return text_result(_error_text(error, call, tool), "error")
+
+
+def _is_held_back(call: CallFold) -> bool:
+    """Whether a decided call does not go on to its result: it waits for a person, or the turn halts."""
+    decided = call.decided
+    return decided is not None and (
+        decided.verdict is not ALLOW and isinstance(decided.verdict, Halt | Ask)
+    )
 
 
 def _is_halted(call: CallFold) -> bool:

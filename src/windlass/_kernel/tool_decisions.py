@@ -52,7 +52,7 @@ class ToolDecisions:
         self._delegates = program.delegates
         self._point = hooks.at(ToolCalling)
         self._allows = program.unmatched == "allow"
-        self._judged_again: set[str] = set()
+        self._judged_again: tuple[str, ...] = ()
         by_agent = not self._allows or bool(program.delegates)
         self.judged = self._point is not None or by_agent or questions.resumed
         self.prepared: dict[str, Prepared] = {}
@@ -317,7 +317,7 @@ class ToolDecisions:
         settled = () if state.waits and answered is None else asks_of(recorded)
         passage, judged = None, Judged(held)
         if self._is_judged(call) and questions.resumed and call.id not in self._judged_again:
-            self._judged_again.add(call.id)
+            self._judged_again += (call.id,)
             passage = self.passage(call, decided)
             judged = await questions.judge_again(
                 passage, held, settled, questions.asked_again(call.id)

@@ -100,10 +100,9 @@ class ToolResults(Struct, eq=False):
         """A result into the log, once its hooks have reviewed it, if there are any."""
         journal, call = self._journal, state.call
         fold = journal.fold
-        if fold.turn is not None and fold.turn.injected and self._point is None:
-            result = _joined(call, result, fold.turn.injected)
-        at = fold.tick(journal.now)
-        journal.add(ToolReturned(call.id, call.name, result, error, at=at))
+        if self._point is None and (turn := fold.turn) is not None and turn.injected:
+            result = _joined(call, result, turn.injected)
+        journal.add(ToolReturned(call.id, call.name, result, error, at=fold.tick(journal.now)))
 
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
