@@ -28,9 +28,17 @@ def literal_prefix(glob: str) -> str:
     return re.split(r"[*?\[]", glob, maxsplit=1)[0]
 
 
+@lru_cache(maxsize=4096)
+def needle(glob: str) -> str:
+    """The longest part of a glob without wildcards: a text without it does not match."""
+    return max(re.split(r"\[!?\]?[^\]]*\]|[*?\[]", glob), key=len)
+
+
 def covers(wide: str, narrow: str) -> bool:
     """Whether one glob surely matches every text that another one matches."""
     if wide == narrow:
         return True
+    if needle(wide) not in narrow:
+        return False
     unknown = re.sub(r"\[!?\]?[^\]]*\]|[*?]", UNKNOWN, narrow)
     return glob_regex(wide).match(unknown) is not None

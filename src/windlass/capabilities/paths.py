@@ -11,6 +11,8 @@ from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
 
+from .globs import needle
+
 PARAMETERS = frozenset(
     {
         "path", "paths", "file", "files", "file_path", "file_paths", "filename", "folder", "directory", "dir", "cwd",
@@ -62,7 +64,7 @@ class PathPattern:
     part before the first wildcard is resolved once, here: a link that is put there later changes nothing.
     """
 
-    __slots__ = ("_absolute", "_fold", "_real", "_text")
+    __slots__ = ("_absolute", "_fold", "_real", "_text", "needle")
 
     def __init__(self, glob: str, folder: str) -> None:
         inside = re.sub(r"/\**$", "/", glob) if glob.endswith(("/", "/**")) else glob
@@ -72,6 +74,9 @@ class PathPattern:
         self._text = _regex(glob, "")
         self._absolute = self._regex(_plain(os.path.abspath(prefix)) if prefix else "", rest)
         self._real = self._regex(real, rest)
+        part = needle(glob.rstrip("/*"))
+        everywhere = all(part in whole for whole in (os.path.abspath(prefix) + rest, real + rest))
+        self.needle = part if everywhere and not self._fold else ""
 
     def _regex(self, prefix: str, rest: str) -> re.Pattern[str]:
         prefix = "" if prefix == "/" and rest.startswith("/") else prefix

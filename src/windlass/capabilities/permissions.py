@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -16,11 +16,12 @@ from windlass.errors import ConfigError
 from windlass.events import ToolCalling
 from windlass.messages import ToolCall
 
-from .commands import Command, Unparsable, commands_of, is_parsed
+from .commands import Command, commands_of, is_parsed
 from .paths import PARAMETERS
 from .rule_checks import rule_problems, tool_problems
 from .rule_files import read_policy
-from .rules import KINDS, MAYBE, NO, YES, BoundRule, Kind, Rule, Setting, Subject
+from .rules import KINDS, NO, YES, Kind, Rule, RuleSet, Setting, Subject
+from .shell_parser import Unparsable
 
 if TYPE_CHECKING:
     from windlass import Hooks, Tool
@@ -52,14 +53,14 @@ class Verdict(Struct, frozen=True):
 class _Rules(NamedTuple):
     """The rules about one tool."""
 
-    deny: tuple[BoundRule, ...]
-    ask: tuple[BoundRule, ...]
-    allow: tuple[BoundRule, ...]
+    deny: RuleSet
+    ask: RuleSet
+    allow: RuleSet
 
     @property
     def takes_apart(self) -> bool:
         """Whether a rule compares something of a call."""
-        return any(rule.tests for rules in self for rule in rules)
+        return any(rule.tests for rules in self for rule in rules.rules)
 
 
 class Permissions:
@@ -132,7 +133,7 @@ class Permissions:
             except Unparsable as error:
                 problem = str(error)
         verdicts = [self._judge(rules, subject, part, problem) for part in parts]
-        return max(verdicts, key=lambda verdict: KINDS.index(verdict.decision), default=Verdict(self.unmatched))
+        return strictest(verdicts) if verdicts else Verdict(self.unmatched)
 
     def _script(self, tool: str, arguments: Mapping[str, Any], rules: _Rules) -> str | None:
         """The shell command of a call, if rules look into it."""
@@ -145,19 +146,24 @@ class Permissions:
         """What the rules say about a call, or about one command of it."""
         about = "" if part is None else part.text
         doubt: Verdict | None = None
-        for kind, bound in (("deny", rules.deny), ("ask", rules.ask)):
-            for one in bound:
+        for bound in (rules.deny, rules.ask):
+            for one in bound.candidates(subject, part, parsed=not problem):
                 found = one.match(subject, part)
-                if found == YES:
-                    return Verdict("deny" if kind == "deny" else "ask", one.rule, command=about)
-                if found == MAYBE and doubt is None:
-                    doubt = Verdict("ask", one.rule, problem or "it may match", about)
-        if doubt is not None:
-            return doubt
-        for one in rules.allow:
+                if found == YES and (part is None or not part.hidden):
+                    return Verdict(one.rule.kind, one.rule, command=about)
+                if found != NO and doubt is None:
+                    doubt = Verdict("ask", one.rule, problem or _doubt(part), about)
+        return strictest([verdict for verdict in (doubt, self._permit(rules, subject, part, problem)) if verdict])
+
+    def _permit(self, rules: _Rules, subject: Subject, part: Command | None, problem: str) -> Verdict:
+        """What the rules that allow say, or what holds for unmatched calls."""
+        about = "" if part is None else part.text
+        if part is not None and part.hidden:
+            return Verdict("allow", None)
+        for one in rules.allow.candidates(subject, part, parsed=not problem):
             if one.match(subject, part) != NO:
                 return Verdict("allow", one.rule, command=about)
-        if problem and self.unmatched == "allow":
+        if problem and self.unmatched == "allow" and rules.takes_apart:
             return Verdict("ask", None, problem)
         return Verdict(self.unmatched, None, problem, about)
 
@@ -170,7 +176,7 @@ class Permissions:
             by_kind = {
                 kind: [rule.for_tool(tool, self.setting) for rule in about if rule.kind == kind] for kind in KINDS
             }
-            found = self._by_tool[tool] = _Rules(tuple(by_kind["deny"]), tuple(by_kind["ask"]), tuple(by_kind["allow"]))
+            found = self._by_tool[tool] = _Rules(*[RuleSet(by_kind[kind]) for kind in reversed(KINDS)])
         return found
 
     # ------------------------------------------------------------ the capability
@@ -215,6 +221,18 @@ class Permissions:
         """The rules in one line, for `explain`."""
         counts = [f"{sum([rule.kind == kind for rule in self.rules])} {kind}" for kind in reversed(KINDS)]
         return f"rules: {', '.join(counts)}; other calls: {self.unmatched}"
+
+
+def strictest(verdicts: Sequence[Verdict]) -> Verdict:
+    """The strictest verdict; of several, the first."""
+    return max(verdicts, key=lambda verdict: KINDS.index(verdict.decision))
+
+
+def _doubt(part: Command | None) -> str:
+    """Why a rule may be about a call."""
+    if part is None:
+        return "the path cannot be resolved"
+    return "it may run other code" if part.hidden else "what it expands to or runs is unknown"
 
 
 def _reason(verdict: Verdict) -> str:

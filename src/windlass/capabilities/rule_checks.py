@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.matching import mismatches
 
-from .commands import pattern_problem
-from .globs import covers, literal_prefix
+from .command_patterns import pattern_problem
+from .globs import covers, literal_prefix, needle
 from .rules import KINDS, Path, Rule, Setting
 
 if TYPE_CHECKING:
@@ -36,13 +36,16 @@ def _unmatchable(rules: Iterable[Rule], setting: Setting) -> Iterator[str]:
 
 def _shadowed(rules: Sequence[Rule], setting: Setting) -> Iterator[str]:
     """Rules that others cover. Only rules that begin alike are compared: there may be thousands."""
-    by_start: dict[str, list[tuple[int, Rule]]] = {}
+    by_start: dict[str, list[tuple[int, str, Rule]]] = {}
     for at, rule in enumerate(rules):
-        by_start.setdefault(_start(rule, setting), []).append((at, rule))
+        part = needle(rule.parts.tests[0][1].rstrip("* ") if rule.parts.tests else rule.parts.tool)
+        by_start.setdefault(_start(rule, setting), []).append((at, part, rule))
     for at, rule in enumerate(rules):
-        starts = {text[:end] for text in _texts(rule, setting) for end in range(len(text) + 1)}
-        others = sorted([other for start in starts for other in by_start.get(start, ())], key=lambda other: other[0])
-        wider = [(place, other) for place, other in others if place != at and _covers(other, rule, setting)]
+        texts = [*_texts(rule, setting)]
+        starts, whole = {text[:end] for text in texts for end in range(len(text) + 1)}, "\n".join(texts)
+        near = [(place, other) for start in starts for place, part, other in by_start.get(start, ()) if part in whole]
+        wider = [(place, other) for place, other in sorted(near, key=_place) if place != at]
+        wider = [(place, other) for place, other in wider if _covers(other, rule, setting)]
         stricter = [other for _, other in wider if KINDS.index(other.kind) > KINDS.index(rule.kind)]
         same = [
             other
@@ -53,6 +56,10 @@ def _shadowed(rules: Sequence[Rule], setting: Setting) -> Iterator[str]:
             yield f"{rule!r} never counts: {stricter[0]!r} is stricter and matches the same calls"
         elif same:
             yield f"{rule!r} is not needed: {same[0]!r} matches the same calls"
+
+
+def _place(placed: tuple[int, Rule]) -> int:
+    return placed[0]
 
 
 def _start(rule: Rule, setting: Setting) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from windlass.matching import glob_test, name_test, parse_rule, values
 
-from .commands import Command, CommandPattern
+from .command_patterns import CommandPattern
+from .commands import Command
+from .globs import needle
 from .paths import PathPattern, Place, place_of
 
 Kind: TypeAlias = Literal["allow", "ask", "deny"]
@@ -15,6 +18,8 @@ KINDS: tuple[Kind, ...] = ("allow", "ask", "deny")
 """From the mildest to the strictest."""
 
 NO, MAYBE, YES = 0, 1, 2
+_FEW = 16
+"""So many rules are compared one by one."""
 Path: TypeAlias = tuple[str, ...]
 
 
@@ -49,6 +54,12 @@ class Subject:
         found = self.values(path)
         return [value for value in found if isinstance(value, str)] or found
 
+    def haystack(self, paths: Iterable[Path]) -> str:
+        """All values as one text; those at some paths also as the paths that they lead to."""
+        places = [place for path in paths for place in self.places(path)]
+        texts = [text for value in self.values(()) for text in _spellings(value)]
+        return "\n".join([*texts, *[path for place in places for reading in place.readings for path in reading]])
+
     def places(self, path: Path) -> list[Place]:
         """The texts at and below a path, as paths."""
         found = self._places.get(path)
@@ -58,8 +69,20 @@ class Subject:
         return found
 
 
-Test: TypeAlias = Callable[[Subject, "Command | None"], int]
-"""How far a call, or one command of it, matches: NO, MAYBE or YES."""
+def _spellings(value: Any) -> tuple[str, ...]:
+    """The texts that a glob is compared with for a value."""
+    return (value,) if isinstance(value, str) else (str(value), str(value).lower().replace("none", "null"))
+
+
+Match: TypeAlias = Callable[[Subject, "Command | None"], int]
+
+
+class Test(NamedTuple):
+    """How far a call, or one command of it, matches: NO, MAYBE or YES. A call without the `needle` does not match."""
+
+    match: Match
+    needle: str = ""
+    path: Path | None = None
 
 
 class Rule:
@@ -72,7 +95,7 @@ class Rule:
     __slots__ = ("kind", "parts", "text")
 
     def __init__(self, kind: Kind, text: str) -> None:
-        self.kind = kind
+        self.kind: Kind = kind
         self.text = text
         self.parts = parse_rule(text)
 
@@ -98,10 +121,13 @@ class Rule:
         if not glob.strip("*") and (not path or path == (command,)):
             return None
         if command is not None and path in ((), (command,)):
-            return _command_test(CommandPattern(glob), self.is_strict)
+            commands = CommandPattern(glob)
+            return Test(_command_test(commands, self.is_strict), commands.needle)
         if (path and path[-1] in setting.paths) or glob.startswith(("/", "./", "../", "~")):
-            return _path_test(PathPattern(glob, setting.folder), path, self.is_strict, setting.paths)
-        return _value_test(glob_test(glob), path, self.is_strict)
+            places = PathPattern(glob, setting.folder)
+            return Test(_path_test(places, path, self.is_strict, setting.paths), places.needle, path)
+        number = re.fullmatch(r"[\d.eE+-]*", needle(glob))
+        return Test(_value_test(glob_test(glob), path, self.is_strict), "" if number else needle(glob))
 
 
 class BoundRule(NamedTuple):
@@ -114,7 +140,7 @@ class BoundRule(NamedTuple):
         """How far a call, or one command of it, matches."""
         found = YES
         for test in self.tests:
-            one = test(subject, command)
+            one = test.match(subject, command)
             if one < found:
                 if not one:
                     return NO
@@ -122,13 +148,40 @@ class BoundRule(NamedTuple):
         return found
 
 
-def _command_test(pattern: CommandPattern, strict: bool) -> Test:
+class RuleSet:
+    """The rules of one kind about one tool. Of many rules, only those are compared whose needle is in the call."""
+
+    __slots__ = ("_needles", "_paths", "rules")
+
+    def __init__(self, rules: Iterable[BoundRule]) -> None:
+        self.rules = tuple(rules)
+        self._needles = [(max([test.needle for test in one.tests], key=len, default=""), one) for one in self.rules]
+        self._paths = {test.path for one in self.rules for test in one.tests if test.path is not None}
+
+    def candidates(self, subject: Subject, command: Command | None, *, parsed: bool) -> Sequence[BoundRule]:
+        """The rules that may match a call, or one command of it."""
+        if len(self.rules) < _FEW:
+            return self.rules
+        if not parsed:
+            haystack = None
+        elif command is None:
+            haystack = self._haystack(subject)
+        else:
+            haystack = command.haystack
+        return self.rules if haystack is None else [one for needle, one in self._needles if needle in haystack]
+
+    def _haystack(self, subject: Subject) -> str | None:
+        places = [place for path in self._paths for place in subject.places(path)]
+        return subject.haystack(self._paths) if all(place.readings for place in places) else None
+
+
+def _command_test(pattern: CommandPattern, strict: bool) -> Match:
     if strict:
         return lambda subject, command: YES if command is not None and pattern.allows(command) else NO
     return lambda subject, command: MAYBE if command is None else pattern.touches(command)
 
 
-def _value_test(test: Callable[[Any], bool], path: Path, strict: bool) -> Test:
+def _value_test(test: Callable[[Any], bool], path: Path, strict: bool) -> Match:
     def every(subject: Subject, command: Command | None) -> int:
         found = subject.texts(path)
         return YES if found and all(map(test, found)) else NO
@@ -139,7 +192,7 @@ def _value_test(test: Callable[[Any], bool], path: Path, strict: bool) -> Test:
     return every if strict else some
 
 
-def _path_test(pattern: PathPattern, path: Path, strict: bool, known: frozenset[str]) -> Test:
+def _path_test(pattern: PathPattern, path: Path, strict: bool, known: frozenset[str]) -> Match:
     def every(subject: Subject, command: Command | None) -> int:
         found = subject.places(path)
         if not path:  # the parameters that hold paths, if it has such

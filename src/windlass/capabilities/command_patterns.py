@@ -1,0 +1,96 @@
+"""Globs for shell commands: compared strictly, word by word, to allow, and widely to refuse."""
+
+from __future__ import annotations
+
+import re
+
+from .commands import Command, Flags, flags_of
+from .globs import UNKNOWN, glob_regex, literal_prefix, needle
+from .shell_syntax import FILES, UPWARDS
+
+
+class CommandPattern:
+    """A glob for commands, such as `git push *`.
+
+    To allow, words are compared one by one: a `*` that is a word of its own stands for any number of words, one inside
+    a word stays in that word and does not lead upwards. To refuse, a `*` stands for anything, and what a command
+    amounts to counts, too. A final ` *` also matches the command without arguments.
+    """
+
+    __slots__ = ("_flags", "_rest", "_start", "_strict", "_wide", "first", "needle")
+
+    def __init__(self, glob: str) -> None:
+        glob = f"{glob[:-2]} *" if glob.endswith(":*") else glob
+        words = glob.split()
+        first = words[0] if words else ""
+        self.first = "" if re.search(r"[*?\[]", first) else first.rpartition("/")[2]
+        self._strict = re.compile(_strict_regex(words))
+        shapes = [" ".join(words)] + ([" ".join(words[:-1])] if words[1:] and words[-1] == "*" else [])
+        self._wide = [glob_regex(shape) for shape in shapes]
+        self._start = literal_prefix(shapes[0]).rstrip()
+        flags = flags_of(words)
+        self._flags = flags if flags.options and self.first else None
+        self._rest = glob_regex(flags.rest)
+        self.needle = self.first if self._flags else needle(shapes[-1].rstrip("* "))
+        if ".." in self.needle:
+            self.needle = self.first
+
+    def allows(self, command: Command) -> bool:
+        """Whether the command surely matches, whatever its unknown parts are."""
+        return self._strict.fullmatch(command.strict) is not None
+
+    def touches(self, command: Command) -> int:
+        """How far the command matches: 0 no, 1 maybe, 2 yes."""
+        if self.first and self.first not in command.names and command.is_known:
+            return 0
+        if any(regex.match(variant) for variant in command.variants for regex in self._wide):
+            return 2
+        if self._flags is not None and self._matches_flags(command.flags):
+            return 2
+        if not command.is_known and any(_begin_alike(start, self._start) for start in command.known_starts):
+            return 1
+        return int(self.first != "" and any(regex.match(tail) for tail in command.suffixes for regex in self._wide))
+
+    def _matches_flags(self, flags: Flags) -> bool:
+        assert self._flags is not None
+        same = flags.program == self._flags.program and self._flags.options <= flags.options
+        return same and self._rest.match(flags.rest) is not None
+
+
+def pattern_problem(glob: str) -> str:
+    """Why no command can match a pattern; empty if one can."""
+    found = re.search(r"&&|\|\||[;|`\n]|\$\(|(?<!^)(?<!^\()[<>]", glob)
+    if found is None or glob.strip().startswith(("<", ">")):
+        return ""
+    return f"every command is compared on its own, so {found[0]!r} is in none of them"
+
+
+def _strict_regex(words: list[str]) -> str:
+    inside, one = f"[^ {UNKNOWN}{UPWARDS}]", f"[^ {UNKNOWN}{UPWARDS}{FILES}]"
+    regex = ""
+    for at, word in enumerate(words):
+        space = " " if at else ""
+        if word != "*":
+            upwards = re.sub(r"(?:(?<=/)|(?<==)|^)\.\.(?=/|$)", UPWARDS, word)
+            regex += space + re.sub(
+                r"\[!?\]?[^\]]*\]|.",
+                lambda match: f"{inside}*" if match[0] == "*" else one if match[0] == "?" else _literal(match[0]),
+                upwards,
+            )
+        elif at == len(words) - 1:
+            regex += f"(?:{space}.*)?" if at else ".+"
+        else:
+            regex += "(?: [^ ]+)*" if at else f"[^ {UNKNOWN}]+(?: [^ ]+)*"
+    return regex
+
+
+def _literal(text: str) -> str:
+    """A character of a pattern, or a class of characters, as a regular expression."""
+    if len(text) == 1:
+        return re.escape(text)
+    body = text[1:-1].replace("\\", "\\\\")
+    return f"(?![ {UNKNOWN}{UPWARDS}{FILES}])[^{body[1:]}]" if body.startswith("!") else f"[{body}]"
+
+
+def _begin_alike(start: str, pattern: str) -> bool:
+    return start.startswith(pattern) or pattern.startswith(start.rstrip())
