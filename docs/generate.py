@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import inspect
 import json
 import re
@@ -12,9 +13,10 @@ import tomllib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -672,6 +674,18 @@ def section_table(
     return ["case", "promise", "tests"], rows
 
 
+def load_beside(name: str) -> ModuleType:
+    """A module of this folder, which is not a package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+api_pages = load_beside("api_pages")
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events_page,
     "reference/decisions.md": decisions_page,
@@ -679,6 +693,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/models.md": models_page,
     "behaviours.md": behaviours_page,
+    **{page: partial(api_pages.text_of, page) for page in api_pages.paths()},
 }
 
 

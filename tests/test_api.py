@@ -150,7 +150,7 @@ GIVEN = {
 }  # fmt: skip
 """What users are given and never make: how it is made is not promised, only what it has."""
 
-MADE_BY_US = {*GIVEN, "FakeTurn", "Registrar", "World"}
+MADE_BY_US = {*GIVEN, "FakeTurn", "Registrar", "Storage", "World"}
 """The same, for classes of which only their own members are shown."""
 
 UNTOLD = {object, msgspec.Struct, typing.Generic, typing.Protocol}

@@ -13,6 +13,7 @@ import click
 import pytest
 
 from windlass import errors, testing
+from windlass._hooks.hooks import _LEGAL as LEGAL_OPTIONS
 from windlass._kernel.loop import drive
 from windlass.cli import LazyCommand
 from windlass.cli import main as command_line
@@ -143,6 +144,52 @@ def test_a_case_without_a_sentence_or_without_a_test_fails_the_check(generate, m
         "docs/behaviours.toml: case 2 has a sentence and no tests",
         "docs/behaviours.toml: case 3 has tests and is listed as not promised",
     ]
+
+
+# ---------------------------------------------------------------- the reference of all names
+
+
+def public_names() -> list[tuple[str, str, str]]:
+    """The names of tests/api.txt at home: module, name in the module, and member or nothing."""
+    lines = (PROJECT / "tests" / "api.txt").read_text(encoding="utf-8").splitlines()[1:]
+    places = [re.sub(r"[(:= ].*", "", line.removeprefix("async ")) for line in lines if " -> windlass." not in line]
+    found = [re.fullmatch(r"(windlass(?:\.[a-z_]+(?=\.))*)\.(\w+)(?:\.(\w+))?(?:\.\w+)?", place) for place in places]
+    return [(match[1], match[2], match[3] or "") for match in found if match is not None]
+
+
+def test_every_public_name_is_in_the_reference_with_its_members(generate):
+    pages = {page: (DOCS / page).read_text(encoding="utf-8") for page in generate.api_pages.paths()}
+    sections: dict[str, str] = {}
+    for page, places in generate.api_pages.homes().items():
+        text = pages[f"reference/api/{page}.md"]
+        for place in places:
+            name = place.rpartition(".")[2]
+            sections[place] = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    missing = [
+        f"{module}.{name}.{member}"
+        for module, name, member in public_names()
+        if not (text := sections.get(f"{module}.{name}", "")) or (member and not re.search(rf"[.`]{member}\b", text))
+    ]
+    assert len(public_names()) > 1_000
+    assert missing == []
+
+
+def test_every_parameter_and_option_of_the_public_api_is_explained(generate):
+    assert list(generate.api_pages.unexplained()) == []
+
+
+def test_a_parameter_without_an_explanation_is_named(generate, monkeypatch):
+    monkeypatch.setattr(generate.api_pages, "explanations", lambda: {"everywhere": {}, "windlass.Gone": {"a": "b"}})
+    missing = list(generate.api_pages.unexplained())
+    assert "windlass.Agent.run: parameter `session` is not explained" in missing
+    assert "docs/parameters.toml: there is no windlass.Gone" in missing
+
+
+def test_the_options_of_every_verb_are_in_the_reference():
+    text = (DOCS / "reference" / "api" / "registrar.md").read_text(encoding="utf-8")
+    for verb, legal in LEGAL_OPTIONS.items():
+        section = text.partition(f"\n### Registrar.{verb}\n")[2].partition("\n### ")[0]
+        assert set(re.findall(r"^\| `(\w+)` \| `[^|]*` \| \S", section, re.M)) >= legal, verb
 
 
 # ---------------------------------------------------------------- the cookbook

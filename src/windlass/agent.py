@@ -75,9 +75,39 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     Hooks are registered with the verbs `observe`, `inject`, `rewrite`, `gate`, `wrap`, `transform` (and `hook`, which
     combines them) until the first run compiles the agent; registering later raises `CompiledError`. One agent serves
-    any number of sessions at once. With `scope=Desk` it runs and resumes only with `scope=` an instance of `Desk`.
-    A turn has at most `max_steps` steps; a `StepLimit` among the criteria replaces that, and `None` lifts it.
-    With `per_run_tools=True`, hooks may be limited to tools that only `run(tools=…)` brings.
+    any number of sessions at once.
+
+    - `model`: the model, as an object or as a text such as `openai:gpt-5`.
+    - `tools`: the tools that the model may call: functions, `@tool` functions, `agent.as_tool()`.
+    - `system`: the system text. Hooks and capabilities add sections to it.
+    - `output`: the type of the answer. The model is told its schema, and `result.output` is a value of this type.
+    - `scope`: the type of the application's data. The agent then runs and resumes only with `scope=` an instance of it.
+    - `name`: the name in logs, in `explain` and as a sub-agent.
+    - `settings`: settings of the model, such as `temperature` and `max_tokens`.
+    - `criteria`: limits and other functions that vote after each step on whether the turn continues.
+    - `approvers`: functions in this process that answer the questions of gates.
+    - `errors`: what to do about errors: retry, ignore, halt.
+    - `store`: where sessions are stored: an address such as `sqlite:///agent.db`, or a store. Without it, in memory.
+    - `models`: further models, to which hooks may send a request, by name.
+    - `capabilities`: ready-made behaviours, installed in this order.
+    - `pipeline`: replaces parts of the kernel or adds collections of hooks to it.
+    - `unmatched`: what happens to a tool call that no gate answers: `allow`, `ask` a person, or `deny`.
+    - `busy`: what happens to a message for a session whose turn is running: `refuse` it with `SessionBusy`, `queue` it,
+      or `steer` the running turn with it.
+    - `per_run_tools`: whether hooks may be limited to tools that only `run(tools=…)` brings.
+    - `window`: the size of the model's context window in tokens, if the model does not say it.
+    - `tokenizer`: counts the tokens of a text. By default they are estimated.
+    - `injection_reserve`: how many tokens of the window all injections of one request may fill.
+    - `max_steps`: after how many steps a turn stops. A `StepLimit` among the criteria replaces it; None lifts it.
+    - `max_regenerations`: how often one reply may be requested again because gates reject it.
+    - `max_vetoes`: how often gates may veto the stop of one turn.
+    - `max_idle_steps`: how many steps in a row may pass without a tool call.
+    - `max_parallel`: how many tool calls of one step run at the same time.
+    - `max_depth`: how deep sub-agents may be nested.
+    - `ending_timeout`: how many seconds the hooks at the end of a step, or of a turn, may take together.
+    - `observer_patience`: how many seconds the end of a turn waits for observers. Slower ones continue after that.
+    - `secrets`: texts that are masked before anything is hashed, stored or logged.
+    - `clock`: the source of time; a `FakeClock` in tests.
     """
 
     def __init__(

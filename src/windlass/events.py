@@ -152,6 +152,7 @@ class ModelCalling(Event["ModelCalling", Halt | Ask | Answer | Allow, ModelReque
 
     @property
     def side(self) -> str:
+        """The hook or tool that asks with `turn.ask`; empty for the turn's own request."""
         return self.request.side
 
     payload: ClassVar[str | None] = "request"

@@ -46,10 +46,21 @@ class Clock(Protocol):
     for it.
     """
 
-    def now(self) -> float: ...
-    def monotonic(self) -> float: ...
-    async def sleep(self, seconds: float) -> None: ...
-    async def alarm(self, seconds: float) -> None: ...
+    def now(self) -> float:
+        """The time in seconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since any moment; they never go back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause the caller."""
+        ...
+
+    async def alarm(self, seconds: float) -> None:
+        """Return after some seconds, beside work that is running."""
+        ...
 
 
 class StoredValue(NamedTuple):
@@ -241,4 +252,6 @@ class Store(Protocol):
 class Capability(Protocol):
     """A bundle of hooks, tools, slots, criteria and instructions that installs itself through a registrar."""
 
-    def install(self, registrar: Any, /) -> None: ...
+    def install(self, registrar: Any, /) -> None:
+        """Register everything. It is called once for each agent, when the agent is put together."""
+        ...

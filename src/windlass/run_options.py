@@ -36,15 +36,17 @@ from .types import Criterion
 class RunOptions(TypedDict, total=False):
     """Options of one turn, for `run`, `stream` and `iterate`, and of a variant of an agent.
 
-    `model` is the name of a model of the agent, a text such as `openai:gpt-5`, or a model object. `settings` replace
-    the agent's settings of the same names; a value of None removes one. `criteria` and `tools` are added to the
-    agent's. None stands for an option that is not given.
+    None stands for an option that is not given.
     """
 
     model: Model | str | None
+    """The name of a model of the agent, a text such as `openai:gpt-5`, or a model object."""
     settings: Mapping[str, Any] | None
+    """Settings that replace the agent's settings of the same names; a value of None removes one."""
     criteria: Iterable[Criterion] | None
+    """Criteria that are added to the agent's."""
     tools: Iterable[Callable[..., Any]] | None
+    """Tools that are added to the agent's."""
 
 
 class GivenOptions(Struct, frozen=True):

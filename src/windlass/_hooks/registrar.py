@@ -90,77 +90,104 @@ OTHERS = each(
 
 class _Options(TypedDict, total=False):
     name: str
+    """The name of the hook in records, in `explain` and in errors. By default that of the function."""
     tool: Matcher
+    """Only calls that match: a name, a glob, a rule such as `bash(rm *)`, a list, a compiled regular expression, or a
+    function of the call."""
     when: Condition
+    """Only if this function returns true. It gets the event; for a wrap the request, call, state or turn. It must not
+    be async."""
     priority: int
+    """Hooks with a higher number run earlier in their band. 0 by default."""
     band: Band
+    """`early`, `normal` (the default) or `guard`. The guard band is nearest to what it protects: last rewrite,
+    innermost wrap, last transformer. Only the application may use it."""
     inherit: bool
+    """Whether sub-agents get the hook, too. They always get those of the guard band."""
 
 
 class ModelWrapOptions(_Options, total=False):
-    """Options of a wrap of model calls. `model` limits it to requests to some models, by name.
-
-    With `side_calls` it also surrounds the calls that hooks and tools make with `turn.ask`.
-    """
+    """Options of a wrap of model calls."""
 
     model: Names
+    """Only requests to these models: a name, a glob, a compiled regular expression, or a list of them."""
     side_calls: bool
+    """Whether it also surrounds the calls that hooks and tools make with `turn.ask`. Wraps of the guard band always
+    do."""
 
 
 class _Timed(_Options, total=False):
     agent: Names
+    """Only sub-agents of these names, on `Delegating` and `SubagentStopping`."""
     model: Names
+    """Only requests to these models, on `ModelCalling`."""
     error: Errors
+    """Only these errors, on `Erring`: a class, a category of the error policy, or a list of them."""
     timeout: float
+    """After how many seconds the hook has failed. A plain function also needs `thread=True`."""
     thread: bool
+    """Run a plain function in a thread. By default it runs on the event loop."""
 
 
 class ObserveOptions(TypedDict, total=False):
-    """Options of an observer. With `wait` the turn waits for it; with `durable` it reads the log.
-
-    A plain function with `wait` runs on the event loop unless `thread=True` is set; without `wait`
-    it runs in a thread. `tool` and `agent` limit it to facts about some tools or sub-agents, `when` to
-    those for which a function returns true. A durable observer that fails gets the fact again, `tries` times in all;
-    then it skips the fact.
-    """
+    """Options of an observer."""
 
     name: str
+    """The name of the observer in records, in `explain` and in errors. The cursor of a durable observer has it, too."""
     tool: Matcher
+    """Only facts about these tools: names, globs, compiled regular expressions, or a list of them."""
     agent: Names
+    """Only facts about sub-agents of these names: `Delegated`."""
     when: Condition
+    """Only facts for which this function returns true. It must not be async."""
     wait: bool
+    """Whether the turn waits for it. A plain function then runs on the event loop, unless `thread=True` is set."""
     durable: bool
+    """Whether it reads the log behind a cursor in the store: every fact at least once, also after a crash."""
     tries: int
+    """How often a durable observer gets a fact on which it fails, before it skips the fact. 3 by default."""
     timeout: float
+    """After how many seconds it has failed. A plain function with `wait` also needs `thread=True`."""
     thread: bool
+    """Run a plain function with `wait` in a thread. Without `wait` a plain function always runs in a thread."""
     inherit: bool
+    """Whether sub-agents get the observer, too, with facts of their own sessions."""
 
 
 class InjectOptions(_Timed, total=False):
-    """Options of an injection.
-
-    Those of one `group` run in parallel, an `optional` one may fail, `reserve` limits its tokens.
-    """
+    """Options of an injection."""
 
     group: str
+    """Injections of one group at one event run in parallel. They only add, and are merged in order of declaration."""
     optional: bool
+    """Whether the turn continues without it if it fails. `HookFailed` records that."""
     reserve: int
+    """How many tokens it may add. More is an error that names the hook."""
 
 
 class RewriteOptions(_Timed, total=False):
-    """Options of a rewrite. With `live` the stream does not wait for it."""
+    """Options of a rewrite, and of a `hook`."""
 
     live: bool
+    """Whether text is streamed before the hook has seen the whole reply or answer. If it changes something, what was
+    streamed is retracted."""
 
 
 class GateOptions(_Timed, total=False):
-    """Options of a gate. In shadow mode its answer has no effect; a costly gate is asked last."""
+    """Options of a gate."""
 
     mode: Literal["shadow"]
+    """With `shadow` it runs beside the action and never delays it; its answer is recorded and has no effect."""
     costly: bool
+    """Ask it last, and only if no other gate refused: for gates that call a model."""
     on_resume: Literal["reuse", "rerun"]
+    """Whether a recorded answer counts on resume (`reuse`, which needs a `name`), or the gate is asked again (`rerun`,
+    the default)."""
     on_error: Literal["unreviewed"]
+    """On `ModelReplying`: if the gate fails, let the reply pass, and list the gate in `outcome.unreviewed`."""
     live: bool
+    """Whether text is streamed before the gate has seen the whole reply or answer. If it refuses, what was streamed is
+    retracted."""
 
 
 class Check(NamedTuple):

@@ -76,7 +76,9 @@ class ToolExecutor(Protocol):
 class PhaseHandler(Protocol):
     """Something of yours after a phase. The state it returns must come from `state.record(…)`."""
 
-    def handle(self, state: State, turn: Turn[Any]) -> State | Awaitable[State]: ...
+    def handle(self, state: State, turn: Turn[Any]) -> State | Awaitable[State]:
+        """Return the state as it is, or with records of yours."""
+        ...
 
 
 class Composites(Struct, frozen=True):

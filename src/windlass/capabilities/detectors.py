@@ -29,9 +29,17 @@ class Detector(Protocol):
     """
 
     @property
-    def kinds(self) -> Sequence[str]: ...
-    def find(self, text: str) -> Iterable[Found]: ...
-    def held(self, text: str) -> int: ...
+    def kinds(self) -> Sequence[str]:
+        """The names of what it finds."""
+        ...
+
+    def find(self, text: str) -> Iterable[Found]:
+        """What it finds in a text."""
+        ...
+
+    def held(self, text: str) -> int:
+        """The index from which on the text is not final."""
+        ...
 
 
 class Pattern:

@@ -36,8 +36,13 @@ class Vault(Protocol):
     `hide` returns a placeholder that nobody can guess: a model that guessed one could get the text of another user.
     """
 
-    def hide(self, kind: str, text: str) -> str: ...
-    def reveal(self, text: str) -> str: ...
+    def hide(self, kind: str, text: str) -> str:
+        """Store a text, and return the placeholder for it."""
+        ...
+
+    def reveal(self, text: str) -> str:
+        """The text with what was hidden in place of the placeholders."""
+        ...
 
 
 class MemoryVault:

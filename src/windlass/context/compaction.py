@@ -87,9 +87,17 @@ class Compactor(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
-    def plan(self, window: Window, *, forced: bool = False) -> Compaction | None: ...
-    async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]: ...
+    def name(self) -> str:
+        """The name in records and in `explain`, unique in an agent."""
+        ...
+
+    def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
+        """The range that it would replace now, or None."""
+        ...
+
+    async def replace(self, plan: Compaction, window: Window, turn: Turn[Any]) -> Sequence[Message]:
+        """The messages that take the place of the range."""
+        ...
 
 
 def safe_range(messages: Sequence[Message], start: int, end: int) -> tuple[int, int] | None:
