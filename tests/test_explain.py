@@ -550,3 +550,20 @@ def test_a_tool_that_is_an_agent_says_whose_it_is_and_no_place_in_our_source():
     ]
     assert "look_up        sub-agent 'researcher'" in str(plan)
     assert "delegates.py" not in str(plan)
+
+
+def test_storages_are_shown_with_their_capabilities():
+    class Quota:
+        def install(self, registrar):
+            registrar.storage("quota")
+
+    agent = Agent(ScriptedModel(), capabilities=[Quota()])
+    agent.storage("notes")
+    explained = agent.explain()
+    agent.storage("read later, by the application")
+    assert agent.explain().data["storages"] == explained.data["storages"]
+    assert explained.data["storages"] == [
+        {"name": "quota", "capability": "Quota"},
+        {"name": "notes", "capability": None},
+    ]
+    assert "storage          quota (Quota)\n                 notes" in str(explained)

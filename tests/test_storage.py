@@ -27,6 +27,7 @@ from windlass import (
     ToolCalling,
     ToolReturned,
     Turn,
+    TurnEnded,
     Vote,
     tool,
 )
@@ -40,6 +41,7 @@ from windlass.testing import (
     FunctionModel,
     ScriptedModel,
     calls,
+    check_capability,
     fake_storage,
     fake_turn,
     says,
@@ -304,7 +306,7 @@ async def test_borrowed_amounts_are_covered_one_after_the_other(storage, clock):
 
 async def test_an_id_takes_once_and_a_refused_one_may_try_again(storage, clock):
     take = lambda once: storage.take("calls", limit=2, per=60, once=once)  # noqa: E731
-    assert [bool(await take("a")) for _ in range(5)] == [True] * 5
+    assert [await take("a") for _ in range(3)] == [Taken(True, left=1)] * 3
     assert await take("b")
     assert not await take("c")
     clock.tick(30)
@@ -509,6 +511,22 @@ async def test_a_sub_agent_keeps_its_values_in_the_store_of_its_parent(store, cl
     assert await helper.storage("quota").keys() == []
 
 
+async def test_observers_of_a_sub_agent_use_the_store_of_its_parent(store):
+    helper = Agent(ScriptedModel(says("helped")), name="helper")
+    counts = helper.storage("counts")
+    for fact, options in ((ModelReplied, {}), (ModelReplied, {"wait": True}), (TurnEnded, {"durable": True})):
+
+        @helper.observe(fact, name=f"{fact.__name__} {options}", **options)
+        async def count(fact: Any) -> None:
+            await counts.add(type(fact).__name__)
+
+    parent = Agent(ScriptedModel(calls("helper", task="x"), says("done")), tools=[helper.as_tool()], store=store)
+    await parent.run("go")
+    await parent.aclose()
+    assert await parent.storage("counts").items() == {"ModelReplied": 2, "TurnEnded": 1}
+    assert await counts.keys() == []
+
+
 async def test_hooks_that_a_sub_agent_inherits_use_the_storage_of_their_agent(store):
     helper = Agent(ScriptedModel(calls("look", n=1), calls("look", n=2), says("helped")), tools=[look], name="helper")
     parent = Agent(
@@ -584,6 +602,10 @@ async def test_a_hook_is_tested_alone_with_a_storage(clock):
     assert await storage.keys() == ["tea"]
     clock.tick(5)
     assert await storage.keys() == []
+
+
+async def test_a_capability_that_uses_a_storage_passes_the_checks_for_capabilities():
+    assert not (await check_capability(lambda: Quota(limit=100))).failed
 
 
 async def test_a_fake_turn_has_the_storage_of_its_agent(clock):

@@ -298,6 +298,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             self._assembled = None
             raise
         self._home.move_to(self._assembled.place)
+        self._home.seal()
         return self._assembled
 
     def explain(self) -> Explanation:

@@ -87,6 +87,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
         "composites": _custom_composites(program.composites),
         "handlers": _handlers(program),
         "store": {"type": type(program.store).__name__, "durable": program.store.durable},
+        "storages": [{"name": name, "capability": capability} for name, capability in program.home.declared],
         "not_mediated": _not_mediated(program),
         "warnings": [
             *matcher_warnings(program),
@@ -518,7 +519,11 @@ def _rules(data: Data) -> list[str]:
     ]
     lines += [_row("phase handler", f"{h['phase']}: {h['name']} · {h['source']}") for h in data["handlers"]]
     durable = "durable" if data["store"]["durable"] else "not durable: its content is lost when the process ends"
-    return [*lines, _row("store", f"{data['store']['type']}, {durable}")]
+    lines.append(_row("store", f"{data['store']['type']}, {durable}"))
+    for position, one in enumerate(data["storages"]):
+        origin = f" ({one['capability']})" if one["capability"] else ""
+        lines.append(_row("" if position else "storage", f"{one['name']}{origin}"))
+    return lines
 
 
 def _criterion_words(criterion: Data) -> Iterable[str]:

@@ -57,22 +57,33 @@ class Place(NamedTuple):
 
 class Home:
     """Where the storages of an agent keep their values: in its store or, while it works for another agent, in that
-    agent's. A collection of hooks has no place until it is part of an agent."""
+    agent's. A collection of hooks has no place until it is part of an agent.
+
+    `declared` are the storages that were opened until the agent was compiled: their names and capabilities.
+    """
 
     def __init__(self, place: Place | None = None) -> None:
         self._place = place
         self._agent: Home | None = None
+        self._sealed = False
         self.used = False
+        self.declared: list[tuple[str, str | None]] = []
 
-    def open(self) -> None:
+    def open(self, name: str, owner: str | None) -> None:
         """A storage is in use."""
-        self.used = True
         if self._agent is not None:
-            self._agent.open()
+            self._agent.open(name, owner)
+        self.used = True
+        if not self._sealed and (name, owner) not in self.declared:
+            self.declared.append((name, owner))
 
     def move_to(self, place: Place) -> None:
         """Use another place from now on."""
         self._place = place
+
+    def seal(self) -> None:
+        """The agent is compiled."""
+        self._sealed = True
 
     def join(self, agent: Home) -> None:
         """Become part of an agent. Raises if it is used and is part of another one."""
@@ -81,8 +92,8 @@ class Home:
                 "a collection of hooks that uses storage cannot be part of two agents: make it once for each"
             )
         self._agent = agent
-        if self.used:
-            agent.open()
+        for name, owner in self.declared:
+            agent.open(name, owner)
 
     def place(self) -> Place | None:
         """The place as of now, in this task."""
@@ -124,7 +135,7 @@ class Storage:
         _check_text("storage", "the name", name, LONGEST_NAME)
         self.name = name
         self._home = home
-        home.open()
+        home.open(name, owner)
 
     def __repr__(self) -> str:
         return f"Storage({self.name!r})"
@@ -224,7 +235,7 @@ class Storage:
         if per is not None and ttl is not None:
             raise call.error("give per=… or ttl=…, not both")
         found = await call.values.change(self.name, key, bucket, now=call.now, once=call.id(once), until=bucket.until)
-        return Taken(True) if found is None else found
+        return await self.take(key, 0, limit=limit, per=per, ttl=ttl) if found is None else found
 
     async def hold(self, key: str, holder: str, *, limit: int, ttl: float) -> Taken:
         """Hold one of `limit` permits, for example to limit how many calls run at once; give it back with `release`.

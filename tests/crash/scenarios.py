@@ -774,7 +774,44 @@ def options_of_a_turn(world: World) -> Scenario:
     )
 
 
+def counted(world: World) -> Agent:
+    """A capability counts calls and replies, and takes from a quota; its values are in the store."""
+    model = world.model(calls("look", n=1), calls("pay", n=2), calls("pay", n=3), says("done"))
+    return Agent(model, tools=workshop(world), store=world.store, capabilities=[Counts()])
+
+
+class Counts:
+    """Counts what a turn does, once each, and says so at its end."""
+
+    def install(self, registrar: Any) -> None:
+        storage = registrar.storage("counts")
+
+        @registrar.gate(ToolCalling, tool="pay")
+        async def within_quota(event: ToolCalling, turn: Turn) -> Any:
+            taken = await storage.take(turn.session_id, limit=1, once=event.call.id)
+            return None if taken else Deny("the quota is used up")
+
+        @registrar.wrap(ModelCall)
+        async def count_replies(request: Any, call_next: Any, turn: Turn) -> Any:
+            reply = await call_next(request)
+            await storage.add(f"{turn.session_id} replies", once=f"{turn.turn_ref} {turn.steps}")
+            return reply
+
+        @registrar.wrap(ToolCall)
+        async def count_calls(call: Any, call_next: Any, turn: Turn) -> Any:
+            result = await call_next(call)
+            await storage.add(f"{turn.session_id} calls", once=call.id)
+            return result
+
+        @registrar.rewrite(TurnEnding)
+        async def tell(event: TurnEnding, turn: Turn) -> str:
+            counts = [await storage.get(f"{turn.session_id} {what}") for what in ("replies", "calls")]
+            left = (await storage.take(turn.session_id, 0, limit=1)).left
+            return f"{counts[0]} replies, {counts[1]} calls, {left:g} left"
+
+
 ALL = {
+    counted: "Completed '4 replies, 2 calls, 0 left'",
     options_of_a_turn: "Stopped ''",
     tool_loop: "Completed 'done'",
     parallel_tools: "Completed 'done'",

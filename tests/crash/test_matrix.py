@@ -11,8 +11,8 @@ from windlass.testing import crash_points
 
 from . import scenarios
 
-# Together they make every kind of write: to one log and to several, to the inbox, of pipelines. `make campaign` plays
-# all scenarios on PostgreSQL, too.
+# Together they make every kind of write: to one log and to several, to the inbox, of pipelines, of values.
+# `make campaign` plays all scenarios on PostgreSQL, too.
 ON_POSTGRES = [
     scenarios.tool_loop,
     scenarios.approvals_elsewhere,
@@ -20,6 +20,7 @@ ON_POSTGRES = [
     scenarios.steering,
     scenarios.delegated,
     scenarios.delegated_by_a_tool,
+    scenarios.counted,
 ]
 PLAYED = {
     "sqlite": list(scenarios.ALL),

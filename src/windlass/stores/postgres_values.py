@@ -58,20 +58,19 @@ class PostgresValues:
 
         def work(db: Connection) -> T | None:
             data, *rest = _locked(db, place)
-            if once and db.execute(_USED, (*place, key_of(once))).fetchone() is not None:
-                if not data:
-                    db.execute(_DELETE, place)
-                return None
             value = value_of(self._chain, place, (data, *rest) if data else None)
-            new, answer = change(value)
+            new, answer = value, None
+            if not once or db.execute(_USE, id_row(self._chain, place, once, until)).rowcount:
+                new, answer = change(value)
+                if once and new is value:
+                    db.execute(
+                        "DELETE FROM storage_ids WHERE name = %s AND key = %s AND id = %s", (*place, key_of(once))
+                    )
             if new is None:
                 db.execute(_DELETE, place)
             elif new is not value:
                 _, _, *columns = value_row(self._chain, place, new)
                 db.execute(_UPDATE, (*columns, *place))
-            if once and new is not value:
-                row = id_row(self._chain, place, once, until)
-                db.execute("INSERT INTO storage_ids VALUES (%s, %s, %s, %s, %s)", row)
             return answer
 
         return await self._server.get().write(work, repeatable=bool(once))
@@ -123,7 +122,7 @@ def _delete(db: Connection, where: LiteralString, values: tuple[bytes, ...]) -> 
 
 
 _READ: LiteralString = "SELECT data, expires, checksum FROM storage WHERE name = %s AND key = %s"
-_USED: LiteralString = "SELECT 1 FROM storage_ids WHERE name = %s AND key = %s AND id = %s"
+_USE: LiteralString = "INSERT INTO storage_ids VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
 _UPDATE: LiteralString = "UPDATE storage SET data = %s, expires = %s, checksum = %s WHERE name = %s AND key = %s"
 _DELETE: LiteralString = "DELETE FROM storage WHERE name = %s AND key = %s"
 _WITH_PREFIX: LiteralString = "name = %s AND key >= %s AND key < %s"
