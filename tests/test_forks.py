@@ -25,6 +25,7 @@ from windlass import (
     SessionStarting,
     Slot,
     State,
+    StepStarting,
     TextDelta,
     ToolCall,
     ToolCalling,
@@ -52,7 +53,7 @@ from windlass.stores import MemoryStore, SQLiteStore, open_store
 from windlass.testing import FunctionModel, ScriptedModel, World, calls, says, unpaired
 from windlass.testing.crashing import Life, _differences, _repeated_calls, as_scenario, live
 from windlass.testing.worlds import Journal
-from windlass.transfer import export_session
+from windlass.transfer import export_session, import_session
 
 from .crash import scenarios
 
@@ -601,3 +602,61 @@ async def test_where_the_log_of_a_sub_agent_is_gone_there_is_no_fork(store: Stor
     with pytest.raises(SessionUnknown, match=r"sub-agent 'a0' is running there, .* 's//1/1' is no longer in the store"):
         await shop.agent.fork("s", at=at)
     assert (await shop.finish(await shop.agent.fork("s", at=at - 1))).outcome == Completed()
+
+
+# ---------------------------------------------------------------- agents that hooks gave a task
+
+
+def remembering(store: Store, event: Any, ran: list[str]) -> Agent:
+    """An agent with a hook that delegates while the turn is opened, or later."""
+
+    def reply(request: Any) -> Any:
+        ran.append(request.messages[-1].text)
+        return says("tea")
+
+    child = Agent(FunctionModel(reply, name="child"), name="child")
+    agent = Agent(FunctionModel(lambda request: says("done")), store=store)
+
+    @agent.inject(event, name="remember")
+    async def remember(event: Any, turn: Turn) -> str:
+        return (await turn.delegate(child, "remember")).text
+
+    return agent
+
+
+@pytest.mark.parametrize("event", [SessionStarting, TurnStarting, StepStarting])
+async def test_an_agent_that_worked_for_a_hook_of_an_ended_turn_is_not_copied(store: Store, event: Any):
+    agent = remembering(store, event, [])
+    await agent.run("go", session="s")
+    (below,) = [name for name in await store.sessions() if name.startswith("s//")]
+    await agent.fork("s", to="whole")
+    assert [name for name in await store.sessions() if name.startswith("whole")] == ["whole"]
+    ended = len(await store.read("s"))
+    await agent.fork("s", at=ended - 1, to="open")
+    assert [name for name in await store.sessions() if name.startswith("open//")] == [below.replace("s//", "open//")]
+
+
+@pytest.mark.parametrize("event", [SessionStarting, TurnStarting, StepStarting])
+async def test_a_session_whose_hooks_delegated_can_be_imported_without_their_agents_and_forked(
+    store: Store, event: Any
+):
+    ran: list[str] = []
+    agent = remembering(store, event, ran)
+    await agent.run("go", session="s")
+    other = MemoryStore()
+    lines = await export_session(store, "s")
+    assert await import_session(other, lines) == "s"
+    assert await import_session(other, lines, "t") == "t"
+    elsewhere = remembering(other, event, ran)
+    await elsewhere.fork("s", to="f")
+    for session in ("s", "t", "f"):
+        assert (await elsewhere.run("more", session=session)).text == "done"
+
+
+async def test_an_open_turn_whose_hook_delegated_is_imported_under_its_own_id_only(store: Store):
+    agent = remembering(store, TurnStarting, [])
+    agent.gate(ModelReplying, name="ask")(lambda event: Ask("good?"))
+    await agent.run("go", session="s")
+    lines = await export_session(store, "s")
+    with pytest.raises(SessionError, match="sub-agent 'child' is running there, for 'remember'"):
+        await import_session(MemoryStore(), lines, "t")

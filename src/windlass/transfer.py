@@ -419,13 +419,18 @@ def _is_torn(last: Record, writers: Container[str], held: Sequence[tuple[Message
 
 
 def _running_children(records: Sequence[Record]) -> list[Delegated]:
-    """The sub-agents of calls that have no result yet."""
+    """The sub-agents of calls that have no result yet, and those that hooks and tools of the open turn started.
+
+    The result of such a one may be asked for again until the turn has ended.
+    """
     running: list[Delegated] = []
     for record in records:
         if isinstance(record, Delegated):
             running.append(record)
         elif isinstance(record, ToolReturned):
             running = [started for started in running if started.call != record.call]
+        elif isinstance(record, TurnEnded):
+            running = []
     return running
 
 
@@ -536,7 +541,7 @@ def _check_no_child_runs(records: Sequence[Record], session: str) -> None:
     """Raise if a sub-agent is running: its session was not exported with that of its parent."""
     for started in _running_children(records):
         raise SessionError(
-            f"session {session!r}: sub-agent {started.agent!r} is running there, in call {started.call!r}; import it "
-            "under its own id",
+            f"session {session!r}: sub-agent {started.agent!r} is running there, "
+            f"{f'in call {started.call!r}' if started.call else f'for {started.by!r}'}; import it under its own id",
             session=session,
         )

@@ -1160,3 +1160,15 @@ async def test_a_session_without_a_name_is_cancelled_by_the_id_it_was_given(way:
     assert answers == [True]
     assert outcomes == [Cancelled("the user pressed stop")]
     assert await only_this_task()
+
+
+@pytest.mark.parametrize("event", [TurnStarting, ModelCalling, ModelReplying])
+async def test_a_suspended_turn_is_cancelled_when_it_is_resumed_wherever_it_waits(event: Any):
+    asked: list[str] = []
+    agent = Agent(FunctionModel(lambda request: says("hi")))
+    agent.gate(event)(lambda event: asked.append("") or Ask("ok?"))
+    await agent.run("go", session="s")
+    assert await agent.cancel("s", "not needed")
+    result = await agent.resume("s")
+    assert result.outcome == Cancelled("not needed")
+    assert len(asked) == 1

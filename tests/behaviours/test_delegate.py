@@ -13,6 +13,8 @@ from windlass import (
     Allow,
     Approve,
     Ask,
+    Asked,
+    Cancelled,
     Charged,
     Completed,
     Delegated,
@@ -24,6 +26,7 @@ from windlass import (
     ModelReplying,
     Reject,
     StepStarting,
+    Stopped,
     Suspended,
     TokenLimit,
     ToolCall,
@@ -37,6 +40,7 @@ from windlass import (
 )
 from windlass.errors import HookError
 from windlass.messages import Usage
+from windlass.states import fold
 from windlass.testing import (
     FunctionModel,
     RecordingObserver,
@@ -514,3 +518,71 @@ async def test_agents_are_nested_only_as_deep_as_they_may_be():
     agent = nest(6)
     result = await agent.run("go")
     assert result.outcome == Completed()
+
+
+# ---------------------------------------------------------------- while a turn is opened
+
+
+def checked(**options: Any) -> Agent[Any, Any]:
+    """An agent whose gate on the user's message lets a child decide, which asks a person."""
+
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        return says(last.parts[0].content[0].text) if last.role == "tool" else calls("pay", n=3)
+
+    child = Agent(FunctionModel(reply), tools=[pay], name="kid")
+    child.gate(ToolCalling, name="ask")(lambda event: Ask("may kid pay?"))
+    agent: Agent[Any, Any] = Agent(FunctionModel(lambda request: says("hi")), **options)
+
+    @agent.gate(TurnStarting, name="check")
+    async def check(event: TurnStarting, turn: Turn[Any]) -> Any:
+        verdict = (await turn.delegate(child, "may it?")).text
+        return None if "paid" in verdict else Halt(verdict)
+
+    return agent
+
+
+async def test_a_child_of_a_gate_on_the_users_message_waits_for_a_person():
+    await assert_same_everywhere(checked)
+    agent = checked()
+    facts: list[str] = []
+    agent.observe(Asked, wait=True)(lambda fact: facts.append(fact.id))
+    result = await agent.run("go", session="s")
+    (question,) = result.waiting_for
+    assert facts == [question.id], "the parent's observers hear of it once"
+    assert not result.messages
+    elsewhere = checked(store=agent.store)
+    resumed = await elsewhere.resume("s", answers={question.id: Approve()})
+    assert (resumed.text, resumed.usage.requests) == ("hi", 3)
+    assert len(await records(agent, Delegated)) == 1
+
+
+async def test_a_message_whose_check_waits_can_be_rejected_superseded_and_cancelled():
+    agent = checked()
+    result = await agent.run("go", session="s")
+    rejected = await agent.resume("s", answers={result.waiting_for[0].id: Reject("no")})
+    assert isinstance(rejected.outcome, Stopped)
+
+    for session in ("superseded", "cancelled"):
+        result = await agent.run("go", session=session)
+        (below,) = [record.session for record in await agent.store.read(session) if isinstance(record, Delegated)]
+        if session == "superseded":
+            again = await agent.run("never mind", session=session)
+            assert again.state.turns == 2
+        else:
+            assert await agent.cancel(session)
+            assert isinstance((await agent.resume(session)).outcome, Cancelled)
+        assert isinstance(fold(below, await agent.store.read(below)).outcome, Cancelled)
+
+
+@pytest.mark.parametrize("verb", ["inject", "rewrite"])
+async def test_a_child_of_an_injection_or_rewrite_on_the_users_message_cannot_wait(verb: str):
+    agent: Agent[Any, Any] = Agent(FunctionModel(lambda request: says("hi")))
+    child, said = asking(), []
+
+    async def look(event: Any, turn: Turn[Any]) -> None:
+        said.append((await turn.delegate(child, "look")).text)
+
+    getattr(agent, verb)(TurnStarting)(look)
+    assert (await agent.run("go")).text == "hi"
+    assert len(said) == 1

@@ -18,6 +18,7 @@ from windlass import (
     Edit,
     ErrorPolicy,
     Finish,
+    Halt,
     Injected,
     MessageAdding,
     ModelCall,
@@ -625,6 +626,19 @@ def delegated_by_hooks(world: World) -> Scenario:
     return Scenario(agent)
 
 
+def asked_while_a_turn_is_opened(world: World) -> Scenario:
+    """A gate on the user's message gives a task to an agent that asks a person before it acts."""
+    child = helper(world, "checker", calls("send", n=1), says("fine"))
+    child.gate(ToolCalling, name="sure")(lambda event: Ask("sure?"))
+    agent = Agent(world.model(calls("send", n=2), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.gate(TurnStarting)
+    async def check(event: TurnStarting, turn: Turn) -> Any:
+        return Allow() if (await turn.delegate(child, "check it")).text == "fine" else Halt("no")
+
+    return Scenario(agent)
+
+
 def delegated_by_wraps(world: World) -> Scenario:
     """Wraps of model and tool calls give tasks to agents that ask a person."""
     router = helper(world, "router", calls("send", n=1), says("routed"))
@@ -841,6 +855,7 @@ ALL = {
     two_below: "Completed 'done'",
     delegated_by_a_tool: "Completed 'done'",
     delegated_by_hooks: "Completed 'done'",
+    asked_while_a_turn_is_opened: "Completed 'done'",
     delegated_by_wraps: "Completed 'done'",
     asked_and_noted: "Completed 'done'",
     watched_by_another: "Completed 'done'",

@@ -20,7 +20,7 @@ from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage, cancelled
 from windlass.decisions import Approve, Ask, Deny, Halt
 from windlass.errors import HookError, SessionConflict, StoreError
-from windlass.events import Delegating, SubagentStopping
+from windlass.events import Delegating, SubagentStopping, TurnStarting
 from windlass.ids import child_id, old_child_id
 from windlass.messages import (
     Message,
@@ -203,7 +203,7 @@ class Children(Struct, eq=False):
             )
         _check_nesting(asker, tool.agent)
         key = self._key(asker, run, tool.agent, task)
-        may_wait = self._questions.may_ask and journal.opening is None and _may_wait(asker)
+        may_wait = self._questions.may_ask and _may_wait(asker, journal.opening is not None)
         run.working += 1
         self._met.add(key)
         try:
@@ -323,7 +323,10 @@ class Children(Struct, eq=False):
         journal = self._journal
         program = unknown_child(journal.program)
         fold = await fold_in_slices(started.session, await program.store.read(started.session))
-        if fold.turn is None or fold.state.over:
+        if fold.turn is None:
+            return
+        if fold.state.over:
+            self._charge(self._child(program, fold, started))
             return
         asked = tuple([one.id for one in fold.turn.waiting if self._questions.is_waiting(one.id)])
         await self._close(self._child(program, fold, started), reason)
@@ -559,11 +562,17 @@ def _placed(child: Segment) -> AbstractContextManager[None]:
     return placed(program.home, program.place) if program.home.used else nullcontext()
 
 
-def _may_wait(asker: Asker) -> bool:
-    """Whether a hook or tool can wait for a person: it is run again from its start afterwards."""
+def _may_wait(asker: Asker, opening: bool) -> bool:
+    """Whether a hook or tool can wait for a person: it is run again from its start afterwards.
+
+    While a turn is opened, only gates on its message can.
+    """
+    first: Any = asker.chain[0]
+    hook: Any = asker.chain[-1]
+    if opening and (hook is not first or getattr(first, "event", None) is not TurnStarting):
+        return False
     if asker.tool is not None:
         return asker.tool.effect in ("pure", "idempotent")
-    hook: Any = asker.chain[-1]
     if getattr(hook, "kind", "") == "gate":
         return Ask in hook.event.ranks
     return getattr(hook, "kind", "") == "wrap" and hook.event in (ModelCall, ToolCall)

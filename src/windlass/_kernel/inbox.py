@@ -53,10 +53,24 @@ class Inbox(Struct, eq=False):
                 journal.record_answer(answered)
             if kind == SKIPPED and (failed := _failed(data)) is not None:
                 journal.record(failed)
-            if kind == "cancel" and (reason := cancel_reason(journal.fold, data)) is not None:
-                journal.record(CancelRequested(reason))
-                journal.conclude(Cancelled(reason))
+            if kind == "cancel":
+                self._cancel(data)
         return added
+
+    async def take_cancels(self) -> None:
+        """Move cancels into the log. All other entries stay: the turn's message is not let in."""
+        journal = self._journal
+        entries = await journal.program.store.inbox(journal.fold.session, journal.fold.inbox)
+        for key, _, data in [entry for entry in entries if entry[1] == "cancel"]:
+            journal.record(InboxTaken(key, "cancel"))
+            self._cancel(data)
+
+    def _cancel(self, data: Any) -> None:
+        """End the turn, if a cancel is meant for it."""
+        journal = self._journal
+        if (reason := cancel_reason(journal.fold, data)) is not None:
+            journal.record(CancelRequested(reason))
+            journal.conclude(Cancelled(reason))
 
     async def was_steered(self) -> bool:
         """Take the inbox if there is something in it: whether the turn got a message and should go

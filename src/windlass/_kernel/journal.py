@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr
@@ -105,9 +105,14 @@ class Journal:
         )
 
     @property
+    def visible(self) -> Fold:
+        """The log as hooks see it: while a turn is opened, as if it had begun."""
+        return self.fold if self.opening is None else self.opening.fold
+
+    @property
     def state(self) -> State:
         """The current state; while a turn is opened, the state as its hooks see it."""
-        return self.fold.state if self.opening is None else self.opening.fold.state
+        return self.visible.state
 
     # ------------------------------------------------------------ records
 
@@ -172,9 +177,13 @@ class Journal:
 
         The audience has heard of it from the child.
         """
-        fold = self.fold
+        fold = self.visible
         fold.at = at = max(fold.at, record.at)
-        fold.add(record.replace(at=at))
+        record = record.replace(at=at)
+        fold.add(record)
+        if self.opening is not None:
+            self.opening.adopted.append(record)
+            self.opening.records.append(record)
 
     def record_side(self, record: Record) -> None:
         """Record a side call.
@@ -213,16 +222,17 @@ class Journal:
         `begin_turn`."""
         self.opening = Opening(self.fold, started, self.now)
 
-    def begin_turn(self, started: TurnStarted) -> tuple[Record, ...]:
+    def begin_turn(self, started: TurnStarted) -> tuple[Sequence[Record], Sequence[Record]]:
         """Record that a turn begins.
 
-        Returns the records that hooks made before, for the caller to add.
+        Returns the records that hooks made before, for the caller to add, and those of them that
+        come from the logs of children.
         """
         opening, self.opening = self.opening, None
         early, self._early = self._early, ()
         self._awaits_turn = False
         self.record(started)
-        return early if opening is None else (*early, *opening.records)
+        return (early, ()) if opening is None else ((*early, *opening.records), opening.adopted)
 
     @property
     def awaits_turn(self) -> bool:

@@ -100,8 +100,7 @@ class Limits(Struct, eq=False):
     def spent(self) -> Usage:
         """What the turn has spent, with what is not in its log yet: the latest attempt, and
         children at work."""
-        opening = self._journal.opening
-        turn = (self._journal.fold if opening is None else opening.fold).turn
+        turn = self._journal.visible.turn
         total = _NOTHING if turn is None else turn.usage
         if self._standing is not None:
             total = total + self._standing
@@ -174,7 +173,7 @@ class Limits(Struct, eq=False):
 
 def delegated(journal: Journal, key: str) -> Child | None:
     """The child that a hook or tool of this turn has started under a key."""
-    turn = (journal.fold if journal.opening is None else journal.opening.fold).turn
+    turn = journal.visible.turn
     return (
         next((c for c in turn.delegated if c.started.key == key), None)
         if turn is not None

@@ -15,16 +15,17 @@ class Opening:
     """The records that hooks write while a turn opens, kept until the user's message is judged.
 
     `fold` is the log as if the turn had started with the original message; `began` is when the turn
-    began.
+    began. `adopted` are those of the records that come from the log of a child.
     """
 
-    __slots__ = ("_now", "began", "fold", "records")
+    __slots__ = ("_now", "adopted", "began", "fold", "records")
 
     def __init__(self, fold: Fold, started: TurnStarted, now: Callable[[], float]) -> None:
         self.fold = Fold.of(fold.state)
         self.fold.at = self.began = started.at
         self.fold.add(started)
         self.records: list[Record] = []
+        self.adopted: list[Record] = []
         self._now = now
 
     def add(self, record: Record) -> None:

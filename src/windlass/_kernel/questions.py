@@ -202,7 +202,7 @@ class Questions(Struct, eq=False):
     @property
     def waiting(self) -> tuple[Asked, ...]:
         """The open questions."""
-        turn = self._journal.fold.turn
+        turn = self._journal.visible.turn
         return turn.waiting if turn is not None else ()
 
     def is_waiting(self, ask_id: str) -> bool:

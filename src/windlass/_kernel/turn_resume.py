@@ -129,7 +129,11 @@ class TurnResume(Struct, eq=False):
         if not fold.going:
             return False
         if not turn.admitted:
-            await self._start.go_on()
+            await self._inbox.take_cancels()
+            if turn.concluded is None:
+                await self._start.go_on()
+            else:
+                await self._step_end.abandon("the turn was cancelled")
             return False
         await self._injections.inject_unlogged()
         return fold.open is None and bool(turn.steps) and not has_begun(fold)

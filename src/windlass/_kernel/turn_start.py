@@ -176,7 +176,7 @@ class TurnStart(Struct, eq=False):
         """Record that a turn has started, and then what its hooks wrote before."""
         journal, entry = self._journal, self._entry
         was_opening = journal.opening is not None
-        written = journal.begin_turn(self._started(message, kept_out))
+        written, adopted = journal.begin_turn(self._started(message, kept_out))
         if self._cancellation.stop is not None:
             self._cancellation.note()
         if entry.steering is not None:
@@ -184,7 +184,10 @@ class TurnStart(Struct, eq=False):
         if entry.slots and not was_opening:
             self._take_slots()
         for record in written:
-            journal.record(record)
+            if any(record is one for one in adopted):
+                journal.adopt(record)
+            else:
+                journal.record(record)
 
     def _take_slots(self) -> None:
         """Set the slots that the caller gave, except those that take nothing from callers."""
