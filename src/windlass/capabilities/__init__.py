@@ -6,13 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .breakers import Breaker
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .dry_run import DryRun
     from .events import Events
+    from .fallback import Fallback
     from .logging import Logging
     from .loop_guard import LoopGuard
     from .metrics import Metrics
+    from .moderate import Moderate
     from .notify import Notify
     from .offload import Offload
     from .permissions import Permissions, Verdict
@@ -23,20 +26,24 @@ if TYPE_CHECKING:
     from .timeout import Timeout
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
+    from .validate import Validate
 
 __all__ = [
     "AtFraction",
     "AtMessages",
     "AtTokens",
+    "Breaker",
     "ClearResults",
     "Detector",
     "DryRun",
     "Events",
+    "Fallback",
     "Found",
     "Logging",
     "LoopGuard",
     "MemoryVault",
     "Metrics",
+    "Moderate",
     "Notify",
     "Offload",
     "Pattern",
@@ -49,6 +56,7 @@ __all__ = [
     "Timeout",
     "Trigger",
     "Trim",
+    "Validate",
     "Vault",
     "Verdict",
     "datafog_detector",
@@ -59,15 +67,18 @@ _HOMES = {
     "AtFraction": "triggers",
     "AtMessages": "triggers",
     "AtTokens": "triggers",
+    "Breaker": "breakers",
     "ClearResults": "clear_results",
     "Detector": "detectors",
     "DryRun": "dry_run",
     "Events": "events",
+    "Fallback": "fallback",
     "Found": "detectors",
     "Logging": "logging",
     "LoopGuard": "loop_guard",
     "MemoryVault": "redact",
     "Metrics": "metrics",
+    "Moderate": "moderate",
     "Notify": "notify",
     "Offload": "offload",
     "Pattern": "detectors",
@@ -80,6 +91,7 @@ _HOMES = {
     "Timeout": "timeout",
     "Trigger": "triggers",
     "Trim": "trim",
+    "Validate": "validate",
     "Vault": "redact",
     "Verdict": "permissions",
     "datafog_detector": "detectors",
