@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SHELLS: Mapping[str, str] = {"bash": "command", "Bash": "command", "sh": "command", "shell": "command"}
 """Tools that run shell commands unless the policy says otherwise, each with the parameter that has the command."""
+
+Decide: TypeAlias = Callable[[ToolCall, "Verdict"], Allow | Ask | Deny | None]
 
 _MAX_TOOLS = 512
 log = logging.getLogger("windlass")
@@ -100,8 +102,15 @@ class Permissions:
         self._by_tool: dict[str, _Rules] = {}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, asks: Ask | None = None, name: str = "permissions") -> Self:
-        """Read a policy file in TOML or YAML. What is odd about its rules is logged; see `problems`."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        asks: Ask | None = None,
+        log_problems: bool = True,
+        name: str = "permissions",
+    ) -> Self:
+        """Read a policy file in TOML or YAML. With `log_problems`, what `problems` finds is logged."""
         policy = read_policy(Path(path))
         loaded = cls(
             allow=policy.listed("allow"),
@@ -114,7 +123,7 @@ class Permissions:
             asks=asks,
             name=name,
         )
-        for problem in loaded.problems():
+        for problem in loaded.problems() if log_problems else ():
             log.warning("policy %s: %s", path, problem)
         return loaded
 
@@ -181,21 +190,28 @@ class Permissions:
 
     # ------------------------------------------------------------ the capability
 
+    async def judge(self, call: ToolCall) -> Verdict:
+        """What the rules say about a call, as `check` does, but a shell command is parsed beside the event loop."""
+        script = self._script(call.name, call.arguments, self._rules_of(call.name))
+        if script is not None and not is_parsed(script):
+            await asyncio.get_running_loop().run_in_executor(None, is_parsed, script, True)
+        return self.check(call)
+
     def install(self, registrar: Hooks) -> None:
         """Register the gate. Sub-agents inherit it."""
+        self.install_gate(registrar, self.name, self._decision)
+
+    def install_gate(self, registrar: Hooks, name: str, decide: Decide) -> None:
+        """Register a gate that answers what `decide` makes of a call and its verdict."""
 
         def permit(event: ToolCalling) -> Allow | Ask | Deny | None:
-            return self._decision(event.call, self.check(event.call))
+            return decide(event.call, self.check(event.call))
 
         async def permit_commands(event: ToolCalling) -> Allow | Ask | Deny | None:
-            call = event.call
-            script = self._script(call.name, call.arguments, self._rules_of(call.name))
-            if script is not None and not is_parsed(script):
-                await asyncio.get_running_loop().run_in_executor(None, is_parsed, script, True)
-            return self._decision(call, self.check(call))
+            return decide(event.call, await self.judge(event.call))
 
         parses = any(self._rules_of(tool).takes_apart for tool in self.setting.shells)
-        registrar.gate(ToolCalling, name=self.name, inherit=True)(permit_commands if parses else permit)
+        registrar.gate(ToolCalling, name=name, inherit=True)(permit_commands if parses else permit)
 
     def _decision(self, call: ToolCall, verdict: Verdict) -> Allow | Ask | Deny | None:
         match verdict.decision:

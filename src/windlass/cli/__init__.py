@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("windlass.cli.approve:approve", "List open questions, and answer one."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without an API key or a network."),
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
+    "hooks": ("windlass.cli.hooks:hooks", "Try permission rules on calls, and check a policy."),
     "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),
     "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
