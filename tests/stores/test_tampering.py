@@ -93,6 +93,11 @@ async def populate(store: Store) -> None:
     await store.put("asks", "k2", "steer", "No, wait.")
     await agent.run("talk", session="mail")
     await store.put("mail", "m1", "message", "Hello.")
+    storage = agent.storage("things")
+    await storage.put("value", {"spent": 5})
+    await storage.put("short", 1, ttl=60)
+    await storage.add("counter", 5, once="call 1")
+    await storage.add("counter", 5, once="call 2", ttl=60)
     await agent.aclose()
 
 
@@ -142,7 +147,7 @@ class FilePlace(Place):
 
 
 class ServerPlace(Place):
-    TABLES = ("sessions", "batches", "asks", "inbox", "cursors", "pipelines", "settings")
+    TABLES = ("sessions", "batches", "asks", "inbox", "cursors", "pipelines", "settings", "storage", "storage_ids")
 
     def __init__(self, url: str, key: str | None) -> None:
         self.key = key
@@ -365,6 +370,10 @@ def _numbers(value: Any) -> Sequence[Any]:
     return (value + 1, value - 1)
 
 
+def _times(value: Any) -> Sequence[Any]:
+    return (5.0,) if value is None else (value + 1, None)
+
+
 EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
     "sessions.id": ("", lambda value: (f"{value}x",)),
     "sessions.status": ("", lambda value: [s for s in ("open", "running", "ended", "erased", "odd") if s != value]),
@@ -401,6 +410,16 @@ EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
     "pipelines.digest": ("", lambda value: (f"{value}x",)),
     "pipelines.data": ("", lambda value: (value + b" ",)),
     "pipelines.checksum": ("", lambda value: (b"", bytes(16))),
+    "storage.name": ("", lambda value: (value + b"x",)),
+    "storage.key": ("", lambda value: (value + b"x",)),
+    "storage.data": ("", lambda value: (b"", b"0", value + b" ")),
+    "storage.expires": ("", _times),
+    "storage.checksum": ("", lambda value: (b"", bytes(16))),
+    "storage_ids.name": ("", lambda value: (value + b"x",)),
+    "storage_ids.key": ("", lambda value: (value + b"x",)),
+    "storage_ids.id": ("", lambda value: (value + b"x",)),
+    "storage_ids.expires": ("", _times),
+    "storage_ids.checksum": ("", lambda value: (b"", bytes(16))),
 }
 """For each column of each table: which of its values are changed, and to what."""
 
@@ -428,6 +447,7 @@ def test_every_edit_of_a_column_is_detected(place, column):
     keys = {
         "sessions": ["number"], "batches": ["session", "seq"], "asks": ["session", "id"], "inbox": ["session", "key"],
         "cursors": ["session", "reader"], "pipelines": ["digest"],
+        "storage": ["name", "key"], "storage_ids": ["name", "key", "id"],
     }[table]  # fmt: skip
     condition = f"WHERE {where}" if where else ""
     rows = place.execute(f"SELECT {name}, {', '.join(keys)} FROM {table} {condition}")

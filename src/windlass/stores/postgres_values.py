@@ -57,8 +57,7 @@ class PostgresValues:
         place = Place.of(name, key)
 
         def work(db: Connection) -> T | None:
-            data, *rest = _locked(db, place)
-            value = value_of(self._chain, place, (data, *rest) if data else None)
+            value = value_of(self._chain, place, _locked(db, place))
             new, answer = value, None
             if not once or db.execute(_USE, id_row(self._chain, place, once, until)).rowcount:
                 new, answer = change(value)
@@ -105,13 +104,16 @@ class PostgresValues:
                 pass
 
 
-def _locked(db: Connection, place: Place) -> tuple[Any, ...]:
-    """The row of a key, locked until the transaction ends. A key without a value gets an empty row, for the lock."""
+def _locked(db: Connection, place: Place) -> tuple[Any, ...] | None:
+    """The row of a key, locked until the transaction ends.
+
+    If there is none, an empty one is made for the lock. The transaction must fill or delete it.
+    """
+    query: LiteralString = "INSERT INTO storage VALUES (%s, %s, '', NULL, '') ON CONFLICT DO NOTHING"
     while True:
         row = db.execute(_READ + " FOR UPDATE", place).fetchone()
-        if row is not None:
+        if row is not None or db.execute(query, place).rowcount:
             return row
-        db.execute("INSERT INTO storage VALUES (%s, %s, '', NULL, '') ON CONFLICT DO NOTHING", place)
 
 
 def _delete(db: Connection, where: LiteralString, values: tuple[bytes, ...]) -> int:
