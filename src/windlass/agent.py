@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from msgspec.structs import replace
@@ -704,7 +704,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         if not self._sessions.is_running(session):
             await self._records(session)
-        await self._sessions.put(session, token_hex(8), "steer", _user_message(message))
+        await self._sessions.put(session, os.urandom(8).hex(), "steer", _user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
         """Cancel the turn of a session, in whatever process it runs; return False if there is no turn to cancel.
@@ -719,7 +719,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         state = await self.state(session)
         if state.over:
             return False
-        await self._sessions.put(session, token_hex(8), "cancel", {"turn": state.turns, "reason": reason})
+        await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as stdlib_json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from operator import is_ as _is
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, overload
 
@@ -655,7 +654,7 @@ class ToolCall(Value, frozen=True):
     @property
     def digest(self) -> str:
         """The hash that binds decisions and approvals to exactly these arguments of exactly this tool."""
-        return blake2b(f"{self.name}\0{self.json}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return digest(self.name, self.json)
 
     def replace(self, **changes: Any) -> Self:
         """A changed copy; `arguments` may be a mapping. The id cannot change."""
@@ -856,6 +855,8 @@ def checked_messages(messages: Iterable[object]) -> list[Message]:
 
 def digest(*texts: str) -> str:
     """The blake2b-128 hash of some texts, in hex."""
+    from hashlib import blake2b  # loads OpenSSL, which takes longer than most modules here
+
     return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import os
-import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -73,9 +72,9 @@ from .records import (
 from .results import Result, count_asked
 from .run_options import GivenOptions, options_on_resume
 from .states import Fold, State, fold_in_slices, over
-from .stores.owners import busy as busy_elsewhere
-from .stores.owners import described as describe_owner
-from .stores.owners import taken_over
+from .stores.refusals import busy as busy_elsewhere
+from .stores.refusals import described as describe_owner
+from .stores.refusals import taken_over
 from .terms import with_answer
 from .variants import variant_of
 
@@ -420,7 +419,7 @@ class Sessions(Generic[OutputT]):
                 "own: leave them out, or wait until the turn has ended",
                 session=session,
             )
-        key = secrets.token_hex(8)
+        key = os.urandom(8).hex()
         self._steering[key] = None
         steered = msgspec.structs.replace(request, steering=key)
         try:
@@ -909,7 +908,7 @@ def check_answers(answers: object) -> None:
         raise ConfigError(f"answers={answers!r}: give a mapping from the id of a question to its answer")
 
 
-_prefix = secrets.token_hex(5)
+_prefix = os.urandom(5).hex()
 _numbers = itertools.count(1)
 
 
@@ -920,7 +919,7 @@ def new_id() -> str:
 
 def _reseed() -> None:
     global _prefix
-    _prefix = secrets.token_hex(5)
+    _prefix = os.urandom(5).hex()
 
 
 if hasattr(os, "register_at_fork"):

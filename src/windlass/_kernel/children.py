@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -295,7 +294,7 @@ class Children(Struct, eq=False):
             await self._injections.inject_for_child(passage, f"{key}/t1")
         program = program_of(journal.program, tool, given.tools)
         tokens, usd = self._limits.portion(given.share)
-        session = f"{journal.fold.session}//{blake2b(key.encode(), digest_size=6).hexdigest()}"
+        session = f"{journal.fold.session}//{_short_hash(key)}"
         started = Delegated(
             "", session, tool.agent, given.task, given.tools, tokens, usd, key, asker.by
         )
@@ -623,3 +622,9 @@ def _result(tool: Delegate, state: State) -> ToolResult:
 
 def _error(tool: Delegate, what: str) -> ToolResult:
     return text_result(f"Error: agent {tool.agent!r} {what}", "error")
+
+
+def _short_hash(key: str) -> str:
+    from hashlib import blake2b
+
+    return blake2b(key.encode(), digest_size=6).hexdigest()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from windlass._hooks.compiled import CompiledHooks
@@ -21,7 +21,7 @@ from windlass._threads import run_alone, threads
 from windlass.context.assembly import blank_request
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
-from windlass.criteria import Effect, Limit, name_of, on_clock
+from windlass.criteria import Effect, Limit, StepLimit, name_of, on_clock, tools_ran
 from windlass.errors import ConfigError
 from windlass.masking import Mask
 from windlass.messages import ModelRequest, TextPart, ToolSpec, frozen
@@ -172,6 +172,7 @@ class Program(Options):
     limits_before: dict[Effect, tuple[Limit, ...]] = field(init=False)
     timed: bool = field(init=False)
     named_criteria: list[tuple[str, Criterion]] = field(init=False)
+    steps_without_votes: int = field(init=False)
     delegates: dict[str, Delegate] = field(init=False)
     children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(
         init=False, default_factory=dict
@@ -204,6 +205,7 @@ class Program(Options):
         self.metered = self.budget.known or bool(self.compactors)
         self.criteria = tuple([on_clock(criterion, clock.now) for criterion in self.criteria])
         self.named_criteria = [(name_of(criterion), criterion) for criterion in self.criteria]
+        self.steps_without_votes = _steps_without_other_votes(self.criteria)
         self.limits = tuple(
             [criterion for criterion in self.criteria if isinstance(criterion, Limit)]
         )
@@ -215,7 +217,7 @@ class Program(Options):
         self.delegates = {
             name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)
         }
-        self.digest = blake2b(self.description, digest_size=8).hexdigest()
+        self.digest = _digest(self.description)
         self.durable = store.durable
         self.append_now = (
             getattr(store, "append_now", None) if "append_now" in vars(type(store)) else None
@@ -282,3 +284,17 @@ class Workers:
 
 _waiting: ContextVar[frozenset[Workers]] = ContextVar("windlass_waiting", default=frozenset())
 """The workers of which a thread is held while this context runs."""
+
+
+def _steps_without_other_votes(criteria: Sequence[Criterion]) -> int:
+    """How many steps a turn has before any criterion but `tools_ran` may vote; 0 if that is unknown."""
+    if criteria == (tools_ran,):
+        return sys.maxsize
+    limit: object = criteria[1] if len(criteria) == 2 and criteria[0] is tools_ran else None
+    return limit.steps if isinstance(limit, StepLimit) and type(limit) is StepLimit else 0
+
+
+def _digest(description: bytes) -> str:
+    from hashlib import blake2b  # an import of OpenSSL, which `import windlass` does without
+
+    return blake2b(description, digest_size=8).hexdigest()

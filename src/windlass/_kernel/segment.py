@@ -44,7 +44,7 @@ from .questions import Questions, prior_verdicts
 from .replies import Replies
 from .site import Site
 from .step import Runner
-from .step_end import Applier, StepEnd
+from .step_end import StepEnd
 from .tool_attempts import ToolAttempts
 from .tool_calls import Executor
 from .tool_decisions import ToolDecisions
@@ -297,7 +297,7 @@ def make_executor(s: Segment) -> ToolExecutor:
 
 
 def make_applier(s: Segment) -> StepApplier:
-    return Applier(s.step_end)
+    return s.step_end
 
 
 def make_evaluator(s: Segment) -> ContinuationEvaluator:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from msgspec import Struct
-
 from windlass.decisions import Halt, Rewind
 from windlass.events import ModelReplying, StepEnding
 from windlass.messages import Messages, ToolCall, ToolResult, user
@@ -26,28 +24,9 @@ ENDED_BY_ERROR = "the turn ended with an error"
 have withheld."""
 
 
-class Applier(Struct, frozen=True):
-    """Applies a finished step to the state. A suspended step stays open."""
-
-    step_end: StepEnd
-
-    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
-        turn = fold.turn
-        if turn is None or turn.outcome is not None:
-            return self.step_end.leave_open()
-        concluded, reason = turn.concluded, "The step ended before this call had a result."
-        if (
-            concluded is not None
-            and isinstance(concluded, Stopped)
-            and concluded.reason is StopReason.LENGTH
-        ):
-            reason = f"{concluded.detail}."
-        return self.step_end.end(None, reason, commits=True)
-
-
 class StepEnd:
-    """Ends steps, whoever asks for it. It knows which step began in this pass and which reply its
-    gates let pass.
+    """Ends steps, whoever asks for it; the loop calls it as the applier. It knows which step began
+    in this pass and which reply its gates let pass.
 
     `end_children` ends the agents that work on open calls, if the agent has sub-agents.
     """
@@ -89,7 +68,21 @@ class StepEnd:
         """The gates let the reply of a step pass."""
         self._accepted_step = number
 
-    async def leave_open(self) -> None:
+    def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
+        """Apply a finished step to the state. A suspended step stays open."""
+        turn = fold.turn
+        if turn is None or turn.outcome is not None:
+            return self._leave_open()
+        concluded, reason = turn.concluded, "The step ended before this call had a result."
+        if (
+            concluded is not None
+            and isinstance(concluded, Stopped)
+            and concluded.reason is StopReason.LENGTH
+        ):
+            reason = f"{concluded.detail}."
+        return self.end(None, reason, commits=True)
+
+    async def _leave_open(self) -> None:
         """The turn is suspended: its step goes on when it is resumed."""
 
     async def end(

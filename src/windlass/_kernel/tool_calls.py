@@ -83,12 +83,19 @@ class Executor:
                 continue
             if not judged:
                 decisions.allow(call, fold.at)
-            elif not await self._decide(call):
-                return
-            elif _is_held_back(call):
-                held_back = True
+                ready.append(call)
                 continue
-            ready.append(call)
+            try:
+                await decisions.decide(call)
+            except ChildWaits:  # of a gate: no call of the step runs, and the turn waits
+                await self._journal.commit()
+                self._questions.suspend()
+                return
+            verdict = None if call.decided is None else call.decided.verdict
+            if verdict is ALLOW or not isinstance(verdict, Halt | Ask):
+                ready.append(call)
+            else:
+                held_back = True
         stale = turn.delegated and self._questions.resumed
         if stale:
             await self._attempts.end_unmet_children(FROM_CALLS)
@@ -105,17 +112,6 @@ class Executor:
             await self._attempts.end_unmet_children(AFTER_CALLS)
         if step.decided or turn.waiting:
             await self._conclude(fold, step)
-
-    async def _decide(self, call: CallFold) -> bool:
-        """Decide a call. False if a gate waits for a child agent: then no call of the step runs, and
-        the turn waits."""
-        try:
-            await self._decisions.decide(call)
-        except ChildWaits:
-            await self._journal.commit()
-            self._questions.suspend()
-            return False
-        return True
 
     async def _may_begin(
         self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool
@@ -388,14 +384,6 @@ class Executor:
         if timed_out and unsafe:
             return text_result(UNKNOWN, "interrupted")
         return text_result(_error_text(error, call, tool), "error")
-
-
-def _is_held_back(call: CallFold) -> bool:
-    """Whether a decided call does not go on to its result: it waits for a person, or the turn halts."""
-    decided = call.decided
-    return decided is not None and (
-        decided.verdict is not ALLOW and isinstance(decided.verdict, Halt | Ask)
-    )
 
 
 def _is_halted(call: CallFold) -> bool:

@@ -266,7 +266,8 @@ class TurnStart(Struct, eq=False):
         for item in items:
             if not item.durable:
                 await self._injections.take_in(item)
-        journal.record(MessageAdded())
+        at = journal.fold.at if passage is None else 0.0  # no hook has taken any time
+        journal.record(MessageAdded(at=at))
         if journal.fold.turn is not None and journal.fold.turn.held:
             await transcript.add_held()
         if answered:

@@ -5,7 +5,6 @@ Criteria and hooks vote; a stop may be vetoed, never without bound.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from windlass.criteria import (
     COUNTING,
     TOOLS_RAN,
     Limit,
-    StepLimit,
     name_of,
     tools_ran,
     vote_on_step,
@@ -75,7 +73,7 @@ class Evaluator(Struct, eq=False):
         self._criteria = self._journal.program.named_criteria
         self._point = self._site.hooks.at(Continuing)
         if self._point is None:
-            self._quick_below = _steps_without_other_votes(self._journal.program.criteria)
+            self._quick_below = self._journal.program.steps_without_votes
         self._told = self._journal.audience.hears(Evaluated)
 
     async def evaluate(self, fold: Fold) -> Evaluated:
@@ -112,14 +110,6 @@ class Evaluator(Struct, eq=False):
         await passage.judge()
         reasons = dict(passage.reasons)
         return [(name, (vote, reasons.get(name, ""))) for name, vote in passage.answers]
-
-
-def _steps_without_other_votes(criteria: Sequence[Criterion]) -> int:
-    """How many steps a turn has before any criterion but `tools_ran` may vote; 0 if that is unknown."""
-    if criteria == (tools_ran,):
-        return sys.maxsize
-    limit: object = criteria[1] if len(criteria) == 2 and criteria[0] is tools_ran else None
-    return limit.steps if isinstance(limit, StepLimit) and type(limit) is StepLimit else 0
 
 
 class Resolver(Struct, frozen=True):

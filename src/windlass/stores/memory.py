@@ -13,12 +13,8 @@ from windlass.logs import Batch, Log, SessionInfo, Verified, tree_of
 from windlass.ownership import Claim, Ownership, Passes
 from windlass.records import Asked, InboxTaken, Injected, Record, SessionEnded
 
-from .batches import lines_of, records_of
-from .chains import START, Chain, prune_lines
-from .derived import prepare
 from .memory_values import MemoryValues
-from .owners import busy_here, taken_over
-from .reading import read_batches
+from .refusals import busy_here, taken_over
 from .shared import Search, conflict, erased_session, info_of, used_session
 
 
@@ -85,21 +81,22 @@ class MemoryStore:
         return list(self._logs)
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
+        from . import memory_batches  # hashes, which most agents with this store never need
+
         with self._lock:
             known, log = self._batches.setdefault(session, []), self._logs.get(session, [])
             end = known[-1].seq + known[-1].count if known else 0
             if len(log) > end:
-                known.append(_batch(session, end, known[-1].link if known else START, log[end:]))
+                known.append(memory_batches.sealed(session, end, known[-1].link if known else None, log[end:]))
             if not known:
                 del self._batches[session]
             return [batch for batch in known if batch.seq + batch.count > start]
 
     async def create(self, logs: Sequence[Log]) -> None:
-        new = {
-            log.session: [record for batch in log.batches for record in records_of(log.session, batch.seq, batch.lines)]
-            for log in logs
-        }
-        batches = {log.session: await _linked(log) for log in logs}
+        from . import memory_batches
+
+        new = {log.session: memory_batches.records(log) for log in logs}
+        batches = {log.session: await memory_batches.linked(log) for log in logs}
         with self._lock:
             for session in new:
                 if session in self._erased:
@@ -141,7 +138,7 @@ class MemoryStore:
                             log[at] = record.replace(parts=())
                             count += 1
                     if session in self._batches:
-                        self._batches[session] = [_pruned(batch) for batch in self._batches[session]]
+                        self._batches[session] = _pruned(self._batches[session])
         return count
 
     async def erase(self, session: str) -> bool:
@@ -238,20 +235,7 @@ class MemoryStore:
                 del table[session]
 
 
-def _batch(session: str, seq: int, previous: bytes, records: Sequence[Record]) -> Batch:
-    """A batch of all records since the last one that was read: appends are not told apart."""
-    lines = lines_of(records)
-    link, seals, nonce = Chain().seal(session, seq, previous, lines)
-    return Batch(seq, len(records), link, lines, previous, seals, nonce)
+def _pruned(batches: Sequence[Batch]) -> list[Batch]:
+    from .memory_batches import pruned
 
-
-async def _linked(log: Log) -> list[Batch]:
-    """The batches of a new session, with their links."""
-    chain = Chain()
-    new = await prepare(chain, log.replace(start=log.start or START))
-    rows = [("open", new.records, new.head, new.start, None, *row) for row in new.rows]
-    return await read_batches(chain, log.session, rows)
-
-
-def _pruned(batch: Batch) -> Batch:
-    return batch.replace(lines=prune_lines(batch.lines, batch.seals), nonce=b"") if batch.seals else batch
+    return [pruned(batch) for batch in batches]

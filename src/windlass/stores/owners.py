@@ -19,7 +19,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from windlass.errors import SessionBusy, SessionConflict, StoreError
+from windlass.errors import StoreError
 from windlass.ownership import Passes
 
 from .sharing import disinherit, wait_for_closing, watch
@@ -96,32 +96,6 @@ def number_of(name: str) -> int | None:
     with suppress(ValueError):
         return int(name.partition(":")[0], 16)
     return None
-
-
-def described(name: str) -> str:
-    """An owner for people: `process 4711 on web-1`."""
-    process, _, host = name.partition(":")[2].partition("@")
-    return f"process {process} on {host}" if host else repr(name)
-
-
-def busy(session: str, owner: str) -> SessionBusy:
-    """The error for a session that another process is working on."""
-    return SessionBusy(
-        f"a turn of session {session!r} is running in another process ({described(owner)}); wait for it, make the "
-        "agent with busy='queue' or 'steer', or take the session over with takeover=True",
-        session=session,
-    )
-
-
-def busy_here(session: str) -> SessionBusy:
-    """The error for a session that this process is working on."""
-    return SessionBusy(f"a turn of session {session!r} is running in this process; wait for it", session=session)
-
-
-def taken_over(session: str, root: str) -> SessionConflict:
-    """The error for an append of a pass that is not the latest."""
-    which = f"session {session!r}" if session == root else f"session {root!r}, which {session!r} works for,"
-    return SessionConflict(f"{which} was taken over by another process or task; nothing was written", session=session)
 
 
 class FileLocks:

@@ -31,12 +31,13 @@ from .derived import (
     prepare,
     verify_tables,
 )
-from .owners import Owner, ServerLock, busy, busy_here, is_held_by_server, taken_over
+from .owners import Owner, ServerLock, is_held_by_server
 from .postgres_schema import format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .postgres_values import PostgresValues
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
+from .refusals import busy, busy_here, taken_over
 from .shared import (
     Search,
     as_json,

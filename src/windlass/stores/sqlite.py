@@ -32,9 +32,10 @@ from .derived import (
     tombstone_checksum,
     verify_tables,
 )
-from .owners import FileLocks, Owner, busy, busy_here, taken_over
+from .owners import FileLocks, Owner
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
+from .refusals import busy, busy_here, taken_over
 from .shared import (
     Search,
     as_json,
