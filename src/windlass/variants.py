@@ -53,7 +53,7 @@ def variant_of(program: Program, given: GivenOptions, *, for_turn: bool) -> Prog
 
 
 def _compile(base: Program, given: GivenOptions, for_turn: bool) -> Program:
-    model = _model(base, given.model)
+    model = _model(base, given.model, for_turn)
     settings = _merged(base.settings, given.settings)
     if (check_settings := getattr(model, "check_settings", None)) is not None:
         check_settings(settings)
@@ -62,7 +62,9 @@ def _compile(base: Program, given: GivenOptions, for_turn: bool) -> Program:
     mask = joined_mask([base.mask, mask_of_tree(None, added)])
     hooks = base.hooks if mask is base.mask else _masking_hooks(base.hooks, mask)
     criteria, default_limit = _criteria(base, given.criteria)
-    windows = {model.name: getattr(model, "context_window", None), **base.windows}
+    windows = base.windows
+    if base.models.get(model.name) is not model:
+        windows = {**windows, model.name: getattr(model, "context_window", None)}
     run_tools = len(added) if for_turn else base.run_tools
     prompt = prompt_of(base.sections, model.name, windows, settings, base.output_schema)
     program = dataclasses.replace(
@@ -107,8 +109,11 @@ def _both(first: TurnOptions, second: TurnOptions) -> TurnOptions:
     )
 
 
-def _model(base: Program, given: Model | str | None) -> Model:
-    """The model of a variant: one that the agent has, one that a text names, or an object."""
+def _model(base: Program, given: Model | str | None, for_turn: bool) -> Model:
+    """The model of a variant: one that the agent has, one that a text names, or an object.
+
+    In a variant that is an agent of its own, an object may replace the agent's model of the same name.
+    """
     if given is None:
         return base.model
     if isinstance(given, str):
@@ -122,7 +127,8 @@ def _model(base: Program, given: Model | str | None) -> Model:
                 "with Agent(models=…), or name a vendor's model, such as 'openai:gpt-5'"
             )
         given = open_model(given)
-    if base.models.get(given.name, given) is not given:
+    replaces = not for_turn and given.name == base.model_name
+    if base.models.get(given.name, given) is not given and not replaces:
         raise ConfigError(
             f"agent {base.name!r} has another model named {given.name!r}. Requests name their model, so give one of "
             "them another name"

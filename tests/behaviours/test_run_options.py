@@ -23,8 +23,10 @@ from windlass import (
     Stopped,
     StopReason,
     Suspended,
+    TokenLimit,
     ToolCalling,
     TurnStarted,
+    Usage,
     Vote,
     tool,
 )
@@ -537,6 +539,35 @@ async def test_limits_of_ones_own_are_code():
     with pytest.raises(ConfigError, match="the criterion 'Quota'"):
         await agent.resume("s", answers=answers)
     assert isinstance((await agent.resume("s", answers=answers, criteria=[Quota(1)])).outcome, Stopped)
+
+
+async def test_an_agent_as_a_tool_of_one_turn_waits_and_goes_on_elsewhere():
+    store = MemoryStore()
+
+    def child() -> Any:
+        return asking(Agent(looking("inner"), tools=[lookup], name="child")).as_tool()
+
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        return says(last.parts[0].content[0].text) if last.role == "tool" else calls("child", task="t")
+
+    def agent() -> Agent:
+        return Agent(FunctionModel(reply), store=store)
+
+    result = await agent().run("go", session="s", tools=[child()])
+    answers = {result.waiting_for[0].id: Approve()}
+    with pytest.raises(ConfigError, match="the tool 'child'"):
+        await agent().resume("s", answers=answers)
+    resumed = await agent().resume("s", answers=answers, tools=[child()])
+    assert resumed.text == "done by inner"
+    assert ran == [1]
+
+
+async def test_a_limit_of_one_turn_counts_what_sub_agents_spend():
+    child = Agent(ScriptedModel(says("inner", usage=Usage(input=90, output=10))), name="child")
+    model = ScriptedModel(calls("child", task="t"), says("outer"))
+    result = await Agent(model, tools=[child.as_tool()]).run("go", criteria=[TokenLimit(50)])
+    assert result.stop_reason is StopReason.TOKEN_LIMIT
 
 
 async def test_a_fork_of_a_turn_keeps_its_options():

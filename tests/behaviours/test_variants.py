@@ -63,6 +63,15 @@ async def test_a_variant_with_equal_options_is_compiled_once():
     assert agent.variant()._program is agent._program
 
 
+async def test_a_variant_replaces_the_model_of_its_agent_by_one_of_the_same_name():
+    agent = Agent(ScriptedModel(says("own")), models=[voice("other")])
+    tested = agent.variant(model=ScriptedModel(says("for a test")))
+    assert (await tested.run("hi")).text == "for a test"
+    assert (await agent.run("hi")).text == "own"
+    with pytest.raises(ConfigError, match="has another model named 'other'"):
+        agent.variant(model=voice("other"))
+
+
 async def test_variants_are_kept_within_a_bound():
     def rule(state: Any) -> Any:
         return None
