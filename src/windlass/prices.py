@@ -107,6 +107,12 @@ def costed(reply: ModelReply, vendor: str, asked: str) -> ModelReply:
     return reply if known is None else reply.replace(usage=priced(reply.usage, vendor, known))
 
 
+def is_listed(vendor: str, model: str) -> bool:
+    """Whether the price lists have a price per token for a model."""
+    listed = _model(vendor, model)
+    return listed is not None and listed.get_prices(datetime.now(UTC)).input_mtok is not None
+
+
 def context_window(vendor: str, model: str) -> int | None:
     """The size of a model's context window in tokens, if the price lists know it."""
     listed = _model(vendor, model)

@@ -120,6 +120,13 @@ async def test_what_a_turn_costs_is_in_its_result_and_in_the_log(vendor, opened,
     assert f"{result.usage.cost:.4f} USD" in str(result.why())
 
 
+@pytest.mark.parametrize(("vendor", "opened", "provider", "model", "used"), KNOWN)
+async def test_a_model_says_before_it_is_called_whether_its_cost_is_known(vendor, opened, provider, model, used):
+    with cassette(vendor, model, used) as tape:
+        assert opened(tape.client(), model).knows_cost
+        assert not opened(tape.client(), "a-model-of-tomorrow").knows_cost
+
+
 @tool(name="weather", effect="pure", inline=True)
 def weather_tool(city: str) -> str:
     """The weather in a city."""

@@ -211,6 +211,10 @@ class Site:
         """What the turn may still spend."""
         return self._limits.left()
 
+    def knows_cost(self, model: str) -> bool | None:
+        """Whether the cost of a model's replies is known; a model of your own may say so with `knows_cost`."""
+        return getattr(self.program.models.get(model), "knows_cost", None)
+
     def window(self) -> ContextWindow:
         """How full the context window is."""
         program = self.program

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .breakers import Breaker
+    from .budget import Budget
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .dry_run import DryRun
@@ -33,6 +34,7 @@ __all__ = [
     "AtMessages",
     "AtTokens",
     "Breaker",
+    "Budget",
     "ClearResults",
     "Detector",
     "DryRun",
@@ -68,6 +70,7 @@ _HOMES = {
     "AtMessages": "triggers",
     "AtTokens": "triggers",
     "Breaker": "breakers",
+    "Budget": "budget",
     "ClearResults": "clear_results",
     "Detector": "detectors",
     "DryRun": "dry_run",

@@ -17,6 +17,8 @@ class PricedModel:
     The stated price replaces any other cost of its replies. Otherwise it behaves as the original model.
     """
 
+    knows_cost = True
+
     def __init__(self, model: Model, price: AnyPrice) -> None:
         self._model = model
         self.price = Price.of(price)

@@ -14,7 +14,7 @@ from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
 from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable, as_request, count_in
-from windlass.prices import context_window
+from windlass.prices import context_window, is_listed
 
 from .connection import connection
 from .decode import decode_reply
@@ -70,6 +70,11 @@ class AnthropicMessages:
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         refuse_lacking(self.name, LACKS, merged(self._settings, settings))
+
+    @property
+    def knows_cost(self) -> bool:
+        """Whether the cost of replies is known."""
+        return is_listed(str(self._connection.client().base_url), self._model)
 
     @property
     def context_window(self) -> int | None:

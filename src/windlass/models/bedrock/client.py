@@ -16,7 +16,7 @@ from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
 from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable, as_request, count_in
-from windlass.prices import context_window
+from windlass.prices import context_window, is_listed
 
 from .connection import connection
 from .decode import decode_reply
@@ -65,6 +65,11 @@ class BedrockConverse:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         lacks = LACKS if family(self._model).top_k else (*LACKS, "top_k")
         refuse_lacking(self.name, lacks, merged(self._settings, settings))
+
+    @property
+    def knows_cost(self) -> bool:
+        """Whether the cost of replies is known."""
+        return is_listed(str(self._connection.client().base_url), self._model)
 
     @property
     def context_window(self) -> int | None:

@@ -19,7 +19,7 @@ from windlass.models.errors import reading_reply
 from windlass.models.media import refuse_unsupported
 from windlass.models.settings import merged, refuse_lacking
 from windlass.models.tokens import Countable, as_request, count_in
-from windlass.prices import context_window, costed
+from windlass.prices import context_window, costed, is_listed
 
 from .encode import MEDIA, VENDOR, accepts
 from .settings import LACKS, Encoder
@@ -68,6 +68,11 @@ class GoogleGemini:
         refuse_lacking(self.name, LACKS, merged(self._settings, settings))
 
     @property
+    def knows_cost(self) -> bool:
+        """Whether the cost of replies is known."""
+        return is_listed(self._address(), self._model.rpartition("/")[2])
+
+    @property
     def context_window(self) -> int | None:
         """The size of the context window in tokens, if it is known."""
         return context_window(VENDOR, self._model.rpartition("/")[2])
@@ -98,9 +103,12 @@ class GoogleGemini:
         await self._connection.close()
 
     def _with_cost(self, assembly: Assembly) -> ModelReply:
-        address = inside(self._connection.client())._http_options.base_url
         with reading_reply():
-            return costed(assembly.reply(), address or "google", self._model.rpartition("/")[2])
+            return costed(assembly.reply(), self._address(), self._model.rpartition("/")[2])
+
+    def _address(self) -> str:
+        """The address of the server, by which prices are found."""
+        return inside(self._connection.client())._http_options.base_url or "google"
 
     def _exchange(self, request: ModelRequest) -> Exchange:
         refuse_unsupported(request.messages, accepts, self.name, MEDIA)

@@ -16,7 +16,7 @@ from windlass.models.history import Wire
 from windlass.models.media import refuse_unsupported
 from windlass.models.settings import merged, narrow_tools, refuse_lacking
 from windlass.models.tokens import Countable, as_request, cannot_count, count_in
-from windlass.prices import context_window
+from windlass.prices import context_window, is_listed
 
 from .chat.decode import decode as decode_chat
 from .chat.encode import ChatEncoder
@@ -71,6 +71,11 @@ class _Model:
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         refuse_lacking(self.name, (*self._dialect.lacks, "cache"), merged(self._settings, settings))
+
+    @property
+    def knows_cost(self) -> bool:
+        """Whether the cost of replies is known."""
+        return self._dialect.states_cost or is_listed(str(self._connection.client().base_url), self._model)
 
     @property
     def context_window(self) -> int | None:
