@@ -134,11 +134,13 @@ LOOSE: dict[Any, list[tuple[str, str]]] = {
     scenarios.steering: [],
     scenarios.steered_at_the_end: [("Completed", "done?")],
     scenarios.superseded: [("Failed", "")],
+    scenarios.in_the_background: [],
+    scenarios.in_the_background_of_hooks: [],
 }
 """What is not the same in every fork, and what else may come of one.
 
-Who steered or cancelled the other session did not do so in the fork, what fails at first does not fail again, and a cut
-may part what a hook adds from what it is added to."""
+Who steered or cancelled the other session did not do so in the fork, what fails at first does not fail again, agents in
+the background work for the other session, and a cut may part what a hook adds from what it is added to."""
 
 
 @pytest.mark.parametrize("play", scenarios.ALL, ids=lambda play: play.__name__)

@@ -149,7 +149,7 @@ from .slots import Slot
 from .states import State, Step, fold
 from .storage import Storage, Taken
 from .tools import Tool, tool
-from .turns import ContextWindow, Left, Turn
+from .turns import BackgroundTask, ContextWindow, Left, Turn
 
 if TYPE_CHECKING:
     from .explaining import Explanation
@@ -174,6 +174,7 @@ __all__ = [
     "AudioPart",
     "CallReport",
     "CancelRequested",
+    "BackgroundTask",
     "Cancelled",
     "Charged",
     "Compacted",

@@ -81,6 +81,7 @@ MODEL = Domain(
     ),
 )
 CRITERION = Domain("a function from a state to a vote, or a limit such as StepLimit(5)", FUNCTION.holds)
+SUBAGENT = Domain("an Agent", lambda given: hasattr(given, "as_tool") and hasattr(given, "_child_result"))
 APPROVER = Domain("a function from a question to an answer or None", FUNCTION.holds)
 TOOLS = each("a list of tools, each", Domain("a function or a Tool", callable))
 CRITERIA = each("a list of criteria, each", CRITERION)

@@ -25,6 +25,7 @@ from ._sync import run_sync
 from ._threads import run_alone
 from .approvals import open_questions, resolve
 from .assembly import OPTIONS, check_program, compile_program
+from .background import BackgroundTasks
 from .checking import check_reason, checked_import, message_without_calls
 from .composition import Composition, label_of
 from .decisions import AnyResolution
@@ -47,6 +48,7 @@ from .states import SLICE, State, fold_in_slices
 from .storage import Place
 from .stores import open_store
 from .tools import Tool, toolset
+from .turns import BackgroundTask, SubAgent
 from .types import Approver, Criterion
 from .variants import variant_of
 
@@ -125,6 +127,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         errors: ErrorPolicy | None = None,
         store: str | Store | None = None,
         models: Iterable[Model | str] = (),
+        subagents: Iterable[SubAgent[Any]] = (),
         capabilities: Iterable[Capability | str] = (),
         pipeline: Pipeline | None = None,
         unmatched: Literal["allow", "ask", "deny"] = "allow",
@@ -147,7 +150,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         super().__init__()
         tools, criteria = as_list(tools), as_list(criteria)
         approvers, models, secrets = as_list(approvers), as_list(models), as_list(secrets)
-        capabilities = as_list(capabilities)
+        capabilities, subagents = as_list(capabilities), as_list(subagents)
         given = locals()
         check_options("Agent", OPTIONS, given)
         own, others = GivenModel.of(model), [GivenModel.of(other) for other in models]
@@ -170,6 +173,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._composition = Composition(self._registered, self._home)
         self._registered.models.extend(others)
+        self._registered.subagents.extend(subagents)
         self._registered.criteria.extend(criteria)
         self._registered.approvers.extend(approvers)
         self._options = Options(
@@ -185,6 +189,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._assembled: Program | None = None
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
+        self._background = BackgroundTasks(self._store, self._sessions)
         for capability in capabilities:
             self.with_capability(capability)
 
@@ -291,6 +296,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             home=self._home,
             check=self._composition.check,
             scope=self.scope,
+            background=self._background,
         )
         try:
             check_program(self._assembled, self.scope, per_run_tools=self._per_run_tools)
@@ -347,15 +353,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         agent's budgets; `share`, above 0 and up to 1, limits one call to that part of what is left. `tools` limits it
         to some of its tools. The calling agent's hooks in the guard band or with `inherit=True` apply to it, too.
         """
-        return Delegate(self.name, self._compile_below, self._parts, name, description, share, tools)
+        below, parts, result = self._compile_below, self._parts, self._child_result
+        return Delegate(self.name, below, parts, result, name, description, share, tools)
 
     def _child_result(self, state: State, slots: Any, failure: Any, written: Any) -> Result[OutputT]:
         """The result of a turn of this agent as a child of another one."""
         return Result(state, self._output, slots, failure, written)
 
-    def _parts(self) -> tuple[Mask | None, Mapping[str, Tool[..., Any]]]:
+    def _parts(self) -> tuple[Mask | None, Iterable[Tool[..., Any]]]:
         """What an agent above must know before it is compiled: whose secrets are masked in its log."""
-        return self._options.mask, self.tools
+        declared = [agent.as_tool() for agent in self._registered.subagents]
+        return self._options.mask, (*self.tools.values(), *declared)
 
     # ------------------------------------------------------------ running
 
@@ -454,7 +462,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         recorded, and the turn stays suspended.
 
         A turn that another process is working on is `SessionBusy`, unless `takeover=True`. If that process has died,
-        the turn is resumed at once.
+        the turn is resumed at once. The session of an agent that works in the background is resumed here, too, by the
+        agent that started it; the result is that of the background task.
 
         A turn that was started with options of its own keeps them. Pass again those that are code: tools, functions
         as criteria, a model object. Different options raise `ConfigError`.
@@ -462,8 +471,22 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         program, read = self._enter(scope), read_options("resume", options)
         check_answers(answers)
+        if "//" in session:
+            child: Result[OutputT] | None = await self._background.resume(program, session, answers, scope)
+            if child is not None:
+                return child
         request = TurnRequest(session, None, answers, scope, takeover=takeover, options=read)
         return await self._sessions.run(program, request)
+
+    async def resume_background(self, session: str, *, scope: ScopeT | None = None) -> tuple[BackgroundTask[Any], ...]:
+        """Continue the agents that work for a session in the background, if a crash has interrupted them or people have
+        answered what they ask. `run` and `resume` of the session do this, too.
+
+        It returns at once, with all that are not done; `await task.result()` waits for one. They run in tasks of this
+        event loop, under the guards of this agent. Those that another process drives are left to it.
+        """
+        check_id(session)
+        return await self._background.go_on(self._enter(scope), session, scope)
 
     @overload
     def iterate(
@@ -619,11 +642,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         takeover: bool = False,
         **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
-        """`run` for code that is not async. If an event loop is running, it uses a thread of its own."""
+        """`run` for code that is not async. If an event loop is running, it uses a thread of its own.
+
+        It returns when agents in the background are done, too: its event loop ends with it.
+        """
         given: Any = scope
-        return run_sync(
-            lambda: self.run(message, session=session, scope=given, slots=slots, takeover=takeover, **options)
-        )
+
+        async def work() -> Result[OutputT]:
+            result = await self.run(message, session=session, scope=given, slots=slots, takeover=takeover, **options)
+            await self._background.drain()
+            return result
+
+        return run_sync(work)
 
     @overload
     def resume_sync(
@@ -654,9 +684,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         takeover: bool = False,
         **options: Unpack[RunOptions],
     ) -> Result[OutputT]:
-        """`resume` for code that is not async."""
+        """`resume` for code that is not async. It returns when agents in the background are done, too."""
         given: Any = scope
-        return run_sync(lambda: self.resume(session, answers=answers, scope=given, takeover=takeover, **options))
+
+        async def work() -> Result[OutputT]:
+            result = await self.resume(session, answers=answers, scope=given, takeover=takeover, **options)
+            await self._background.drain()
+            return result
+
+        return run_sync(work)
 
     @asynccontextmanager
     async def session(self, session: str) -> AsyncGenerator[Session[ScopeT, OutputT], None]:
@@ -710,7 +746,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         """Cancel the turn of a session, in whatever process it runs; return False if there is no turn to cancel.
 
         A turn that runs in this process ends now. A turn that is suspended or runs in another process ends when its
-        owner next reads its inbox. If the session belongs to a sub-agent, the agent that called it continues.
+        owner next reads its inbox. If the session belongs to a sub-agent, the agent that called it continues. Agents
+        that work for the session in the background are cancelled, too, also if its turn is over.
         """
         check_id(session)
         check_reason(reason)
@@ -718,7 +755,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             return cancelled
         state = await self.state(session)
         if state.over:
-            return False
+            return await self._background.cancel_all(state, reason)
         await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
         return True
 
@@ -745,12 +782,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return await catch_up(self._compile())
 
     async def aclose(self, *, patience: float = 30.0) -> None:
-        """Wait until observers have received all facts, then close the store if it was given as an address.
+        """Wait for agents in the background, and until observers have received all facts; then close the store if it
+        was given as an address.
 
         Call it, or use `async with agent`, when the turns are over. Durable observers also catch up in all sessions
-        without a running turn. After `patience` seconds it stops waiting for observers that hang.
+        without a running turn. After `patience` seconds it stops waiting: for observers that hang, and for agents in
+        the background, which are interrupted and can be resumed.
         """
         try:
+            await self._background.drain(patience)
             if self._program is not None:
                 await self._drain(self._program, patience)
         finally:

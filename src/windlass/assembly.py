@@ -12,8 +12,9 @@ from ._hooks.observers import Observers
 from ._hooks.registrar import GivenModel, Registered
 from ._hooks.streams import masking
 from ._kernel.child_program import mask_of_tree, program_of
+from ._kernel.delegation import Delegate
 from ._kernel.matchers import check_matchers
-from ._kernel.program import BOUNDS, Options, Program, Workers
+from ._kernel.program import BOUNDS, Background, Options, Program, Workers
 from ._kernel.scopes import require_scopes
 from ._options import (
     APPROVER,
@@ -21,6 +22,7 @@ from ._options import (
     FLAG,
     MODEL,
     SETTINGS,
+    SUBAGENT,
     TEXT,
     TOOLS,
     Domain,
@@ -70,6 +72,7 @@ OPTIONS: dict[str, Domain] = {
     "approvers": each("a list of approvers, each", APPROVER),
     "errors": optional(instance("an ErrorPolicy", ErrorPolicy)),
     "models": each("a list of models, each", MODEL),
+    "subagents": each("a list of agents, each", SUBAGENT),
     "capabilities": each("a list of capabilities, each", CAPABILITY),
     "max_steps": optional(whole(1)),
     "per_run_tools": FLAG,
@@ -100,12 +103,15 @@ def compile_program(
     home: Home,
     check: Callable[[Program], None],
     scope: Any,
+    background: Background,
 ) -> Program:
     """Compile the parts of an agent."""
     model = own.model
     models, brought, texts = _models(name, own, registered.models)
     windows = _windows(model, window, models)
-    mask = mask_of_tree(options.mask, tools)
+    declared = tuple([agent.as_tool() for agent in registered.subagents])
+    _check_names(name, declared, [tool for tool in tools.values() if isinstance(tool, Delegate)])
+    mask = mask_of_tree(options.mask, (*tools.values(), *declared))
     hooks = _hooks(registered, pipeline, output, mask)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
@@ -122,6 +128,8 @@ def compile_program(
         model=model,
         sections=sections,
         tools=tools,
+        declared=declared,
+        background=background,
         output_schema=output.schema,
         read_output=None if output.schema is None else output.parse,
         hooks=hooks,
@@ -149,10 +157,19 @@ def compile_program(
 
 def check_program(program: Program, scope: Any, *, per_run_tools: bool) -> None:
     """Raise if a sub-agent needs another scope, or if a hook is limited to tools that do not exist."""
-    for delegate in program.delegates.values():
+    for delegate in program.below:
         require_scopes(program, scope, program_of(program, delegate))
     if not per_run_tools:
         check_matchers(program)
+
+
+def _check_names(agent: str, declared: Iterable[Delegate], tools: Iterable[Delegate]) -> None:
+    """Raise if a declared agent has the name of another sub-agent: other processes find it by its name."""
+    known = {tool.agent: tool for tool in tools}
+    for delegate in declared:
+        first = known.setdefault(delegate.agent, delegate)
+        if first.compiled != delegate.compiled:
+            raise ConfigError(f"agent {agent!r} has two sub-agents named {delegate.agent!r}: give one another name")
 
 
 def _models(

@@ -298,7 +298,8 @@ class Delegated(Record, frozen=True):
     """A child agent was given a task; `session` is its own session. `tokens` and `usd` are its share of the budget.
 
     If a hook or tool gave it the task with `turn.delegate`, `by` names it, `key` says at which event and about what,
-    and `call` is empty.
+    and `call` is empty. In the `background` it works beside the turn and may outlive it: then its share is granted, and
+    its result comes through the inbox.
     """
 
     call: str
@@ -310,6 +311,7 @@ class Delegated(Record, frozen=True):
     usd: float | None = None
     key: str = ""
     by: str = ""
+    background: bool = False
 
 
 class Charged(Record, frozen=True):

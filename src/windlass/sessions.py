@@ -461,7 +461,7 @@ class Sessions(Generic[OutputT]):
         """Go on for as long as approvers answer what is asked."""
         asked: set[tuple[Any, ...]] = set()
         while result.waiting_for:
-            answers, failures = await self._ask_approvers(program, result, asked, request.scope)
+            answers, failures = await self.ask_approvers(program, result, asked, request.scope)
             if failures:
                 result = await self._note(program, result, failures, request.scope)
             further = await self._answer(program, request, result.session_id, answers) if answers else None
@@ -470,7 +470,7 @@ class Sessions(Generic[OutputT]):
             result = further
         return result
 
-    async def _ask_approvers(
+    async def ask_approvers(
         self, program: Program, result: Result[OutputT], asked: set[tuple[Any, ...]], scope: Any
     ) -> tuple[dict[str, list[AnyResolution]], list[HookFailed]]:
         """What the approvers of this process answer, and the failures of some, which leave their question open.
@@ -526,7 +526,7 @@ class Sessions(Generic[OutputT]):
         for fact in facts:
             log.warning("session %r: %r", session, fact)
         try:
-            async with self._alone(session) as running:
+            async with self.alone(session) as running:
                 journal = _journal(program, running, scope)
                 for fact in facts:
                     journal.record(fact)
@@ -538,19 +538,22 @@ class Sessions(Generic[OutputT]):
     # ------------------------------------------------------------ other passes
 
     @asynccontextmanager
-    async def _alone(self, session: str) -> AsyncGenerator[RunningTurn, None]:
+    async def alone(self, session: str) -> AsyncGenerator[RunningTurn, None]:
         """A pass over a session for something other than a turn. A busy session is refused."""
         entered = await self._enter(session)
         if not isinstance(entered, RunningTurn):
             raise entered.error(self._busy_error)
         try:
             yield entered
+        except GeneratorExit:  # the event loop is gone: nothing can be awaited
+            self._abandon(entered)
+            raise
         finally:
             await self._leave(entered)
 
     async def compact(self, program: Program, session: str, instructions: str, scope: Any) -> tuple[Compacted, ...]:
         """Compact a session now, due or not. Returns what was replaced."""
-        async with self._alone(session) as running:
+        async with self.alone(session) as running:
             if running.fold.turn is None:
                 raise unknown_session(session)
             _refuse_parented(running.fold)
@@ -563,7 +566,7 @@ class Sessions(Generic[OutputT]):
 
     async def import_history(self, program: Program, session: str, messages: list[Message], scope: Any) -> State:
         """Make some messages the transcript of a session that has none."""
-        async with self._alone(session) as running:
+        async with self.alone(session) as running:
             if running.fold.seq:
                 raise SessionConflict(
                     f"session {session!r} has {running.fold.seq} records: import a history into a new session",
@@ -584,7 +587,7 @@ class Sessions(Generic[OutputT]):
 
     async def close(self, program: Program, session: str) -> None:
         """End a session. A suspended turn stays suspended and can be resumed."""
-        async with self._alone(session) as running:
+        async with self.alone(session) as running:
             state = running.fold.state
             if state.seq and state.over and not state.ended:
                 journal = _journal(program, running, None)
@@ -757,6 +760,11 @@ _inside: ContextVar[tuple[object, ...]] = ContextVar("windlass_inside", default=
 """The turns of named sessions that the current task is part of."""
 
 
+def outside_of_turns() -> None:
+    """The current context is no part of any turn."""
+    _inside.set(())
+
+
 def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -874,7 +882,7 @@ def _check_enterable(running: RunningTurn, request: TurnRequest) -> None:
     if not running.fold.stored:
         check_new_id(running.session)
     if request.message is None:
-        _check_resumable(running.fold.state)
+        check_resumable(running.fold.state)
 
 
 def _program_on_resume(program: Program, request: TurnRequest, fold: Fold) -> Program:
@@ -891,7 +899,8 @@ def _program_on_resume(program: Program, request: TurnRequest, fold: Fold) -> Pr
     return variant
 
 
-def _check_resumable(state: State) -> None:
+def check_resumable(state: State) -> None:
+    """Raise if a session has no turn to resume."""
     if state.seq == 0:
         raise unknown_session(state.session)
     if state.over:

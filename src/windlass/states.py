@@ -63,6 +63,27 @@ class Child(Value, frozen=True):
     charged: Usage = _NOTHING
 
 
+class BackgroundChild(Value, frozen=True):
+    """A child agent that works in the background: how it was started, and in which turn.
+
+    `taken` says that its result has come in. `cancelled` is why it shall end, if the turn was cancelled meanwhile.
+    """
+
+    started: r.Delegated
+    turn: int
+    taken: bool = False
+    cancelled: str | None = None
+
+
+BACKGROUND = "child"
+"""The kind of an inbox entry with the result of a background child."""
+
+
+def background_key(session: str) -> str:
+    """The inbox key of the result of a background child."""
+    return f"{BACKGROUND}/{session}"
+
+
 def children_at_work(fold: Fold) -> list[r.Delegated]:
     """The child agents that work for a turn, or may: those of open calls, and those that hooks and tools started."""
     calls = fold.open.calls.values() if fold.open is not None else ()
@@ -253,7 +274,8 @@ class Shown(Value, frozen=True):
 
 class State(Value, frozen=True):
     """A session as its log tells it. `messages` is the whole transcript; `shown` is what models are shown of it, which
-    differs from it once it was compacted. `pending` are the records that the store does not have yet."""
+    differs from it once it was compacted. `background` are the agents that work for it in the background. `pending` are
+    the records that the store does not have yet."""
 
     session: str
     seq: int = 0
@@ -269,6 +291,7 @@ class State(Value, frozen=True):
     inbox: tuple[str, ...] = ()
     pipeline: str = ""
     compactions: tuple[Shown, ...] = ()
+    background: tuple[BackgroundChild, ...] = ()
     pending: tuple[r.Record, ...] = ()
 
     @property
@@ -498,6 +521,7 @@ class Fold:
     inbox: tuple[str, ...] = ()
     pipeline: str = ""
     compactions: tuple[Shown, ...] = ()
+    background: tuple[BackgroundChild, ...] = ()
     pending: list[r.Record] = field(default_factory=list)
 
     stored: int = field(default=0, init=False)
@@ -753,6 +777,8 @@ def _(fold: Fold, record: r.TurnStarted) -> None:
     if record.options is not None:
         fold.turn.options = record.options
     fold.turns = record.turn
+    if fold.background:
+        fold.background = tuple([child for child in fold.background if not child.taken])
     fold.written = []
     fold.open = fold.last = None
     fold.going = True
@@ -939,6 +965,9 @@ def _forget_questions(turn: TurnFold, call: CallFold) -> None:
 
 @_folds(r.Delegated)
 def _(fold: Fold, record: r.Delegated) -> None:
+    if record.background:
+        fold.background = (*fold.background, BackgroundChild(record, _turn(fold).number))
+        return
     if record.key:
         turn = _turn(fold)
         turn.delegated = (*turn.delegated, Child(record))
@@ -953,6 +982,9 @@ def _(fold: Fold, record: r.Delegated) -> None:
 @_folds(r.Charged)
 def _(fold: Fold, record: r.Charged) -> None:
     turn = _turn(fold)
+    if not record.call and any(_is_earlier(child, record, turn) for child in fold.background):
+        fold.before = fold.before + record.usage
+        return
     if not record.call:
         turn.delegated = _charged(turn.delegated, record)
     else:
@@ -963,6 +995,11 @@ def _(fold: Fold, record: r.Charged) -> None:
             step.changed(call)
     turn.restarts = 0
     fold.spend(record.usage)
+
+
+def _is_earlier(child: BackgroundChild, record: r.Charged, turn: TurnFold) -> bool:
+    """Whether a charge is for a child that an earlier turn started, whose budget it had."""
+    return child.started.session == record.session and child.turn != turn.number
 
 
 def _charged(children: tuple[Child, ...], record: r.Charged) -> tuple[Child, ...]:
@@ -1117,6 +1154,13 @@ def _(fold: Fold, record: r.CancelRequested) -> None:
 @_folds(r.InboxTaken)
 def _(fold: Fold, record: r.InboxTaken) -> None:
     fold.inbox = (*fold.inbox, record.key)
+    if fold.background and record.entry == BACKGROUND:
+        fold.background = tuple(
+            [
+                child.replace(taken=True) if background_key(child.started.session) == record.key else child
+                for child in fold.background
+            ]
+        )
     if fold.turn is not None:
         fold.turn.idle = 0
 
@@ -1143,6 +1187,9 @@ def _(fold: Fold, record: r.TurnEnded) -> None:
         turn.waiting = ()
     fold.open = fold.turn_view = None
     fold.going = False
+    if fold.background and isinstance(record.outcome, Cancelled):
+        why = record.outcome.reason
+        fold.background = tuple([child.replace(cancelled=why) for child in fold.background])
 
 
 def _changes_nothing(fold: Fold, record: r.Record) -> None:

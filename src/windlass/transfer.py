@@ -48,7 +48,7 @@ from .records import (
     decode,
     parent_of,
 )
-from .states import Fold
+from .states import BACKGROUND, Fold, background_key
 from .stores.batches import lines_of, records_of
 from .stores.chains import START, Chain, chain_of
 from .terms import without_answers
@@ -90,10 +90,25 @@ async def import_session(
         _check_exported_id(log)
     if await store.read(name):
         raise SessionConflict(f"session {name!r} already exists; import it under another id", session=name)
+    await _check_background(store, log, renamed=name != log.session)
     if name != log.session:
         log = _renamed_log(log, name)
     await store.create([log])
     return name
+
+
+async def _check_background(store: Store, log: Log, *, renamed: bool) -> None:
+    """Raise if a background child would be started once more, because its own session was not imported before."""
+    records = [decode(line) for batch in log.batches for line in batch.lines.split(b"\n")]
+    at_work = [record for record in records if isinstance(record, Delegated) and record.background]
+    left = _without_background(records)
+    for started in [record for record in at_work if record not in left]:
+        if renamed or not await store.read(started.session):
+            remedy = "import it under its own id" if renamed else f"import session {started.session!r} first"
+            raise SessionError(
+                f"session {log.session!r}: agent {started.agent!r} works for it in the background; {remedy}",
+                session=log.session,
+            )
 
 
 def _check_exported_id(log: Log) -> None:
@@ -349,6 +364,7 @@ async def _check_ids_free(store: Store, names: Sequence[str]) -> None:
 async def _copy_of(store: Store, session: str, to: str, records: Sequence[Record], at: int) -> _Copy:
     """The copy of a session, and of the sub-agents that are running where it is cut."""
     kept = _without_torn_end([record for record in records[:at] if not _stays_behind(record)])
+    kept = _without_background(kept)
     children: list[_Copy] = []
     for started in _running_children(kept):
         log = await store.read(started.session)
@@ -375,6 +391,20 @@ async def _copy_of(store: Store, session: str, to: str, records: Sequence[Record
 def _stays_behind(record: Record) -> bool:
     """Whether a fork leaves out a record: a fork is open and has its own inbox, with the same keys for answers."""
     return isinstance(record, SessionEnded) or (isinstance(record, InboxTaken) and record.entry == "answer")
+
+
+def _without_background(records: list[Record]) -> list[Record]:
+    """The records without the starts of background children whose results have not come in: they work for the original.
+
+    A hook or tool that runs again in the fork starts its own.
+    """
+    taken = {record.key for record in records if isinstance(record, InboxTaken) and record.entry == BACKGROUND}
+    return [record for record in records if not _is_at_work(record, taken)]
+
+
+def _is_at_work(record: Record, taken: Container[str]) -> bool:
+    """Whether a record starts a background child whose result has not come in."""
+    return isinstance(record, Delegated) and record.background and background_key(record.session) not in taken
 
 
 def _without_torn_end(records: list[Record]) -> list[Record]:
@@ -425,7 +455,7 @@ def _running_children(records: Sequence[Record]) -> list[Delegated]:
     """
     running: list[Delegated] = []
     for record in records:
-        if isinstance(record, Delegated):
+        if isinstance(record, Delegated) and not record.background:
             running.append(record)
         elif isinstance(record, ToolReturned):
             running = [started for started in running if started.call != record.call]

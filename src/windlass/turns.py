@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from .checking import message_without_calls
 from .errors import ConfigError, HookError
@@ -42,6 +42,9 @@ class Host(Protocol):
     def window(self) -> ContextWindow: ...
     def note(self, asker: Asker, kind: str, data: Any) -> None: ...
     async def delegate(self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]) -> Any: ...
+    async def delegate_in_background(
+        self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]
+    ) -> Any: ...
     def progress(self, asker: Asker, done: float, total: float | None, text: str) -> None: ...
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any: ...
 
@@ -142,6 +145,27 @@ class SubAgent(Protocol[ResultT]):
 
     def as_tool(self, *, share: float | None = None, tools: Sequence[str] | None = None) -> Any: ...
     def _child_result(self, state: State, slots: Any, failure: Any, written: Any) -> ResultT: ...
+
+
+class BackgroundTask(Generic[ResultT]):
+    """A task that another agent works on in the background. `session` is the session of that agent."""
+
+    def __init__(self, session: str, agent: str, task: str, wait: Callable[[], Awaitable[ResultT]]) -> None:
+        self.session = session
+        self.agent = agent
+        self.task = task
+        self._wait = wait
+
+    async def result(self) -> ResultT:
+        """Wait until the agent is done, or waits for a person, in whatever process it works; its result.
+
+        Raises `SessionError` if it was interrupted and nobody continues it. Waiting changes nothing: the parent's
+        conversation gets the result, too.
+        """
+        return await self._wait()
+
+    def __repr__(self) -> str:
+        return f"BackgroundTask(session={self.session!r}, agent={self.agent!r}, task={self.task!r})"
 
 
 class Writes:
@@ -424,9 +448,35 @@ class Turn(Generic[ScopeT]):
 
     # ------------------------------------------------------------ child agents
 
+    @overload
     async def delegate(
-        self, agent: SubAgent[ResultT], task: str, *, share: float | None = None, tools: Sequence[str] | None = None
-    ) -> ResultT:
+        self,
+        agent: SubAgent[ResultT],
+        task: str,
+        *,
+        share: float | None = None,
+        tools: Sequence[str] | None = None,
+        background: Literal[False] = False,
+    ) -> ResultT: ...
+    @overload
+    async def delegate(
+        self,
+        agent: SubAgent[ResultT],
+        task: str,
+        *,
+        share: float | None = None,
+        tools: Sequence[str] | None = None,
+        background: Literal[True],
+    ) -> BackgroundTask[ResultT]: ...
+    async def delegate(
+        self,
+        agent: SubAgent[ResultT],
+        task: str,
+        *,
+        share: float | None = None,
+        tools: Sequence[str] | None = None,
+        background: bool = False,
+    ) -> ResultT | BackgroundTask[ResultT]:
         """Give a task to another agent and wait for its result, as if the model had called it as a tool.
 
         The child has its own session below this one. Guards of this agent apply to it, `Delegating` judges the task,
@@ -436,6 +486,10 @@ class Turn(Generic[ScopeT]):
         A child may wait for a person if it was started in a pure or idempotent tool, in a wrap of a model or tool call,
         or in a gate on an event that can `Ask`. Then the turn suspends, and on resume the hook or tool is run again
         from its start. Elsewhere a question of the child is denied.
+
+        With `background=True` it returns at once, with a `BackgroundTask`. The child works beside the turn and may
+        outlive it, and its result comes in as a message: at the next step, or in the next turn. It is granted `share`
+        of the tokens and money that are left, by default half. The agent must be declared: `Agent(subagents=[…])`.
         """
         self._refuse_observer("delegate a task")
         if self._asker is None or self._run is None:
@@ -450,7 +504,8 @@ class Turn(Generic[ScopeT]):
         if not hasattr(agent, "as_tool") or not hasattr(agent, "_child_result"):
             raise ConfigError(f"turn.delegate({agent!r}, …): give an Agent")
         options = {"share": share, "tools": tools}
-        result: ResultT = await self._host.delegate(self._asker, self._run, agent, task, options)
+        start = self._host.delegate_in_background if background else self._host.delegate
+        result: ResultT = await start(self._asker, self._run, agent, task, options)
         return result
 
     def _writable(self, what: str) -> Writes:

@@ -59,7 +59,7 @@ def _compile(base: Program, given: GivenOptions, for_turn: bool) -> Program:
         check_settings(settings)
     added = _added_tools(base, given)
     tools = {**base.tools, **added}
-    mask = joined_mask([base.mask, mask_of_tree(None, added)])
+    mask = joined_mask([base.mask, mask_of_tree(None, added.values())])
     hooks = base.hooks if mask is base.mask else _masking_hooks(base.hooks, mask)
     criteria, default_limit = _criteria(base, given.criteria)
     windows = base.windows

@@ -54,7 +54,8 @@ class Watch:
     """The events of a turn for a second consumer: `async for event in agent.watch("s1")`.
 
     Records are those of the log, each exactly once and in order, with `seq`, their position in it. Those of sub-agents
-    have a `path` and come after the `Delegated` that started them and before the end of the step. Pass `token` as
+    have a `path` and come after the `Delegated` that started them and before the end of the step; watch the session of
+    an agent in the background by itself. Pass `token` as
     `since` to continue after the last event.
 
     Deltas, `Progressed` and `Retracted` are provisional: they come only if the turn is streamed in this process, and
@@ -165,7 +166,7 @@ class Watch:
                 self._ended = True
                 return
             log.note(record)
-            child = log.add(record.session) if isinstance(record, Delegated) else None
+            child = log.add(record.session) if isinstance(record, Delegated) and not record.background else None
             if is_root:
                 self._live.note(record)
             yield record.replace(seq=log.read, path="" if is_root else log.session)

@@ -432,8 +432,9 @@ def _(reader: _Reader, record: r.ToolReturned) -> Iterable[Entry]:
 @_describes(r.Delegated)
 def _(reader: _Reader, record: r.Delegated) -> Iterable[Entry]:
     agent, session = one_line(record.agent), one_line(record.session)
-    text = f"agent {agent} was given the task {_quoted(record.task)}, in session {session}"
-    names = ("call", "session", "agent", "task", "tools", "tokens", "usd")
+    where = "in the background, in session" if record.background else "in session"
+    text = f"agent {agent} was given the task {_quoted(record.task)}, {where} {session}"
+    names = ("call", "session", "agent", "task", "tools", "tokens", "usd", "background")
     yield "delegate", text, {name: getattr(record, name) for name in names}
 
 

@@ -44,6 +44,7 @@ from windlass import (
     TurnStarting,
     Veto,
     tool,
+    user,
 )
 from windlass.capabilities import AtTokens, ClearResults, Offload, Summarize
 from windlass.errors import ContextOverflow, ServerError
@@ -661,6 +662,81 @@ def delegated_by_wraps(world: World) -> Scenario:
     return Scenario(agent)
 
 
+def waits_for_background(world: World, agent: list[Agent], *children: Agent) -> Any:
+    """A tool that waits for the agents in the background, which do nothing before it does."""
+
+    async def patient(request: Any, call_next: Any) -> Any:
+        while not world.count("wait", "session"):  # noqa: ASYNC110 — it may have been in another process
+            await asyncio.sleep(0.001)
+        return await call_next(request)
+
+    for child in children:
+        child.wrap(ModelCall)(patient)
+
+    @tool(effect="idempotent")
+    async def wait() -> str:
+        """Wait for the agents in the background."""
+        world.effect("wait", "session")
+        for task in await agent[0].resume_background(world.session):
+            await task.result()
+        return "waited"
+
+    return wait
+
+
+def in_the_background(world: World) -> Scenario:
+    """A tool starts an agent that outlives the turn and asks a person; the next turn gets its result."""
+    child = helper(world, "child", calls("send", n=1), calls("pay", n=2), says("helped"))
+    child.gate(ToolCalling, tool="send", name="sure")(lambda event: Ask("sure?"))
+    made: list[Agent] = []
+
+    @tool(effect="idempotent")
+    async def start(turn: Turn) -> str:
+        """Start it."""
+        return (await turn.delegate(child, "help", background=True)).session
+
+    tools = [start, waits_for_background(world, made, child), *workshop(world)]
+    model = world.model(calls([("start", {}), ("send", {"n": 3})]), says("one"), calls("wait"), says("two"))
+    approver = lambda asked: Approve(by="ann")  # noqa: E731
+    made.append(Agent(model, tools=tools, store=world.store, subagents=[child], approvers=[approver]))
+    return Scenario(made[0], ["go", "and now?"])
+
+
+def in_the_background_of_hooks(world: World) -> Scenario:
+    """A gate and a wrap start agents, one of which has one of its own."""
+    last = helper(world, "last", calls("send", n=1), says("last"))
+    one = helper(world, "one", calls("send", n=2), says("one"), says("one and last"))
+    other = helper(world, "other", calls("send", n=3), says("other"))
+    one.subagent(last)
+
+    @one.wrap(ToolCall)
+    async def with_last(call: Any, call_next: Any, turn: Turn) -> Any:
+        await turn.delegate(last, "last", background=True)
+        return await call_next(call)
+
+    made: list[Agent] = []
+    tools = [waits_for_background(world, made, one, other), *workshop(world)]
+    model = world.model(calls("send", n=4), calls("wait"), says("done"))
+    agent = Agent(model, tools=tools, store=world.store, subagents=[one, other])
+    made.append(agent)
+
+    @agent.gate(StepStarting)
+    async def starting(event: StepStarting, turn: Turn) -> None:
+        if event.step == 1:
+            await turn.delegate(one, "one", background=True)
+
+    @agent.wrap(ToolCall, tool="send")
+    async def around(call: Any, call_next: Any, turn: Turn) -> Any:
+        await turn.delegate(other, "other", background=True)
+        return await call_next(call)
+
+    @agent.rewrite(MessageAdding)
+    def unordered(event: MessageAdding) -> Any:
+        return user("a result") if event.message.origin in ("one", "other") else None
+
+    return Scenario(agent)
+
+
 class Verdict(Struct):
     """What a critic says."""
 
@@ -857,6 +933,8 @@ ALL = {
     delegated_by_hooks: "Completed 'done'",
     asked_while_a_turn_is_opened: "Completed 'done'",
     delegated_by_wraps: "Completed 'done'",
+    in_the_background: "Completed 'two'",
+    in_the_background_of_hooks: "Completed 'done'",
     asked_and_noted: "Completed 'done'",
     watched_by_another: "Completed 'done'",
     compacting: "Completed 'done'",

@@ -21,6 +21,7 @@ ON_POSTGRES = [
     scenarios.delegated,
     scenarios.delegated_by_a_tool,
     scenarios.counted,
+    scenarios.in_the_background,
 ]
 PLAYED = {
     "sqlite": list(scenarios.ALL),

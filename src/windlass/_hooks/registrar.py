@@ -21,6 +21,7 @@ from windlass._options import (
     CRITERION,
     FLAG,
     MODEL,
+    SUBAGENT,
     TEXT,
     WHOLE,
     Domain,
@@ -42,7 +43,7 @@ from windlass.slots import Slot
 from windlass.states import Step
 from windlass.storage import Home, Storage
 from windlass.tools import Tool, tool
-from windlass.turns import Turn
+from windlass.turns import SubAgent, Turn
 from windlass.types import (
     Approver,
     Criterion,
@@ -227,7 +228,7 @@ class Registered:
 
     __slots__ = (
         "approvers", "checks", "compactors", "constraints", "criteria", "error_rules", "hooks", "instructions",
-        "models", "reveals", "slots", "tools", "transforms",
+        "models", "reveals", "slots", "subagents", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -238,6 +239,7 @@ class Registered:
         self.models: list[GivenModel] = []
         self.error_rules: list[ErrorRule] = []
         self.reveals: list[Reveal] = []
+        self.subagents: list[SubAgent[Any]] = []
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
@@ -390,6 +392,16 @@ class Registrar:
         made = made if self._origin is None else made.brought_by(self._origin)
         self._registered.tools.append(made)
         return made
+
+    def subagent(self, agent: SubAgent[Any]) -> None:
+        """Declare an agent that hooks and tools give tasks to in the background, with `turn.delegate`.
+
+        Another process finds it by its name and continues its work after a crash. An agent that is a
+        tool of this one need not be declared.
+        """
+        check_each("subagent", SUBAGENT, [agent])
+        self._open("sub-agent", str(getattr(agent, "name", agent)))
+        self._registered.subagents.append(agent)
 
     def slot(self, slot: Slot[T]) -> Slot[T]:
         """Declare a slot. Names of slots must be unique in an agent.

@@ -116,6 +116,31 @@ class Audience:
             self._now = now
             self._tools = tools
 
+    def detached(self) -> Audience | None:
+        """The same observers, here and above, for an agent in the background, which may outlive this
+        pass. None if there are none."""
+        if not self.listens:
+            return None
+        above = None if self._above is None else self._above.detached()
+        copy = Audience(
+            self.hooks,
+            self._observers,
+            Fold(self._fold.session),
+            self._scope,
+            self._time,
+            self._now,
+            self._tools,
+            above=above,
+        )
+        return copy if copy.listens else None
+
+    def join(self, child: Audience) -> None:
+        """The pass of an agent in the background waits for the observers of those above, and records
+        what fails there."""
+        self.backlog = child.backlog
+        if self._above is not None:
+            self._above.join(child)
+
     def hears(self, kind: type[Fact]) -> bool:
         """Whether anybody wants to know of facts of this kind."""
         return kind in self.kinds

@@ -17,7 +17,11 @@ from .journal import Journal
 
 
 class Cancellation(Struct, eq=False):
-    """Cancels one pass, once. `stop` is the outcome that was asked for."""
+    """Cancels one pass, once. `stop` is the outcome that was asked for.
+
+    A pass in the background is `interruptible`: when its task is cancelled, as at the end of the
+    event loop, it stops like a process that dies, and can be resumed.
+    """
 
     _journal: Journal
     _cancels: int = 0
@@ -28,6 +32,7 @@ class Cancellation(Struct, eq=False):
     task: asyncio.Task[Any] | None = None
     stop: Stopped | Cancelled | None = None
     _below: tuple[Cancellation, ...] = ()
+    interruptible: bool = False
 
     @property
     def session(self) -> str:

@@ -60,7 +60,7 @@ def _observer_names(program: Program) -> list[str]:
 
     def walk(program: Program) -> None:
         names.update(dict.fromkeys([hook.name for hook in program.hooks.durable]))
-        for delegate in program.delegates.values():
+        for delegate in program.below:
             if program.max_depth >= 1 and delegate.compiled not in seen:
                 seen.add(delegate.compiled)
                 walk(program_of(program, delegate))
@@ -118,10 +118,9 @@ def _child_owner(
     program: Program, mask: Mask | None, started: Delegated
 ) -> tuple[Program, Mask | None] | None:
     """A sub-agent, and a mask for its secrets and those of its parents."""
-    delegates = [one for one in program.delegates.values() if one.agent == started.agent]
-    if not delegates:
+    if (delegate := program.subagents.get(started.agent)) is None:
         return None
-    child = program_of(program, delegates[0], started.tools)
+    child = program_of(program, delegate, started.tools)
     own = child.mask
     if own is None or mask is None:
         return child, own or mask

@@ -4,7 +4,7 @@ passes on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
     found = [program]
     while found:
         above = found.pop()
-        for delegate in above.delegates.values() if above.max_depth > 0 else ():
+        for delegate in above.below if above.max_depth > 0 else ():
             if (delegate.compiled, delegate.only) not in met:
                 met.add((delegate.compiled, delegate.only))
                 child = program_of(above, delegate)
@@ -56,12 +56,12 @@ def tools_below(program: Program) -> Iterator[Tool[..., Any]]:
                 yield from child.tools.values()
 
 
-def mask_of_tree(own: Mask | None, tools: Mapping[str, Tool[..., Any]]) -> Mask | None:
+def mask_of_tree(own: Mask | None, tools: Iterable[Tool[..., Any]]) -> Mask | None:
     """One mask for the secrets of an agent and of all agents below it: the logs of a tree quote each
     other."""
     masks, met, found = [own], set[Any](), [tools]
     while found:
-        for tool in found.pop().values():
+        for tool in found.pop():
             if isinstance(tool, Delegate) and tool.compiled not in met:
                 met.add(tool.compiled)
                 mask, below = tool.parts()
@@ -125,6 +125,7 @@ def child_program(
         store=parent.store,
         clock=parent.clock,
         observers=parent.observers,
+        background=parent.background,
         mask=mask,
         unmatched=own.unmatched if stricter else parent.unmatched,
         max_depth=min(own.max_depth, parent.max_depth - 1),

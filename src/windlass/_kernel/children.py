@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from windlass._hooks.compiled import Point
-from windlass._hooks.dispatch import Passage, cancelled
-from windlass.decisions import Approve, Ask, Deny, Halt
-from windlass.errors import HookError, SessionConflict, StoreError
+from windlass._hooks.dispatch import cancelled
+from windlass.decisions import Approve, Ask
+from windlass.errors import SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping, TurnStarting
 from windlass.ids import child_id, old_child_id
 from windlass.messages import (
@@ -26,33 +26,40 @@ from windlass.messages import (
     ModelCall,
     ToolCall,
     ToolResult,
-    digest,
-    text_result,
     user,
 )
-from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value
+from windlass.outcomes import error_value
 from windlass.records import (
     MASK,
     Answered,
     Asked,
     Charged,
     Delegated,
-    HookDecided,
     HookFailed,
     Injected,
     Record,
     Suspended,
     Withdrawn,
 )
-from windlass.states import CallFold, Child, Fold, State, fold_in_slices
+from windlass.states import CallFold, Child, Fold, fold_in_slices
 from windlass.storage import placed
 from windlass.terms import first_digest, without_answers
-from windlass.turns import Asker, ChildWaits, Invocation, Turn
+from windlass.turns import Asker, ChildWaits, Invocation
 
 from .arguments import changed_log, not_run
+from .audience import Audience
 from .cancellation import Cancellation
 from .child_program import program_of, unknown_child
 from .delegation import Delegate
+from .handing_over import (
+    check_nesting,
+    error_result,
+    injected_for,
+    judge_task,
+    key_of,
+    result_of,
+    session_of,
+)
 from .inbox import answer_in, entries_below
 from .injections import Injections
 from .journal import Journal
@@ -93,22 +100,27 @@ class SecretNotKept(Exception):
 
 
 class Parent(Struct, frozen=True):
-    """What a child's pass needs of its parent's.
+    """What a child's pass needs of its parent's. A child in the background has a pass of its own,
+    without a `journal` or `limits` above it.
 
     `started` says how the child was started. `delivered` are answers for it that are in the
     parent's log; None if it takes answers by itself. `injected` are the parts that hooks injected
     for it. `stopping` are hooks that may hold up its stop. `may_wait` is false if it works for a hook
-    or tool that cannot wait for a person.
+    or tool that cannot wait for a person. `interruptible` says what a cancel of its task means: see
+    `Cancellation`.
     """
 
-    journal: Journal
-    limits: Limits
+    session: str
     scope: Any
     started: Delegated
+    journal: Journal | None = None
+    limits: Limits | None = None
+    audience: Audience | None = None
     delivered: tuple[Answered, ...] | None = None
     injected: tuple[Injected, ...] = ()
     stopping: Point | None = None
     may_wait: bool = True
+    interruptible: bool = False
 
 
 class Children(Struct, eq=False):
@@ -139,8 +151,8 @@ class Children(Struct, eq=False):
         assert journal.fold.open is not None
         state = journal.fold.open.calls[call.id]
         if journal.program.max_depth < 1:
-            return _error(
-                tool,
+            return error_result(
+                tool.agent,
                 "was not started: agents are nested as deep as they may be already (max_depth)",
             )
         session, old = [
@@ -174,13 +186,15 @@ class Children(Struct, eq=False):
                 tool.name, "Delegated", error_value(error), effect="the agent could not work"
             )
             journal.record(failed)
-            return _error(tool, f"could not work: {type(error).__name__}; the log has the details")
+            return error_result(
+                tool.agent, f"could not work: {type(error).__name__}; the log has the details"
+            )
         if (broken := child.journal.broken) is not None:
             journal.give_up(broken)
         if isinstance(child.state.outcome, Suspended) and child.questions.waiting:
             self._ask_too(child.questions.waiting)
             raise ChildWaits
-        return _result(tool, child.state)
+        return result_of(tool.agent, child.state)
 
     # ------------------------------------------------------------ tasks of hooks and tools
 
@@ -195,13 +209,8 @@ class Children(Struct, eq=False):
         if run.is_broken_off:
             raise asyncio.CancelledError("a child agent waits for a person")
         journal, tool = self._journal, agent.as_tool(**options)
-        if journal.program.max_depth < 1:
-            raise _refused(
-                asker,
-                f"agent {tool.agent!r} was not started: agents are nested too deep (max_depth)",
-            )
-        _check_nesting(asker, tool.agent)
-        key = self._key(asker, run, tool.agent, task)
+        check_nesting(journal.program, asker, tool.agent)
+        key = key_of(self._site, asker, run, tool.agent, task)
         may_wait = self._questions.may_ask and _may_wait(asker, journal.opening is not None)
         run.working += 1
         self._met.add(key)
@@ -229,21 +238,6 @@ class Children(Struct, eq=False):
             run.working -= 1
             run.waiting -= 1
 
-    def _key(self, asker: Asker, run: Invocation, agent: str, task: str) -> str:
-        """What identifies a child: who started it at which event, about what, with which task, and its
-        number among equal ones. The order in which children end changes nothing."""
-        place = self._site.place_of(asker.about)
-        if asker.tool is not None and (tried := self._tried(asker.about)):
-            place += f"/attempt.{tried + 1}"
-        counted = f"{asker.event}:{place}:{asker.by}:{agent}:{digest(task)}"
-        run.counts[counted] = number = run.counts.get(counted, 0) + 1
-        return f"{counted}#{number}"
-
-    def _tried(self, call: str) -> int:
-        """How many attempts at a call did not stand: the next is another run of its tool."""
-        step = self._journal.fold.open
-        return 0 if step is None or call not in step.calls else len(step.calls[call].attempts)
-
     async def _delegated(
         self, tool: Delegate, asker: Asker, key: str, task: str, may_wait: bool
     ) -> Segment | None:
@@ -265,36 +259,11 @@ class Children(Struct, eq=False):
         self, tool: Delegate, asker: Asker, key: str, task: str, may_wait: bool
     ) -> Segment:
         """A new child, if the hooks on `Delegating` let it begin. A hook does not meet its own."""
-        journal, site = self._journal, self._site
-        given = tool.delegation(task)
-        hooks = [
-            hook
-            for hook in site.hooks.all
-            if hook.event is Delegating and not any(hook is link for link in asker.chain)
-        ]
-        if hooks:
-            turn: Turn[Any] = Turn(site, asker=asker)
-            passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, key)
-            given = (await passage.rewrite()).task
-            verdict = await passage.judge()
-            if passage.answers:
-                journal.record(
-                    HookDecided("Delegating", key, verdict, passage.answers, took=passage.took)
-                )
-            if isinstance(verdict, Halt):
-                journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
-            if isinstance(verdict, Halt | Deny):
-                raise _refused(asker, f"agent {tool.agent!r} was not started: {verdict.reason}")
-            if isinstance(verdict, Ask):
-                raise _refused(
-                    asker,
-                    f"agent {tool.agent!r} was not started: a person cannot be asked about a task that a hook or "
-                    f"tool delegates: {verdict.question}",
-                )
-            await self._injections.inject_for_child(passage, f"{key}/t1")
+        journal = self._journal
+        given = await judge_task(self._site, self._injections, tool, asker, key, task)
         program = program_of(journal.program, tool, given.tools)
         tokens, usd = self._limits.portion(given.share)
-        session = f"{journal.fold.session}//{_short_hash(key)}"
+        session = session_of(journal.fold.session, key)
         started = Delegated(
             "", session, tool.agent, given.task, given.tools, tokens, usd, key, asker.by
         )
@@ -434,28 +403,21 @@ class Children(Struct, eq=False):
         may_wait: bool | None = None,
     ) -> Segment:
         """The pass over a child's turn."""
+        journal = self._journal
         parent = Parent(
-            self._journal,
-            self._limits,
+            journal.fold.session,
             self._site.scope,
             started,
+            journal,
+            self._limits,
+            journal.audience,
             None if delivered is None else tuple([answered.replace() for answered in delivered]),
-            self._injected_for(started, fold.session),
+            injected_for(self._site, started, fold.session),
             self._site.hooks.at(SubagentStopping),
             self._questions.may_ask if may_wait is None else may_wait,
+            self._cancellation.interruptible,
         )
         return self._make(program, fold, parent, message, mail)
-
-    def _injected_for(self, started: Delegated, session: str) -> tuple[Injected, ...]:
-        """What was injected for a child when its task was judged, as parts of its turn."""
-        turn, place = self._journal.fold.turn, f"{started.key or started.call}/t1"
-        items = (*(turn.injected if turn is not None else ()), *self._site.injected.unlogged)
-        mine = [
-            item
-            for item in items
-            if item.event == "Delegating" and item.about == place and item.parts
-        ]
-        return tuple([item.replace(about=f"{session}/t1") for item in mine])
 
     async def _delivered(self, fold: Fold, log: Sequence[Record]) -> tuple[Answered, ...]:
         """The answers in the parent's log to what the child still asks.
@@ -498,7 +460,7 @@ class Children(Struct, eq=False):
         self._limits.add(child.limits)
         self._cancellation.add(child.cancellation)
         try:
-            with _placed(child):
+            with placed_below(child):
                 await self._drive(child)
         except asyncio.CancelledError:
             if cancelled() or not child.state.over:
@@ -537,7 +499,7 @@ class Children(Struct, eq=False):
     async def _close(self, child: Segment, reason: str) -> None:
         """Cancel a child's turn that nobody goes on with, and charge what it has spent."""
         try:
-            with _placed(child):
+            with placed_below(child):
                 await child.phases.lifecycle.failed(child.fold, asyncio.CancelledError(reason))
         except asyncio.CancelledError:
             if cancelled():
@@ -555,7 +517,7 @@ class Children(Struct, eq=False):
             self._journal.record(Charged(started.call, started.session, usage))
 
 
-def _placed(child: Segment) -> AbstractContextManager[None]:
+def placed_below(child: Segment) -> AbstractContextManager[None]:
     """Inside, the storages of a child keep their values in its parent's store."""
     program = child.journal.program
     return placed(program.home, program.place) if program.home.used else nullcontext()
@@ -577,16 +539,6 @@ def _may_wait(asker: Asker, opening: bool) -> bool:
     return getattr(hook, "kind", "") == "wrap" and hook.event in (ModelCall, ToolCall)
 
 
-def _check_nesting(asker: Asker, agent: str) -> None:
-    hook = asker.chain[-1]
-    if getattr(hook, "shadow", False):
-        raise _refused(asker, f"shadow gate {asker.by!r} cannot delegate: it only looks on")
-
-
-def _refused(asker: Asker, text: str) -> HookError:
-    return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
-
-
 def _answers(answered: Answered, asked: Asked) -> bool:
     """Whether an answer in the parent's log is about what a child asks, as the child knows it."""
     if answered.digest == asked.digest:
@@ -597,34 +549,3 @@ def _answers(answered: Answered, asked: Asked) -> bool:
 def _settled_ids(log: Sequence[Record]) -> list[str]:
     """The questions that a log has answers to, once for each time."""
     return [record.id for record in log if isinstance(record, Answered) and not record.partial]
-
-
-def _result(tool: Delegate, state: State) -> ToolResult:
-    """What the parent's model reads of a child's turn."""
-    match state.outcome:
-        case Completed():
-            return text_result(state.text)
-        case Stopped(
-            reason=StopReason.RETRY_LIMIT as reason
-        ):  # whose detail is the text of an error
-            return _error(tool, f"was stopped ({reason.value})")
-        case Stopped(reason=reason, detail=detail):
-            return _error(tool, f"was stopped ({reason.value}): {detail}")
-        case Failed(error=error):
-            return _error(
-                tool, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else "")
-            )
-        case Cancelled(reason=why):
-            return _error(tool, f"was cancelled: {why}" if why else "was cancelled")
-        case _:
-            return _error(tool, "is suspended without an open question and cannot continue")
-
-
-def _error(tool: Delegate, what: str) -> ToolResult:
-    return text_result(f"Error: agent {tool.agent!r} {what}", "error")
-
-
-def _short_hash(key: str) -> str:
-    from hashlib import blake2b
-
-    return blake2b(key.encode(), digest_size=6).hexdigest()

@@ -3,7 +3,7 @@ hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
@@ -32,16 +32,18 @@ class Delegate(Tool[..., Any]):
     """An agent as a tool.
 
     It is `resumable`: what its session holds is not done again, so it is never in doubt. `parts`
-    returns the secrets and the tools of the agent.
+    returns the secrets of the agent, its tools and the agents that it has declared, `result` makes a
+    result of its turn.
     """
 
-    __slots__ = ("agent", "compiled", "only", "parts", "share")
+    __slots__ = ("agent", "compiled", "only", "parts", "result", "share")
 
     def __init__(
         self,
         agent: str,
         compiled: Compiles,
-        parts: Callable[[], tuple[Mask | None, Mapping[str, Tool[..., Any]]]],
+        parts: Callable[[], tuple[Mask | None, Iterable[Tool[..., Any]]]],
+        result: Callable[..., Any],
         name: str | None,
         description: str | None,
         share: float | None,
@@ -73,6 +75,7 @@ class Delegate(Tool[..., Any]):
         self.agent = agent
         self.compiled = compiled
         self.parts = parts
+        self.result = result
         self.share = share
         self.only = None if tools is None else tuple(tools)
 

@@ -1,4 +1,4 @@
-"""What comes from outside: steering, answers, cancels.
+"""What comes from outside: steering, answers, cancels, results of agents in the background.
 
 Only the owner of the session moves it into the log.
 """
@@ -14,11 +14,20 @@ from msgspec import Struct
 from windlass._hooks.readers import SKIPPED
 from windlass.approvals import matching_answer
 from windlass.errors import StaleAnswer
-from windlass.messages import Message, as_message
+from windlass.messages import Message, Usage, as_message, user
 from windlass.outcomes import Cancelled
 from windlass.protocols import Store
-from windlass.records import Answered, Asked, CancelRequested, HookFailed, InboxTaken, MessageHeld
-from windlass.states import Fold, children_at_work, fold_in_slices
+from windlass.records import (
+    Answered,
+    Asked,
+    CancelRequested,
+    Charged,
+    HookFailed,
+    InboxTaken,
+    MessageHeld,
+    Record,
+)
+from windlass.states import BACKGROUND, Fold, children_at_work, fold_in_slices
 from windlass.terms import with_answer
 
 from .journal import Journal
@@ -46,7 +55,10 @@ class Inbox(Struct, eq=False):
         ):
             taken = InboxTaken(key, kind)
             if kind == "steer" and (message := _steering(data)) is not None:
-                added = await self._add(taken, message) or added
+                added = await self._add(message, "steering", taken) or added
+            elif kind == BACKGROUND and (result := background_result(journal.fold, data)):
+                records = (taken, Charged("", result.session, result.usage))
+                added = await self._add(result.message(), result.agent, *records) or added
             else:
                 journal.record(taken)
             if kind == "answer" and (answered := answer_in(journal, data)) is not None:
@@ -77,17 +89,29 @@ class Inbox(Struct, eq=False):
         on."""
         return self._journal.has_mail and await self.take()
 
-    async def _add(self, taken: InboxTaken, message: Message) -> bool:
-        """Steering enters at once, or after the step that is open: a call and its result must stay
+    async def take_charges(self) -> None:
+        """At the end of a session: what its background children have spent. Nobody reads their
+        results any more."""
+        journal = self._journal
+        for key, kind, data in await journal.program.store.inbox(
+            journal.fold.session, journal.fold.inbox
+        ):
+            if kind == BACKGROUND and (result := background_result(journal.fold, data)):
+                journal.record(InboxTaken(key, kind))
+                journal.record(Charged("", result.session, result.usage))
+
+    async def _add(self, message: Message, by: str, *taken: Record) -> bool:
+        """A message enters at once, or after the step that is open: a call and its result must stay
         together.
 
         That it was taken is recorded together with the message, so that no crash comes between
         them.
         """
         if self._journal.fold.open is None:
-            return await self._transcript.add(message, "steering", taken)
-        self._journal.record(taken)
-        self._journal.record(MessageHeld(message, "steering"))
+            return await self._transcript.add(message, by, *taken)
+        for record in taken:
+            self._journal.record(record)
+        self._journal.record(MessageHeld(message, by))
         return True
 
     async def answers(self) -> tuple[list[InboxTaken], list[Answered]]:
@@ -129,6 +153,30 @@ class Inbox(Struct, eq=False):
             )
             if kind == "answer" and not (isinstance(data, dict) and data.get("id") in open_ids)
         ]
+
+
+class BackgroundResult(Struct, frozen=True):
+    """What a background child puts into the inbox of its parent when it has ended."""
+
+    session: str
+    agent: str
+    text: str
+    usage: Usage
+
+    def message(self) -> Message:
+        """What the parent's model reads of it."""
+        text = f"Result of background task {self.session} (agent {self.agent!r}):\n{self.text}"
+        return user(text, origin=self.agent)
+
+
+def background_result(fold: Fold, data: Any) -> BackgroundResult | None:
+    """An entry as the result of a child at work; None if it is not one, or was taken before."""
+    try:
+        result = msgspec.convert(data, BackgroundResult)
+    except msgspec.ValidationError:
+        return None
+    at_work = [child.started.session for child in fold.background if not child.taken]
+    return result if result.session in at_work else None
 
 
 async def entries_below(store: Store, fold: Fold) -> list[tuple[str, Any]]:

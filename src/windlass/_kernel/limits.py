@@ -41,7 +41,8 @@ class Limits(Struct, eq=False):
 
     def exist(self, effect: Effect) -> bool:
         """Whether there are limits to check before an effect."""
-        return self._parent is not None or bool(self._journal.program.limits_before[effect])
+        own = self._journal.program.limits_before[effect]
+        return self._parent is not None or bool(own) or bool(self._share)
 
     def stop_before(self, effect: Effect) -> Stopped | None:
         """The limit that forbids an effect now, of this agent or of one above it.
@@ -106,6 +107,20 @@ class Limits(Struct, eq=False):
             total = total + self._standing
         for child in self._below:
             total = total + self.owed(child, child.spent())
+        return (
+            total
+            if turn is None or not self._journal.fold.background
+            else total + self._granted(turn.number)
+        )
+
+    def _granted(self, turn: int) -> Usage:
+        """What background children of this turn may spend, as long as it is not known what they did
+        spend."""
+        total = _NOTHING
+        for child in self._journal.fold.background:
+            if child.turn == turn and not child.taken:
+                started = child.started
+                total = total + Usage(input=started.tokens or 0, requests=0, cost=started.usd)
         return total
 
     def owed(self, child: Limits, usage: Usage) -> Usage:

@@ -52,7 +52,7 @@ def _problems(program: Program) -> Iterator[tuple[Hook, list[Mismatch], bool]]:
     if not hooks:
         return
     own = everywhere = _parameters(program.tools.values())
-    if program.delegates:
+    if program.below:
         everywhere = _parameters((*program.tools.values(), *tools_below(program)))
     for hook in hooks:
         assert hook.tool is not None
@@ -76,7 +76,7 @@ def _may_match_elsewhere(program: Program, hook: Hook) -> bool:
 
     The hook comes from a capability, sub-agents inherit it, or other hooks may offer tools.
     """
-    is_inherited = hook.inherit and (bool(program.delegates) or _may_delegate(program))
+    is_inherited = hook.inherit and (bool(program.below) or _may_delegate(program))
     return hook.capability is not None or is_inherited or _hooks_may_offer_tools(program)
 
 

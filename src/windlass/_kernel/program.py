@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -29,6 +29,7 @@ from windlass.ownership import Claim
 from windlass.policies import ErrorPolicy
 from windlass.protocols import Clock, Model, Store
 from windlass.records import Record, TurnOptions
+from windlass.states import Fold
 from windlass.storage import Home, Place
 from windlass.tools import Tool
 from windlass.types import Criterion
@@ -39,6 +40,7 @@ from .delegation import Compiles, Delegate
 from .shields import shielded
 
 if TYPE_CHECKING:
+    from .background import Detached
     from .contracts import Composites, PhaseHandler
 
 
@@ -55,6 +57,26 @@ class AppendsNow(Protocol):
     def __call__(
         self, session: str, records: Sequence[Record], expected: int, claim: Claim | None = None
     ) -> bool: ...
+
+
+class Background(Protocol):
+    """What drives the agents that work in the background, each in a task of its own."""
+
+    def start(self, child: Detached) -> None:
+        """Drive a child, unless it is being driven here."""
+        ...
+
+    async def wait(self, sessions: Iterable[str]) -> None:
+        """Wait until none of these children is being driven here."""
+        ...
+
+    async def ended(self, session: str) -> Fold:
+        """Wait until a child has ended or waits for a person; its log."""
+        ...
+
+    async def cancel(self, session: str, reason: str) -> None:
+        """Cancel a child, in whatever process it is driven."""
+        ...
 
 
 class SystemClock:
@@ -126,7 +148,8 @@ class Program(Options):
     """What an agent was compiled to. Immutable from then on.
 
     A field that is not an argument is derived from the others: `dataclasses.replace` derives it
-    anew.
+    anew. `below` are the agents that are its tools or that it has declared, `subagents` has
+    them by name.
 
     `check` raises if the capabilities of the agent find something wrong with a program of it.
     `model_texts` has, for models that were opened from a text, the name of each by its text.
@@ -141,6 +164,8 @@ class Program(Options):
     reveals: tuple[Reveal, ...]
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
+    declared: tuple[Delegate, ...]
+    background: Background
     output_schema: Mapping[str, Any] | None
     read_output: Callable[[str], Any] | None
     hooks: CompiledHooks
@@ -174,6 +199,8 @@ class Program(Options):
     named_criteria: list[tuple[str, Criterion]] = field(init=False)
     steps_without_votes: int = field(init=False)
     delegates: dict[str, Delegate] = field(init=False)
+    below: tuple[Delegate, ...] = field(init=False)
+    subagents: dict[str, Delegate] = field(init=False)
     children: dict[tuple[Compiles, tuple[str, ...] | None], Program] = field(
         init=False, default_factory=dict
     )
@@ -217,6 +244,8 @@ class Program(Options):
         self.delegates = {
             name: tool for name, tool in self.tools.items() if isinstance(tool, Delegate)
         }
+        self.below = (*self.delegates.values(), *self.declared)
+        self.subagents = {delegate.agent: delegate for delegate in reversed(self.below)}
         self.digest = _digest(self.description)
         self.durable = store.durable
         self.append_now = (

@@ -3,13 +3,17 @@ together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 
 from windlass._hooks.wraps import surround
 from windlass.context.assembly import calibrate
 from windlass.context.budget import Meter
+from windlass.decisions import AnyResolution
 from windlass.deltas import StreamEvent
-from windlass.messages import Message
+from windlass.events import SubagentStopping
+from windlass.messages import Message, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.ownership import Claim
 from windlass.records import Record
@@ -17,6 +21,7 @@ from windlass.states import Fold, State, Step, StepFold
 
 from .active_time import ActiveTime
 from .audience import Audience
+from .background import Detached, InBackground
 from .cancellation import Cancellation
 from .channel import Channel
 from .children import Children, Parent
@@ -106,6 +111,7 @@ class Segment:
         mail: bool = False,
     ) -> None:
         above = None if parent is None else parent.journal
+        listening = None if parent is None else parent.audience
         time = ActiveTime(program.monotonic, None if above is None else above.time)
         prior = {decided.event for decided in prior_verdicts(fold)} if entry.resumed else ()
         hooks = program.hooks.with_events(prior) if prior else program.hooks
@@ -119,7 +125,7 @@ class Segment:
             program.tools,
             channel=channel,
             mask=program.mask,
-            above=None if above is None else above.audience,
+            above=listening,
             known_above=() if parent is None else parent.delivered or (),
             holds=bool({"ModelReplying", "TurnEnding"}.intersection(prior)),
         )
@@ -133,9 +139,13 @@ class Segment:
             opens_turn=entry.message is not None,
             mail=mail,
         )
+        if above is None and listening is not None:
+            listening.join(audience)
         self.entry = entry
         self.parent = parent
-        self.cancellation = Cancellation(journal)
+        self.cancellation = Cancellation(
+            journal, interruptible=parent is not None and parent.interruptible
+        )
         self.limits = Limits(
             journal,
             None if parent is None else parent.limits,
@@ -188,6 +198,12 @@ class Segment:
             self.children = _children(self)
         return self.children
 
+    def in_background(self) -> InBackground:
+        """What starts agents in the background and waits for them."""
+        return InBackground(
+            self.site, self.injections, self.limits, self.inbox, self.entry.ephemeral
+        )
+
     # ------------------------------------------------------------ for composites that replace ours
 
     def record(self, record: Record) -> None:
@@ -233,16 +249,41 @@ def _child(
     program: Program, fold: Fold, parent: Parent, message: Message | None, mail: bool
 ) -> Segment:
     """The pass over a child's turn."""
+    assert parent.journal is not None
     entry = Entry(message=message, scope=parent.scope, ephemeral=True, resumed=message is None)
     claim = parent.journal.claim.replace(begins=False)
     return Segment(program, fold, entry, claim, parent=parent, mail=mail)
+
+
+def detached_pass(
+    child: Detached,
+    fold: Fold,
+    claim: Claim,
+    answers: Mapping[str, AnyResolution | Sequence[AnyResolution]],
+    *,
+    mail: bool,
+) -> Segment:
+    """The pass over the turn of a child in the background, which has a claim of its own."""
+    message = user(child.task or "") if fold.turn is None else None
+    entry = Entry(message, answers, child.scope, ephemeral=True, resumed=message is None)
+    parent = Parent(
+        child.parent,
+        child.scope,
+        child.started,
+        audience=child.audience,
+        injected=child.injected or (),
+        stopping=child.above.hooks.at(SubagentStopping),
+        may_wait=child.may_wait,
+        interruptible=True,
+    )
+    return Segment(child.program, fold, entry, claim, parent=parent, mail=mail)
 
 
 # ---------------------------------------------------------------- the default composites
 
 
 def make_lifecycle(s: Segment) -> ExecutionLifecycle:
-    above = "" if s.parent is None else s.parent.journal.fold.session
+    above = "" if s.parent is None else s.parent.session
     delivered, injected = (
         (None, ()) if s.parent is None else (s.parent.delivered, s.parent.injected)
     )
@@ -306,7 +347,9 @@ def make_evaluator(s: Segment) -> ContinuationEvaluator:
 
 def make_resolver(s: Segment) -> StopResolver:
     above = None if s.parent is None else s.parent.stopping
-    return Resolver(s.journal, s.site, s.questions, s.injections.transcript, s.inbox, above)
+    return Resolver(
+        s.journal, s.site, s.questions, s.injections.transcript, s.inbox, above, s.entry.ephemeral
+    )
 
 
 def make_errors(s: Segment) -> ErrorHandler:

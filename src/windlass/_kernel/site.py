@@ -33,6 +33,7 @@ from .side_calls import SideCalls, place_of
 from .writes import WriteBuffer
 
 if TYPE_CHECKING:
+    from .background import InBackground
     from .children import Children
 
 
@@ -40,6 +41,7 @@ class Delegates(Protocol):
     """A pass that can give tasks to agents below it."""
 
     def below(self) -> Children: ...
+    def in_background(self) -> InBackground: ...
 
 
 class Site:
@@ -243,6 +245,18 @@ class Site:
         """A task for another agent."""
         assert self._delegates is not None
         return await self._delegates.below().delegate(asker, run, agent, task, options)
+
+    async def delegate_in_background(
+        self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]
+    ) -> Any:
+        """A task for another agent, which works on it beside the turn."""
+        return await self.background.start(asker, run, agent, task, options)
+
+    @property
+    def background(self) -> InBackground:
+        """The agents that work in the background."""
+        assert self._delegates is not None
+        return self._delegates.in_background()
 
     def progress(self, asker: Asker, done: float, total: float | None, text: str) -> None:
         """How far a tool or hook is, from any thread; text of a tool whose results hooks look at is

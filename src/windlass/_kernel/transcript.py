@@ -48,16 +48,16 @@ class Transcript(Struct, eq=False):
             self.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
         return verdict if isinstance(verdict, Deny | Halt) else message
 
-    async def add(self, message: Any, by: str, why: Record | None = None) -> bool:
+    async def add(self, message: Any, by: str, *why: Record) -> bool:
         """A message into the transcript. False if it was not let in.
 
-        `why` is a record that goes with it: both are in the log, or neither is.
+        `why` are records that go with it: all are in the log, or none is.
         """
         fold = self.journal.fold
         place = f"{fold.session}/m{len(fold.messages) + 1}"
         admitted = await self.admit(message, f"{place}/{digest(repr(message))[:8]}")
-        if why is not None:
-            self.journal.record(why)
+        for record in why:
+            self.journal.record(record)
         if not isinstance(admitted, Deny | Halt):
             self.journal.record(MessageAdded(admitted, by))
             return True

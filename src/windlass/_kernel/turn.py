@@ -51,7 +51,8 @@ class TurnLifecycle(Struct, frozen=True, eq=False):
             self._cancellation.watch_time()
         if journal.program.handlers:
             await self._injections.transcript.run_handlers("before_turn")
-        if journal.program.durable and message is not None:
+        in_background = self._cancellation.interruptible
+        if (journal.program.durable or in_background) and message is not None:
             await (
                 journal.commit()
             )  # before a model is asked: the message is safe, and others find the session

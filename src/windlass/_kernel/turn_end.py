@@ -108,6 +108,8 @@ class TurnEnd(Struct, eq=False):
         turn = journal.fold.turn
         if turn is not None and turn.delegated:
             await self._step_end.end_sub_agents("the turn ended", last=True)
+        if journal.fold.background:
+            await self._site.background.end(outcome)
         self._record_end(outcome, text, final)
 
     def _record_end(self, outcome: Any, text: str | None, final: bool) -> None:
@@ -217,6 +219,9 @@ class TurnEnd(Struct, eq=False):
             error, SessionError | GeneratorExit
         ):  # with GeneratorExit nothing can be awaited
             raise error
+        interrupted = isinstance(error, asyncio.CancelledError) and self._cancellation.stop is None
+        if interrupted and self._cancellation.interruptible:
+            raise error  # nothing more is written: it can be resumed
         self._failures.note(None if by_itself else error)
         state = await shielded(
             self._close(error), patience=3 * self._journal.program.ending_timeout

@@ -67,6 +67,8 @@ class TurnResume(Struct, eq=False):
         """
         journal = self._journal
         check_digests(journal.fold)
+        if journal.fold.background:
+            self._site.background.go_on()
         if self._delivered is None:
             taken, answers = await read_answers(journal, self._inbox, self._entry.answers)
         else:

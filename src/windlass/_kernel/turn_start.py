@@ -48,6 +48,8 @@ class TurnStart(Struct, eq=False):
 
     async def open(self, message: Message) -> None:
         """Open the session, if it is not open, and the turn."""
+        if self._journal.fold.background:
+            self._site.background.go_on()
         if self._judged:
             self._journal.open_turn(self._started(message))
             self._take_slots()

@@ -115,7 +115,8 @@ class Evaluator(Struct, eq=False):
 class Resolver(Struct, frozen=True):
     """Decides about a stop. Hard limits, errors and cancels are never put to a veto.
 
-    `above` are the hooks of the agent above this one, which may hold up the stop of a sub-agent.
+    `above` are the hooks of the agent above this one, which may hold up the stop of a sub-agent. An
+    `ephemeral` session ends with its turn, so it waits for agents in the background.
     """
 
     journal: Journal
@@ -124,6 +125,7 @@ class Resolver(Struct, frozen=True):
     transcript: Transcript
     inbox: Inbox
     above: Point | None = None
+    ephemeral: bool = False
 
     async def resolve(self, fold: Fold, evaluated: Evaluated) -> None:
         if evaluated is GO_ON:  # tools were called: the usual case
@@ -149,6 +151,10 @@ class Resolver(Struct, frozen=True):
             )
             return True
         if not fold.going:
+            return True
+        if self.ephemeral and fold.background and await self.site.background.collect():
+            why = (("background", "a result came in"),)
+            self.journal.record(Evaluated(fold.steps, Vote.REQUEST, why))
             return True
         point = self.site.hooks.at(Stopping)
         if point is not None and await self._vetoed(fold, reason, point, Stopping):

@@ -1,0 +1,132 @@
+"""What every way to hand a task to a child agent has in common: its key, its judges, its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import Passage
+from windlass.decisions import Ask, Deny, Halt
+from windlass.errors import HookError
+from windlass.events import Delegating
+from windlass.messages import Delegation, ToolResult, digest, text_result
+from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason
+from windlass.records import Delegated, HookDecided, Injected
+from windlass.states import State
+from windlass.turns import Asker, Invocation, Turn
+
+from .delegation import Delegate
+from .injections import Injections
+from .program import Program
+from .site import Site
+
+
+def key_of(site: Site, asker: Asker, run: Invocation, agent: str, task: str) -> str:
+    """What identifies a child: who started it at which event, about what, with which task, and its
+    number among equal ones. The order in which children end changes nothing."""
+    place = site.place_of(asker.about)
+    if asker.tool is not None and (tried := _tried(site, asker.about)):
+        place += f"/attempt.{tried + 1}"
+    counted = f"{asker.event}:{place}:{asker.by}:{agent}:{digest(task)}"
+    run.counts[counted] = number = run.counts.get(counted, 0) + 1
+    return f"{counted}#{number}"
+
+
+def _tried(site: Site, call: str) -> int:
+    """How many attempts at a call did not stand: the next is another run of its tool."""
+    step = site.journal.fold.open
+    return 0 if step is None or call not in step.calls else len(step.calls[call].attempts)
+
+
+def session_of(parent: str, key: str) -> str:
+    """The session of a child that a hook or tool has started."""
+    from hashlib import blake2b
+
+    return f"{parent}//{blake2b(key.encode(), digest_size=6).hexdigest()}"
+
+
+def check_nesting(program: Program, asker: Asker, agent: str) -> None:
+    """Raise if an agent cannot be started here."""
+    if program.max_depth < 1:
+        raise refused(
+            asker, f"agent {agent!r} was not started: agents are nested too deep (max_depth)"
+        )
+    if getattr(asker.chain[-1], "shadow", False):
+        raise refused(asker, f"shadow gate {asker.by!r} cannot delegate: it only looks on")
+
+
+def refused(asker: Asker, text: str) -> HookError:
+    """The error for a task that is not handed over."""
+    return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
+
+
+async def judge_task(
+    site: Site, injections: Injections, tool: Delegate, asker: Asker, key: str, task: str
+) -> Delegation:
+    """What is handed over, if the hooks on `Delegating` let it. A hook does not meet its own task."""
+    given = tool.delegation(task)
+    hooks = [
+        hook
+        for hook in site.hooks.all
+        if hook.event is Delegating and not any(hook is link for link in asker.chain)
+    ]
+    if not hooks:
+        return given
+    turn: Turn[Any] = Turn(site, asker=asker)
+    passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, key)
+    rewritten: Delegation = (await passage.rewrite()).task
+    verdict = await passage.judge()
+    if passage.answers:
+        decided = HookDecided("Delegating", key, verdict, passage.answers, took=passage.took)
+        site.journal.record(decided)
+    if isinstance(verdict, Halt):
+        site.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
+    if isinstance(verdict, Halt | Deny):
+        raise refused(asker, f"agent {tool.agent!r} was not started: {verdict.reason}")
+    if isinstance(verdict, Ask):
+        raise refused(
+            asker,
+            f"agent {tool.agent!r} was not started: a person cannot be asked about a task that a hook or "
+            f"tool delegates: {verdict.question}",
+        )
+    await injections.inject_for_child(passage, f"{key}/t1")
+    return rewritten
+
+
+def injected_for(site: Site, started: Delegated, session: str) -> tuple[Injected, ...]:
+    """What was injected for a child when its task was judged, as parts of its turn."""
+    turn = site.journal.fold.turn
+    items = (*(turn.injected if turn is not None else ()), *site.injected.unlogged)
+    return tuple([item.replace(about=f"{session}/t1") for item in items if is_for(item, started)])
+
+
+def is_for(item: Injected, started: Delegated) -> bool:
+    """Whether something was injected for this child."""
+    place = f"{started.key or started.call}/t1"
+    return item.event == "Delegating" and item.about == place and bool(item.parts)
+
+
+def result_of(agent: str, state: State) -> ToolResult:
+    """What the parent's model reads of a child's turn."""
+    match state.outcome:
+        case Completed():
+            return text_result(state.text)
+        case Stopped(
+            reason=StopReason.RETRY_LIMIT as reason
+        ):  # whose detail is the text of an error
+            return error_result(agent, f"was stopped ({reason.value})")
+        case Stopped(reason=reason, detail=detail):
+            return error_result(agent, f"was stopped ({reason.value}): {detail}")
+        case Failed(error=error):
+            return error_result(
+                agent, f"failed: {error.type}" + (f" in {error.hook!r}" if error.hook else "")
+            )
+        case Cancelled(reason=why):
+            return error_result(agent, f"was cancelled: {why}" if why else "was cancelled")
+        case _:
+            return error_result(agent, "is suspended without an open question and cannot continue")
+
+
+def error_result(agent: str, what: str) -> ToolResult:
+    """What the parent's model reads of a child that did not complete its task."""
+    return text_result(f"Error: agent {agent!r} {what}", "error")
