@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from windlass import Agent, Answered, Approve, Ask, Cancelled, Deny, Edit, Failed, Reject, Respond, ToolCalling, tool
-from windlass.approvals import at_the_terminal, open_questions, resolve
+from windlass.approvals import at_the_terminal, open_questions, resolve, terminal_approver
 from windlass.errors import SessionUnknown, StaleAnswer, StoreError
 from windlass.records import InboxTaken
 from windlass.stores import MemoryStore
@@ -572,13 +572,45 @@ async def test_an_approver_cannot_approve_what_a_gate_denies(store):
         (["what?", 'edit {"euros": 1}'], Edit({"euros": 1}, by="terminal")),
         (["resp paid by hand"], Respond("paid by hand", by="terminal")),
         ([""], None),
+        (["edit nonsense", "edit [1]", "a"], Approve(by="terminal")),
+        (["always pay(euros=?)"], Approve(by="terminal", remember="pay(euros=?)")),
+        (["always", "always (", "reject"], Reject("", by="terminal")),
+        ([], None),
     ],
 )
 async def test_a_person_answers_at_the_terminal(monkeypatch, lines, answer):
     agent, _ = make(None, calls("pay", euros=5))
     (asked,) = (await agent.run("go")).waiting_for
     prompts: list[str] = []
-    given = iter(lines)
-    monkeypatch.setattr("builtins.input", lambda prompt: (prompts.append(prompt), next(given))[1])
+    monkeypatch.setattr("builtins.input", typed(lines, prompts))
     assert await at_the_terminal(asked) == answer
     assert 'pay {"euros":5}' in prompts[0]
+
+
+def typed(lines: list[str], prompts: list[str]) -> Any:
+    """A person who types these lines; then the input ends."""
+    given = iter(lines)
+
+    def type_line(prompt: str) -> str:
+        prompts.append(prompt)
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    return type_line
+
+
+async def test_a_person_at_the_terminal_answers_in_their_own_name(monkeypatch):
+    prompts: list[str] = []
+    monkeypatch.setattr("builtins.input", typed(["a"], prompts))
+    agent, _ = make(None, calls("pay", euros=5), says("done"), approvers=[terminal_approver("ann")])
+    agent._registered.hooks.clear()
+    agent.gate(ToolCalling, name="other")(lambda event: Ask("Really?", approvers=("bob",)))
+    await agent.run("go")
+    assert prompts == []
+    agent, _ = make(None, calls("pay", euros=5), says("done"), approvers=[terminal_approver("ann")])
+    agent.gate(ToolCalling, name="other")(lambda event: Ask("Really?", approvers=("ann", "bob"), quorum=2))
+    [asked] = (await agent.run("go")).waiting_for
+    assert "other: 0 of 2, needs ann or bob" in prompts[0]
+    assert [answered.by for answered in asked.answers] == ["ann"]

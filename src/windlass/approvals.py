@@ -432,21 +432,55 @@ def takes_turn(approver: Approver) -> bool:
 
 
 async def at_the_terminal(asked: Asked) -> AnyResolution | None:
-    """An approver that asks the person at this process's terminal. An empty line leaves the question open."""
-    lines = [visible(asked.question), *[f"  {line}" for line in subject_lines(asked)], f"{' / '.join(asked.allow)}: "]
-    prompt = "\n" + "\n".join(lines)
-    word, _, rest = (await run_alone(partial(input, prompt), "windlass-terminal")).strip().partition(" ")
-    if not word:
-        return None
-    kind = next((kind for kind in asked.allow if kind.startswith(word.lower())), None)
-    match kind:
+    """An approver that asks the person at this process's terminal. An empty line leaves the question open, and so does
+    the end of the input."""
+    return await _ask_at_terminal(asked, "terminal")
+
+
+def terminal_approver(by: str) -> Approver:
+    """An approver like `at_the_terminal` that answers in the name of a person: for questions that name approvers. It
+    leaves questions open that this person may not answer."""
+
+    async def at_terminal(asked: Asked) -> AnyResolution | None:
+        return None if asked.approvers is not None and by not in asked.approvers else await _ask_at_terminal(asked, by)
+
+    return at_terminal
+
+
+async def _ask_at_terminal(asked: Asked, by: str) -> AnyResolution | None:
+    words = [*asked.allow, *(["always RULE"] if "approve" in asked.allow else [])]
+    lines = [visible(asked.question), *[f"  {line}" for line in subject_lines(asked)]]
+    if asked.terms:
+        lines += [f"  {visible_id(need.gate)}: {need}" for need in progress(asked).needs]
+    problem = ""
+    while True:
+        prompt = "\n" + "\n".join([*lines, *([problem] if problem else []), f"{' / '.join(words)}: "])
+        try:
+            word, _, rest = (await run_alone(partial(input, prompt), "windlass-terminal")).strip().partition(" ")
+        except EOFError:
+            return None
+        if not word:
+            return None
+        try:
+            answer = _typed_answer(asked, word.lower(), rest.strip(), by)
+        except (msgspec.MsgspecError, ValueError) as error:
+            answer, problem = None, visible(str(error))
+        if answer is not None:
+            return answer
+
+
+def _typed_answer(asked: Asked, word: str, rest: str, by: str) -> AnyResolution | None:
+    """The answer that a person typed; None if it is not one of those that the question allows."""
+    if word == "always" and "approve" in asked.allow:
+        return Approve(by=by, remember=rest)
+    match next((kind for kind in asked.allow if kind.startswith(word)), None):
         case "approve":
-            return Approve(by="terminal")
+            return Approve(by=by)
         case "reject":
-            return Reject(rest, by="terminal")
+            return Reject(rest, by=by)
         case "respond":
-            return Respond(rest, by="terminal")
+            return Respond(rest, by=by)
         case "edit":
-            return Edit(msgspec.json.decode(rest, type=dict[str, Any]), by="terminal")
+            return Edit(msgspec.json.decode(rest, type=dict[str, Any]), by=by)
         case _:
-            return await at_the_terminal(asked)
+            return None

@@ -31,7 +31,9 @@ from windlass._options import (
     instance,
     optional,
 )
+from windlass.approvals import resolve
 from windlass.context.compaction import Compactor
+from windlass.decisions import AnyResolution
 from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
 from windlass.messages import ModelCall, ModelRequest, TextPart, ToolCall
@@ -559,6 +561,17 @@ class Hooks(Registrar):
     def mask(self, value: Any) -> Any:
         """A JSON value without the secrets that the application named, ready to be stored."""
         return self._home.mask(value)
+
+    async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
+        """Answer a question of a session in the agent's store, as `agent.resolve` does: for an approver that answers
+        later than it is asked. A stale answer raises `StaleAnswer`."""
+        place = self._home.place()
+        if place is None:
+            raise ConfigError(
+                "a collection of hooks cannot answer questions before it is part of an agent"
+            )
+        mask = None if place.mask is None else place.mask.plain
+        await resolve(place.store, session, ask_id, answer, now=place.clock.now(), mask=mask)
 
     def check(self, fn: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
         """Let a function check the assembled agent: it gets an `Assembly` and returns what is wrong, or None.

@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .approval import Approval
+    from .auto_approve import AutoApprove
     from .breakers import Breaker
     from .budget import Budget
     from .clear_results import ClearResults
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .offload import Offload
     from .permissions import Permissions, Verdict
     from .redact import MemoryVault, Redact, Vault
+    from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
     from .retry import Retry
     from .summarize import Summarize
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
     from .validate import Validate
+    from .webhook import Webhook, answer_from, signature_of
 
 __all__ = [
+    "Approval",
     "AtFraction",
     "AtMessages",
     "AtTokens",
+    "AutoApprove",
     "Breaker",
     "Budget",
     "ClearResults",
@@ -51,6 +57,7 @@ __all__ = [
     "Pattern",
     "Permissions",
     "Redact",
+    "RememberedRules",
     "RequestArchive",
     "Retry",
     "Scanner",
@@ -61,14 +68,20 @@ __all__ = [
     "Validate",
     "Vault",
     "Verdict",
+    "Webhook",
+    "answer_from",
     "datafog_detector",
     "presidio_detector",
+    "signature_of",
+    "user_rules",
 ]
 
 _HOMES = {
+    "Approval": "approval",
     "AtFraction": "triggers",
     "AtMessages": "triggers",
     "AtTokens": "triggers",
+    "AutoApprove": "auto_approve",
     "Breaker": "breakers",
     "Budget": "budget",
     "ClearResults": "clear_results",
@@ -87,6 +100,7 @@ _HOMES = {
     "Pattern": "detectors",
     "Permissions": "permissions",
     "Redact": "redact",
+    "RememberedRules": "remembered_rules",
     "RequestArchive": "request_archive",
     "Retry": "retry",
     "Scanner": "detectors",
@@ -97,8 +111,12 @@ _HOMES = {
     "Validate": "validate",
     "Vault": "redact",
     "Verdict": "permissions",
+    "Webhook": "webhook",
+    "answer_from": "webhook",
     "datafog_detector": "detectors",
     "presidio_detector": "detectors",
+    "signature_of": "webhook",
+    "user_rules": "remembered_rules",
 }
 """The module of each name."""
 

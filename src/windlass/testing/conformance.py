@@ -31,7 +31,7 @@ from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run,
 PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
     "approver", "errors", "instruct", "model", "reveal", "shared", "storage", "with_lifecycle", "mask", "check",
-    "constrain",
+    "constrain", "resolve",
 )  # fmt: skip
 """The methods of the registrar that a capability may use."""
 

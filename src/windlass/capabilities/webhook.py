@@ -1,0 +1,176 @@
+"""Webhook: sends questions to a URL, which may answer at once or leave the answer to a person."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
+from windlass.errors import ConfigError, StaleAnswer
+from windlass.records import Asked, Suspended
+from windlass.turns import Turn
+
+if TYPE_CHECKING:
+    from windlass import Hooks
+
+SIGNATURE = "X-Windlass-Signature"
+_MAX_ANSWER = 65_536
+log = logging.getLogger("windlass")
+
+
+class Webhook:
+    """Send every question that waits to `url`: a POST with JSON. No turn waits for it.
+
+    A response with a JSON object such as `{"answer": "approve", "by": "ann"}` is an answer: it goes into the session's
+    inbox and counts at the next `resume`. Any other response of 2xx leaves the question open: answer it later with
+    `agent.resolve`. A question is sent at least once, also after a crash; its `key` says which ones are the same. A URL
+    that fails is tried again, `tries` times in all, with growing pauses, and is then skipped, which is recorded.
+
+    With `secret`, the header `X-Windlass-Signature` has `sha256=` and the HMAC of the body, and an answer counts only
+    if its response is signed likewise. `headers` are sent along. An instance is a capability, or one of
+    `Approval(by=[…])`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 10.0,
+        tries: int = 5,
+        name: str = "webhook",
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"Webhook({url!r}) is not an http(s) URL")
+        self.url = url
+        self.secret = secret
+        self.headers = dict(headers or {})
+        self.timeout = timeout
+        self.tries = tries
+        self.name = name
+
+    def install(self, registrar: Hooks) -> None:
+        """Observe, durably, which questions wait."""
+
+        @registrar.observe(Suspended, durable=True, tries=self.tries, name=self.name)
+        async def send_questions(fact: Suspended, turn: Turn[Any]) -> None:
+            for asked in fact.waiting_for:
+                question = {"key": f"{turn.session_id}:{fact.seq}:{asked.id}", "session": turn.session_id}
+                question |= question_of(asked)
+                body = await asyncio.to_thread(self._post, cast("dict[str, Any]", registrar.mask(question)))
+                answer = self._read(asked, body)
+                if answer is not None:
+                    try:
+                        await registrar.resolve(turn.session_id, asked.id, answer)
+                    except StaleAnswer as error:
+                        log.info("webhook %s: %s", self.url, error)
+
+    def _post(self, question: dict[str, Any]) -> bytes:
+        """The body of the response. An answer that is not signed as it must be is empty."""
+        body = json.dumps(question).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": question["key"], **self.headers}
+        if self.secret is not None:
+            headers[SIGNATURE] = signature_of(body, self.secret)
+        request = urllib.request.Request(self.url, body, headers, method="POST")
+        try:
+            with _OPENER.open(request, timeout=self.timeout) as response:
+                answer: bytes = response.read(_MAX_ANSWER)
+                signed = response.headers.get(SIGNATURE, "")
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise OSError(f"the webhook answered {error.code}") from None
+        if answer and self.secret is not None and not hmac.compare_digest(signed, signature_of(answer, self.secret)):
+            log.warning("webhook %s: the answer to %s is not signed, so it does not count", self.url, question["id"])
+            return b""
+        return answer
+
+    def _read(self, asked: Asked, body: bytes) -> AnyResolution | None:
+        try:
+            return answer_from(body, asked.digest)
+        except ValueError as error:
+            log.warning("webhook %s: the answer to %s does not count: %s", self.url, asked.id, error)
+            return None
+
+    def summary(self) -> str:
+        """Where questions go, for `explain`."""
+        return f"sends questions to {self.url}"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A question goes to the URL that was named, and nowhere else."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def signature_of(body: bytes, secret: str) -> str:
+    """The value of the header `X-Windlass-Signature`: the HMAC of a `body` with a `secret`."""
+    return "sha256=" + hmac.digest(secret.encode(), body, "sha256").hex()
+
+
+def question_of(asked: Asked) -> dict[str, Any]:
+    """A question as JSON, with all that a person needs to answer it."""
+    return {
+        "id": asked.id,
+        "digest": asked.digest,
+        "question": asked.question,
+        "event": asked.event,
+        "tool": None if asked.call is None else asked.call.name,
+        "arguments": None if asked.call is None else asked.call.arguments,
+        "text": asked.text if asked.reply is None else asked.reply.text,
+        "allow": list(asked.allow),
+        "approvers": None if asked.approvers is None else list(asked.approvers),
+        "expires_at": asked.expires_at,
+        "default": asked.default,
+        "details": dict(asked.details),
+        "priority": asked.priority,
+    }
+
+
+class _Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """An answer as JSON."""
+
+    answer: str
+    by: str | None = None
+    arguments: dict[str, Any] | None = None
+    message: str = ""
+    text: str = ""
+    remember: str | None = None
+    digest: str | None = None
+
+
+def answer_from(body: bytes, digest: str | None = None) -> AnyResolution | None:
+    """The answer in a JSON object, for `agent.resolve`; None if the body has none. A wrong one raises `ValueError`.
+
+    `{"answer": "approve"}`, with `by` and `remember`; `{"answer": "edit", "arguments": {…}}`;
+    `{"answer": "reject", "message": "…"}`; `{"answer": "respond", "text": "…"}`. `digest` is that of what was reviewed.
+    """
+    if not body.strip().startswith(b"{") or b'"answer"' not in body:
+        return None
+    try:
+        given = msgspec.json.decode(body, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    reviewed = given.digest or digest
+    match given.answer:
+        case "approve":
+            return Approve(given.by, given.remember, reviewed)
+        case "edit" if given.arguments is not None:
+            return Edit(given.arguments, given.by, reviewed)
+        case "reject":
+            return Reject(given.message, given.by, reviewed)
+        case "respond":
+            return Respond(given.text, given.by, reviewed)
+        case _:
+            raise ValueError(f"{given.answer!r} must be approve, edit (with arguments), reject or respond")
