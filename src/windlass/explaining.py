@@ -30,6 +30,7 @@ from .events import FACTS, LIFECYCLE, Event
 from .messages import thawed
 from .pipeline import DEFAULT
 from .policies import CATEGORIES, ErrorPolicy
+from .records import Record
 from .tools import Tool
 from .types import Criterion
 
@@ -164,7 +165,7 @@ def _stages(candidates: Iterable[tuple[str, Iterable[Data]]]) -> list[Data]:
 
 
 def _observers(hooks: CompiledHooks) -> list[Data]:
-    observed = [(fact, hooks.observers[fact]) for fact in FACTS if fact in hooks.observers]
+    observed = [(fact, hooks.observers[fact]) for fact in (Record, *FACTS) if fact in hooks.observers]
     return [{"fact": fact.__name__, "hooks": [_hook(hook) for hook in observers]} for fact, observers in observed]
 
 

@@ -183,6 +183,12 @@ class Hook:
 
     def _check_event(self) -> None:
         legal = {"observe": FACTS, "wrap": EFFECTS}.get(self.kind, EVENTS)
+        if self.kind == "observe" and self.event is Record:
+            if not self.options.get("durable"):
+                raise self._error(
+                    "observes every record, which only a durable observer can: add durable=True"
+                )
+            return
         if self.event not in legal:
             known = ", ".join(sorted(kind.__name__ for kind in legal))
             special = {"observe": "a fact to observe", "wrap": "an effect to wrap"}

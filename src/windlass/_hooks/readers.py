@@ -199,7 +199,7 @@ class Reader:
             if fold is not None:
                 fold.add(record)
                 fold.acknowledge(1)
-            if type(record) is not hook.event:
+            if type(record) is not hook.event and hook.event is not Record:
                 continue
             if len(run) >= (1 if cursor.fresh else BATCH):
                 if not await self._deliver(run, cursor):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .approval import Approval
+    from .audit_trail import AuditTrail, check_trail
     from .auto_approve import AutoApprove
     from .breakers import Breaker
     from .budget import Budget
@@ -38,6 +39,7 @@ __all__ = [
     "AtFraction",
     "AtMessages",
     "AtTokens",
+    "AuditTrail",
     "AutoApprove",
     "Breaker",
     "Budget",
@@ -70,6 +72,7 @@ __all__ = [
     "Verdict",
     "Webhook",
     "answer_from",
+    "check_trail",
     "datafog_detector",
     "presidio_detector",
     "signature_of",
@@ -81,6 +84,7 @@ _HOMES = {
     "AtFraction": "triggers",
     "AtMessages": "triggers",
     "AtTokens": "triggers",
+    "AuditTrail": "audit_trail",
     "AutoApprove": "auto_approve",
     "Breaker": "breakers",
     "Budget": "budget",
@@ -113,6 +117,7 @@ _HOMES = {
     "Verdict": "permissions",
     "Webhook": "webhook",
     "answer_from": "webhook",
+    "check_trail": "audit_trail",
     "datafog_detector": "detectors",
     "presidio_detector": "detectors",
     "signature_of": "webhook",
