@@ -10,7 +10,7 @@ from msgspec import Struct
 from ._hooks.hooks import BANDS, Band
 from ._hooks.registrar import Part, Registered, refuse_compactor_clash, refuse_slot_clash
 from ._kernel.child_program import tools_below
-from ._kernel.program import Program
+from ._kernel.program import BOUNDS, Program
 from ._options import check_options, optional
 from .assembly import CAPABILITY
 from .errors import ConfigError
@@ -29,6 +29,7 @@ class Assembly(Struct, frozen=True, eq=False):
     """An assembled agent, as a function of `registrar.check` sees it. Only look at it.
 
     `models` has all models by name, `model` is the agent's own. For a sub-agent `store` is that of the agent above.
+    `bounds` are the options of the agent that are numbers or choices, such as `max_vetoes`.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Assembly(Struct, frozen=True, eq=False):
     store: Store
     capabilities: tuple[str, ...]
     settings: Mapping[str, Any]
+    bounds: Mapping[str, Any]
 
 
 class _Installed(Struct, eq=False):
@@ -184,6 +186,7 @@ class Composition:
                 program.store,
                 self.names,
                 program.settings,
+                {name: getattr(program, name) for name in BOUNDS},
             )
             for check in self._registered.checks:
                 if (problem := check.fn(assembly)) is not None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .auto_approve import AutoApprove
     from .breakers import Breaker
     from .budget import Budget
+    from .cache import Cache
     from .clear_results import ClearResults
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .dry_run import DryRun
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
     from .retry import Retry
+    from .steering import Steering
     from .summarize import Summarize
     from .timeout import Timeout
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
@@ -43,6 +45,7 @@ __all__ = [
     "AutoApprove",
     "Breaker",
     "Budget",
+    "Cache",
     "ClearResults",
     "Detector",
     "DryRun",
@@ -63,6 +66,7 @@ __all__ = [
     "RequestArchive",
     "Retry",
     "Scanner",
+    "Steering",
     "Summarize",
     "Timeout",
     "Trigger",
@@ -88,6 +92,7 @@ _HOMES = {
     "AutoApprove": "auto_approve",
     "Breaker": "breakers",
     "Budget": "budget",
+    "Cache": "cache",
     "ClearResults": "clear_results",
     "Detector": "detectors",
     "DryRun": "dry_run",
@@ -108,6 +113,7 @@ _HOMES = {
     "RequestArchive": "request_archive",
     "Retry": "retry",
     "Scanner": "detectors",
+    "Steering": "steering",
     "Summarize": "summarize",
     "Timeout": "timeout",
     "Trigger": "triggers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.errors import ModelError, ModelTimeout, RequestRefused, is_transient, text_of
+from windlass.errors import ModelError, RequestRefused, is_transient, text_of
 from windlass.messages import ModelCall, ModelReply, ModelRequest
 from windlass.protocols import Model
 from windlass.turns import Turn
@@ -13,6 +13,7 @@ from windlass.types import CallModel
 
 from .breakers import Breaker, Breakers
 from .options import Errors, error_test, require, require_name, require_seconds
+from .timeout import late_model, within
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -137,16 +138,10 @@ class _Attempts:
         return reply
 
     async def _in_time(self, request: ModelRequest) -> ModelReply:
-        seconds, limit = self.fallback.timeout, None
+        seconds = self.fallback.timeout
         if seconds is None:
             return await self.call_next(request)
-        try:
-            async with self.turn.timeout(seconds) as limit:
-                return await self.call_next(request)
-        except TimeoutError as error:
-            if limit is None or not limit.expired():
-                raise
-            raise ModelTimeout(f"model {request.model!r} took longer than {seconds:g} s") from error
+        return await within(seconds, self.call_next(request), self.turn, late_model(request, seconds))
 
     def _request_for(self, model: str) -> ModelRequest:
         request = self.request

@@ -79,8 +79,7 @@ class Timeout:
 
 def _model_wrap(seconds: float) -> Any:
     async def limit_model_call(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-        late = ModelTimeout(f"model {request.model!r} took longer than {seconds:g} s")
-        return await _limited(call_next(request), turn, seconds, late)
+        return await within(seconds, call_next(request), turn, late_model(request, seconds))
 
     return limit_model_call
 
@@ -88,7 +87,7 @@ def _model_wrap(seconds: float) -> Any:
 def _tool_wrap(seconds: float) -> Any:
     async def limit_tool_call(call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
         late = ToolTimeout(f"{call.name!r} took longer than {seconds:g} s")
-        return await _limited(call_next(call), turn, seconds, late)
+        return await within(seconds, call_next(call), turn, late)
 
     return limit_tool_call
 
@@ -96,12 +95,17 @@ def _tool_wrap(seconds: float) -> Any:
 def _step_wrap(seconds: float, name: str) -> Any:
     async def limit_step(state: State, call_next: RunStep, turn: Turn[Any]) -> None:
         text = f"step {state.steps + 1} took longer than {seconds:g} s"
-        await _limited(call_next(state), turn, seconds, HookTimeout(text, hook=name, event="Step"))
+        await within(seconds, call_next(state), turn, HookTimeout(text, hook=name, event="Step"))
 
     return limit_step
 
 
-async def _limited(work: Awaitable[T], turn: Turn[Any], seconds: float, late: Exception) -> T:
+def late_model(request: ModelRequest, seconds: float) -> ModelTimeout:
+    """The error of a model call that took too long."""
+    return ModelTimeout(f"model {request.model!r} took longer than {seconds:g} s")
+
+
+async def within(seconds: float, work: Awaitable[T], turn: Turn[Any], late: Exception) -> T:
     """The result of some work, or this error if it takes too long. A time-out of the work itself is left as it is."""
     limit = None
     try:
