@@ -211,6 +211,7 @@ def test_all_that_was_said_of_a_hook_is_in_the_data():
         "thread": False,
         "live": False,
         "side_calls": False,
+        "read_only": False,
         "on_resume": "rerun",
         "optional": False,
         "group": None,

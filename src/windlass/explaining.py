@@ -187,6 +187,7 @@ def _hook(hook: Hook) -> Data:
         "thread": hook.thread,
         "live": hook.live,
         "side_calls": hook.side_calls,
+        "read_only": hook.read_only,
         "on_resume": hook.on_resume,
         "optional": hook.optional,
         "group": hook.group,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -181,6 +182,19 @@ async def test_it_is_the_same_everywhere_when_it_flags(parallel):
         return Agent(ScriptedModel(calls("look"), says("rude")), tools=[look], capabilities=[moderate])
 
     assert (await assert_same_everywhere(factory)).state.text == REFUSED
+
+
+async def test_a_call_that_fails_while_the_classifier_fails_leaves_no_warning(recwarn):
+    async def failing(text: str) -> None:
+        raise ValueError("no")
+
+    model = ScriptedModel(*[ModelError("down")] * 3)
+    agent = Agent(model, capabilities=[Moderate(failing, parallel=True, output=False)])
+    result = await agent.run("go")
+    assert result.outcome.error.message == "down"
+    del result
+    gc.collect()
+    assert not recwarn.list
 
 
 async def test_a_cancel_leaves_no_task_behind():

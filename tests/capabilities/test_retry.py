@@ -362,6 +362,16 @@ def test_two_of_them_work_side_by_side():
     assert "retry_fetch · 5 at fetch" in text
 
 
+async def test_the_policy_handles_errors_that_it_is_not_for():
+    agent = agent_with(ServerError("down"), ServerError("down"), says("hi"), retry=Retry(1, on=RateLimited))
+    assert (await agent.run("go")).text == "hi"
+
+
+async def test_the_policy_handles_models_that_it_is_not_for():
+    agent = agent_with(ServerError("down"), ServerError("down"), says("hi"), retry=Retry(1, models="other*"))
+    assert (await agent.run("go")).text == "hi"
+
+
 async def test_it_can_be_limited_to_some_models():
     agent = agent_with(ServerError("down"), says("never"), retry=Retry(models="other*"), errors=ErrorPolicy.never())
     assert isinstance((await agent.run("go")).outcome, Failed)

@@ -54,6 +54,7 @@ class Options(typing.TypedDict, total=False):
     wait: bool
     durable: bool
     side_calls: bool
+    read_only: bool
     tries: int
 
 
@@ -75,7 +76,17 @@ _LEGAL: dict[str, set[str]] = {
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
     "gate": {*_COMMON, "mode", "costly", "on_resume", "on_error", "live"},
-    "wrap": {"name", "priority", "band", "inherit", "tool", "when", "model", "side_calls"},
+    "wrap": {
+        "name",
+        "priority",
+        "band",
+        "inherit",
+        "tool",
+        "when",
+        "model",
+        "side_calls",
+        "read_only",
+    },
     "hook": {*_COMMON, "live"},
 }
 
@@ -91,7 +102,7 @@ _OPTIONS: dict[str, Domain] = {
     "reserve": optional(whole(1)),
     "tries": whole(1),
     **dict.fromkeys(("thread", "inherit", "costly", "live"), FLAG),
-    **dict.fromkeys(("optional", "wait", "durable", "side_calls"), FLAG),
+    **dict.fromkeys(("optional", "wait", "durable", "side_calls", "read_only"), FLAG),
 }
 """The legal values of options. The other options are checked together with the event."""
 
@@ -104,7 +115,8 @@ class Hook:
     value that the function gets instead of the event. `answer` turns the function's result into an
     answer to the event. `behind` is the method of a lifecycle that the function calls. A plain hook
     has none of the three. `declared` are the slots that were declared together with it. `around`
-    puts a wrap around an effect; it is made when it is first needed.
+    puts a wrap around an effect; it is made when it is first needed. A `read_only` wrap gets the
+    turn of the pass, which cannot write, instead of one of its own.
     """
 
     __slots__ = (
@@ -112,8 +124,8 @@ class Hook:
         "durable", "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane",
         "linked", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
-        "plain", "priority", "queued", "reserve", "shadow", "side_calls", "thread", "timed", "timeout", "tool", "tries",
-        "view", "wait", "wants", "wants_state", "when",
+        "plain", "priority", "queued", "read_only", "reserve", "shadow", "side_calls", "thread", "timed", "timeout",
+        "tool", "tries", "view", "wait", "wants", "wants_state", "when",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +167,7 @@ class Hook:
         self.wait = options.get("wait", False)
         self.durable = options.get("durable", False)
         self.side_calls = options.get("side_calls", False)
+        self.read_only = options.get("read_only", False)
         self.guards_models = False
         self.tries = options.get("tries", 3)
         self.is_async = is_async(fn)
@@ -164,7 +177,7 @@ class Hook:
         self.view: Callable[[Any], Any] | None = None
         self.answer: Callable[[Any, Any], Any] | None = None
         self.behind: Callable[..., Any] | None = None
-        self.around: Callable[[Any, Any], Any] | None = None
+        self.around: Callable[[Any, Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
         self.wants_state = False
         self.declared: Sequence[Slot[Any]] = ()
@@ -227,6 +240,8 @@ class Hook:
             yield "is durable, but this fact is not written to the log"
         if "side_calls" in options and self.event is not ModelCall:
             yield "has side_calls, which is only for wraps of ModelCall"
+        if "read_only" in options and self.event not in (ModelCall, ToolCall):
+            yield "has read_only, which is only for wraps of ModelCall and ToolCall"
         if durable and options.get("wait"):
             yield "has wait, but a turn does not wait for a durable observer: drop wait or durable"
         if "tries" in options and not durable:
@@ -305,6 +320,10 @@ class Hook:
                     "observer `link`. "
                     f"Known slots: {', '.join(sorted([slot.name for slot in slots])) or 'none'}"
                 )
+        if self.read_only and (
+            slots_wanted := [name for name, source in wants if source != "turn"]
+        ):
+            raise self._error(f"has read_only, but takes slots: {', '.join(slots_wanted)}")
         self.around = None
         self.wants = tuple(wants)
         self.wants_state = any(source != "session_id" for _, source in wants)

@@ -109,7 +109,15 @@ class _Options(TypedDict, total=False):
     """Whether sub-agents get the hook, too. They always get those of the guard band."""
 
 
-class ModelWrapOptions(_Options, total=False):
+class ToolWrapOptions(_Options, total=False):
+    """Options of a wrap of tool calls."""
+
+    read_only: bool
+    """Whether `turn` only reads: it sleeps, limits the time and shows the state, but cannot write, note, ask or
+    delegate. Such a wrap costs less."""
+
+
+class ModelWrapOptions(ToolWrapOptions, total=False):
     """Options of a wrap of model calls."""
 
     model: Names
@@ -298,7 +306,7 @@ class Registrar:
     ) -> Callable[[ModelWrap], ModelWrap]: ...
     @overload
     def wrap(
-        self, effect: type[ToolCall], **options: Unpack[_Options]
+        self, effect: type[ToolCall], **options: Unpack[ToolWrapOptions]
     ) -> Callable[[ToolWrap], ToolWrap]: ...
     @overload
     def wrap(

@@ -26,7 +26,7 @@ from windlass.errors import (
 )
 from windlass.messages import ModelRequest
 from windlass.states import Step
-from windlass.turns import Writes, check_not_broken_off
+from windlass.turns import Turn, Writes, check_not_broken_off
 
 from .conditions import Condition
 from .dispatch import Site, cancelled, supply
@@ -92,7 +92,12 @@ class Onion:
     __slots__ = ("_kind", "_known", "_outermost", "first", "inner")
 
     def __init__(
-        self, kind: Kind, inner: Effect, known: list[Any], outermost: Hook | None = None
+        self,
+        kind: Kind,
+        inner: Effect,
+        known: list[Any],
+        outermost: Hook | None = None,
+        turn: Turn[Any] | None = None,
     ) -> None:
         self._kind = kind
         self._known = known
@@ -100,7 +105,8 @@ class Onion:
         self.inner = inner
         self.first: Callable[[Any, Effect], Awaitable[Any]] = _call_inner
         if outermost is not None:
-            self.first = _as_async(outermost)
+            reads = outermost.read_only and outermost.wants
+            self.first = partial(_as_async(outermost), turn=turn) if reads else _as_async(outermost)
 
     def release(self) -> None:
         """Break the reference cycle with the owner, so that both are freed at once."""
@@ -135,16 +141,16 @@ def compose(
     call, its askers.
     """
     layer, known = effect, [object()]
-    if any(hook.wants or hook.timed for hook in wraps):
+    if any((hook.wants and not hook.read_only) or hook.timed for hook in wraps):
         return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place), known)
     *inner, (outermost, ends_guards) = _inside_out(wraps)
     for hook, is_last_guard in inner:
-        layer = _layer(hook, layer, kind, known)
+        layer = _layer(hook, layer, kind, known, site.turn)
         if is_last_guard:
             layer = _boundary(layer, guarded)
     if outermost.matches is None and not ends_guards:
-        return Onion(kind, layer, known, outermost)
-    layer = _layer(outermost, layer, kind, known)
+        return Onion(kind, layer, known, outermost, site.turn)
+    layer = _layer(outermost, layer, kind, known, site.turn)
     return Onion(kind, _boundary(layer, guarded) if ends_guards else layer, known)
 
 
@@ -162,14 +168,14 @@ def _boundary(inner: Effect, guarded: Guarded) -> Effect:
     return layer
 
 
-def _layer(hook: Hook, inner: Effect, kind: Kind, known: list[Any]) -> Effect:
+def _layer(hook: Hook, inner: Effect, kind: Kind, known: list[Any], turn: Turn[Any]) -> Effect:
     if hook.around is None:
         hook.around = _layer_factory(hook, kind)
-    layer: Effect = hook.around(inner, known)
+    layer: Effect = hook.around(inner, known, turn)
     return layer
 
 
-def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effect]:
+def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any], Turn[Any]], Effect]:
     """The function that puts a hook around an effect; made once, for all segments.
 
     All layers share `known`, the latest result that passed the check, because most wraps return the
@@ -179,13 +185,16 @@ def _layer_factory(hook: Hook, kind: Kind) -> Callable[[Effect, list[Any]], Effe
     fn, given, proper, check = _as_async(hook), kind.given, kind.proper, _checker(hook, kind)
     matches = hook.matches
     raise_named = partial(_raise_named, hook.kind, hook.name, hook.event.__name__)
+    reads = hook.read_only and bool(hook.wants)
 
-    def around(inner: Effect, known: list[Any]) -> Effect:
+    def around(inner: Effect, known: list[Any], turn: Turn[Any]) -> Effect:
+        run = partial(fn, turn=turn) if reads else fn
+
         async def layer(value: Any) -> Any:
             if type(value) is not given:
                 passable(given, value)
             try:
-                result = await fn(value, inner)
+                result = await run(value, inner)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, NotPassable) and error.value is value:  # of an outer wrap
                     raise
@@ -311,7 +320,7 @@ def _writing_layer(
         if not is_match:
             return await inner(value)
         writes = Writes(hook.name, depth)
-        supplied = supply(hook, site, writes, *place(value))
+        supplied = _supplied(hook, site, writes, place(value))
         began = site.monotonic()
         try:
             try:
@@ -328,6 +337,14 @@ def _writing_layer(
         return result if kind.proper(result) else _checker(hook, kind)(result)
 
     return layer
+
+
+def _supplied(
+    hook: Hook, site: Site, writes: Writes, place: tuple[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    if hook.read_only:
+        return {"turn": site.turn} if hook.wants else {}
+    return supply(hook, site, writes, *place)
 
 
 def _refuse_conflicts(entries: Sequence[Writes]) -> None:

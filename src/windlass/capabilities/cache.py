@@ -75,10 +75,10 @@ class Cache:
             return await results.get(key, lambda: call_next(call))
 
         if self.models:
-            registrar.wrap(ModelCall, name=f"{self.name}.model")(reuse_reply)
+            registrar.wrap(ModelCall, name=f"{self.name}.model", read_only=True)(reuse_reply)
         if self.tools:
             only: Any = {} if self.tools is True else {"tool": self.tools}
-            registrar.wrap(ToolCall, name=f"{self.name}.tool", **only)(reuse_result)
+            registrar.wrap(ToolCall, name=f"{self.name}.tool", read_only=True, **only)(reuse_result)
             registrar.check(self._impure)
 
     def summary(self) -> str:

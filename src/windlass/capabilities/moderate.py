@@ -88,6 +88,7 @@ class Moderate:
             if not (text := _new_input(request)):
                 return await call_next(request)
             judging = asyncio.ensure_future(self._judged(judge, text, turn))
+            judging.add_done_callback(lambda done: done.cancelled() or done.exception())  # the call may fail first
             try:
                 reply = await call_next(request)
                 why = await judging

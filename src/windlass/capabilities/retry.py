@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from windlass import Hooks
 
 
+_GIVEN_UP = "windlass_given_up"
+"""Marks the error of the last attempt."""
+
+
 class Retry:
     """Make failed model calls again, at most `attempts` times in all, and calls of some tools.
 
@@ -64,10 +68,11 @@ class Retry:
         """Register the wraps, and the gate that lets the error policy make no more attempts."""
         if self.models is not False:
             only: Any = {} if self.models is True else {"model": self.models}
-            registrar.wrap(ModelCall, name=self.name, **only)(self._retry_model)
+            registrar.wrap(ModelCall, name=self.name, read_only=True, **only)(self._retry_model)
             registrar.gate(Erring, name=f"{self.name}.give_up")(self._give_up)
         for tool, attempts in self.tools.items():
-            registrar.wrap(ToolCall, name=f"{self.name}.{tool}", tool=tool)(_bound(self._retry_tool, attempts))
+            wrap = registrar.wrap(ToolCall, name=f"{self.name}.{tool}", tool=tool, read_only=True)
+            wrap(_bound(self._retry_tool, attempts))
 
     def summary(self) -> str:
         """What it does, for `explain`."""
@@ -83,16 +88,17 @@ class Retry:
                 failed += 1
                 step = turn.state.open
                 made = failed if step is None else failed + step.tried  # the error policy may have made some
-                wait = self._wait(error, made, self.attempts, self._matches or is_transient)
+                matches = self._matches or is_transient
+                wait = self._wait(error, made, self.attempts, matches)
                 if wait is None:
+                    if made >= self.attempts and matches(error):
+                        error.__dict__[_GIVEN_UP] = True
                     raise
             await turn.sleep(wait)
 
     def _give_up(self, event: Erring) -> Fail | None:
         """The policy may make attempts after errors that are not retried here, but none after the last one here."""
-        matches = self._matches or is_transient
-        ours = event.category != "tool" and event.attempt >= self.attempts and matches(event.error)
-        return Fail() if ours else None
+        return Fail() if event.error.__dict__.get(_GIVEN_UP) else None
 
     async def _retry_tool(self, attempts: int, call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
         made = 0

@@ -18,7 +18,7 @@ from windlass.types import CallModel, CallTool, RunTurn
 from .options import require, require_name
 
 if TYPE_CHECKING:
-    from windlass import Agent, Assembly, Hooks, Tool
+    from windlass import Agent, Assembly, Hooks
     from windlass.storage import Storage
 
 T = TypeVar("T")
@@ -57,13 +57,19 @@ class Steering:
         async def follow(event: Stopping, turn: Turn[Any]) -> Veto | None:
             return await self._follow(turn, storage, known[-1].bounds["max_vetoes"])
 
+        def takes_time(call: ToolCall) -> bool:
+            tool = known[-1].tools.get(call.name)
+            return tool is None or tool.is_async or not tool.inline
+
         async def interruptible_tool(call: ToolCall, call_next: CallTool) -> ToolResult:
-            return await self._call_tool(call, call_next, known[-1].tools.get(call.name))
+            tool = known[-1].tools.get(call.name)
+            instead = BROKEN_OFF if tool is not None and tool.repeatable else BROKEN_OFF_UNSAFE
+            return await self._interruptible(call.id.rsplit("/", 2)[0], call_next(call), instead)
 
         registrar.gate(Stopping, name=f"{self.name}.follow_up")(follow)
         registrar.wrap(Turn, name=f"{self.name}.turn")(self._note_session)
         registrar.wrap(ModelCall, name=f"{self.name}.model")(self._call_model)
-        registrar.wrap(ToolCall, name=f"{self.name}.tool")(interruptible_tool)
+        registrar.wrap(ToolCall, name=f"{self.name}.tool", tool=takes_time)(interruptible_tool)
 
     # ------------------------------------------------------------ sending
 
@@ -125,10 +131,6 @@ class Steering:
 
     async def _call_model(self, request: ModelRequest, call_next: CallModel) -> ModelReply:
         return await self._interruptible(self._session.get(), call_next(request), INTERRUPTED)
-
-    async def _call_tool(self, call: ToolCall, call_next: CallTool, tool: Tool[..., Any] | None) -> ToolResult:
-        instead = BROKEN_OFF if tool is not None and tool.repeatable else BROKEN_OFF_UNSAFE
-        return await self._interruptible(call.id.rsplit("/", 2)[0], call_next(call), instead)
 
     async def _interruptible(self, session: str, work: Awaitable[T], instead: T) -> T:
         """The result of some work, or another one if it is interrupted."""

@@ -59,11 +59,13 @@ class Timeout:
         """Register a wrap for each limit, and the criterion of the turn."""
         limits = self.limits
         if (model := limits.get("model")) is not None:
-            registrar.wrap(ModelCall, name=f"{self.name}.model")(_model_wrap(model))
+            registrar.wrap(ModelCall, name=f"{self.name}.model", read_only=True)(_model_wrap(model))
         for matcher, seconds in self.tools.items():
-            registrar.wrap(ToolCall, name=f"{self.name}.{matcher}", tool=matcher)(_tool_wrap(seconds))
+            wrap = registrar.wrap(ToolCall, name=f"{self.name}.{matcher}", tool=matcher, read_only=True)
+            wrap(_tool_wrap(seconds))
         if (tool := limits.get("tool")) is not None:
-            registrar.wrap(ToolCall, name=f"{self.name}.tool", tool=self._has_no_own_limit)(_tool_wrap(tool))
+            wrap = registrar.wrap(ToolCall, name=f"{self.name}.tool", tool=self._has_no_own_limit, read_only=True)
+            wrap(_tool_wrap(tool))
         if (step := limits.get("step")) is not None:
             registrar.wrap(Step, name=f"{self.name}.step")(_step_wrap(step, f"{self.name}.step"))
         if (turn := limits.get("turn")) is not None:
