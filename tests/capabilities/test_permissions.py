@@ -462,6 +462,12 @@ async def test_questions_have_the_terms_of_the_template():
     assert asked.details == {"team": "ops", "permissions": {"rule": "ask write", "why": ""}}
 
 
+async def test_a_template_without_a_question_asks_about_the_call():
+    rules = Permissions(ask=["write"], asks=Ask(approvers=("ann",)))
+    [asked] = (await agent_with(calls("write", path="a"), capabilities=[rules]).run("go")).waiting_for
+    assert asked.question == "Allow this call of write? ask: rule ask write"
+
+
 async def test_what_no_rule_matches_and_is_allowed_leaves_no_trace():
     agent = agent_with(calls("read", path="a"), says("done"), capabilities=[Permissions(unmatched="allow")])
     result = await agent.run("go", session="s")

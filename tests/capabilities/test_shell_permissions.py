@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_a_broad_rule_allows_even_what_cannot_be_parsed_unless_it_may_be_denied(
 @pytest.mark.parametrize("command", [None, 3, ["rm", "x"], {"a": "rm x"}])
 def test_a_command_that_is_not_a_text_is_not_allowed_by_a_narrow_rule(command: Any):
     assert Permissions(allow=["bash(git *)"]).check(call(command)).decision == "ask"
+    found = Permissions(deny=["bash(rm *)"], unmatched="allow").check(call(command))
+    assert str(found) == "ask: rule deny bash(rm *) (the command is not a text)"
 
 
 def test_other_tools_can_be_shells_and_other_arguments_can_be_tested():
@@ -183,6 +186,17 @@ def test_a_shadowed_pattern_is_reported():
         "allow bash(git push) never counts: ask bash(git *) is stricter and matches the same calls",
         "allow bash(command=git log *) never counts: ask bash(git *) is stricter and matches the same calls",
     ]
+
+
+def test_a_shell_whose_parameter_has_another_name_is_reported():
+    @tool(name="sh")
+    def shell(script: str) -> str:
+        """Run a script."""
+        return script
+
+    [problem] = Permissions(deny=["sh"]).warnings({"sh": shell})
+    assert problem == "tool 'sh' has no parameter 'command' with a shell command: name the right one in shells"
+    assert Permissions(deny=["sh"], shells={"sh": "script"}).warnings({"sh": shell}) == []
 
 
 # ---------------------------------------------------------------- limits
@@ -239,6 +253,14 @@ def test_another_shfmt_in_the_path_is_not_used(tmp_path: Path, monkeypatch: pyte
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert verdict("rm another-shfmt", deny=["bash(rm *)"], unmatched="allow") == "deny"
+
+
+def test_any_number_of_different_scripts_can_be_judged_at_once():
+    rules = Permissions(allow=["bash(echo *)"], deny=["bash(rm *)"])
+    scripts = ["; ".join([f"echo {n}.{part}" for part in range(350)]) for n in range(80)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda script: rules.check(call(script)).decision, scripts))
+    assert set(found) == {"allow"}
 
 
 # ---------------------------------------------------------------- in an agent

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .moderate import Moderate
     from .notify import Notify
     from .offload import Offload
-    from .permissions import Permissions, Verdict
+    from .permissions import Permissions
     from .redact import MemoryVault, Redact, Vault
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
     from .validate import Validate
+    from .verdicts import Verdict
     from .webhook import Webhook, answer_from, signature_of
 
 __all__ = [
@@ -120,7 +121,7 @@ _HOMES = {
     "Trim": "trim",
     "Validate": "validate",
     "Vault": "redact",
-    "Verdict": "permissions",
+    "Verdict": "verdicts",
     "Webhook": "webhook",
     "answer_from": "webhook",
     "check_trail": "audit_trail",

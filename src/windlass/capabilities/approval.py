@@ -14,8 +14,9 @@ from windlass.events import ToolCalling
 from windlass.messages import ToolCall
 from windlass.types import Approver
 
-from .permissions import Permissions, Verdict
+from .permissions import Permissions
 from .remembered_rules import RememberedRules
+from .verdicts import Verdict
 
 if TYPE_CHECKING:
     from windlass import Hooks

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .globs import UNKNOWN
-from .shell_parser import Unparsable
+from .shell_parser import MAX_BYTES, Unparsable
+from .shell_special import HIDDEN
 from .shell_syntax import FILES, INNER, UPWARDS, Simple, parse_script
-from .shell_wrappers import HIDDEN, inner_commands, runs_hidden_code
+from .shell_wrappers import inner_commands, runs_hidden_code
 
 _MAX_DEPTH = 6
-_MAX_SCRIPTS = 1024
+_MAX_CACHED = 20_000
 _MAX_COMMANDS = 400
 
 _PLAIN = frozenset(
@@ -105,30 +106,48 @@ class Flags(NamedTuple):
 
 # ---------------------------------------------------------------- scripts
 
-_parsed: dict[str, tuple[Command, ...] | Unparsable] = {}
+
+class _Cache:
+    """Scripts that were parsed. It is emptied when it has too many commands: a model may write any number of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Command, ...] | Unparsable] = {}
+        self._size = 0
+
+    def get(self, script: str) -> tuple[Command, ...] | Unparsable | None:
+        return self._found.get(script)
+
+    def put(self, script: str, found: tuple[Command, ...] | Unparsable) -> None:
+        if self._size > _MAX_CACHED:
+            self._found, self._size = {}, 0
+        self._found[script] = found
+        self._size += 1 + (0 if isinstance(found, Unparsable) else len(found))
+
+
+_cache = _Cache()
 
 
 def commands_of(script: str) -> tuple[Command, ...]:
-    """The commands of a script, with those that other commands run. Raises `Unparsable`."""
-    is_parsed(script, parse=True)
-    found = _parsed[script]
+    """The commands of a script, with those that other commands run. Raises `Unparsable`.
+
+    Parsing takes some milliseconds; what was parsed is kept.
+    """
+    found = _cache.get(script)
+    if found is None:
+        try:
+            found = tuple(_expand(script, 0))
+        except Unparsable as error:
+            found = Unparsable(str(error))
+        if len(script) <= MAX_BYTES:
+            _cache.put(script, found)
     if isinstance(found, Unparsable):
         raise Unparsable(str(found))
     return found
 
 
-def is_parsed(script: str, parse: bool = False) -> bool:
-    """Whether a script has been parsed. With `parse`, it is parsed now, which may take some milliseconds."""
-    if script not in _parsed and parse:
-        found: tuple[Command, ...] | Unparsable
-        try:
-            found = tuple(_expand(script, 0))
-        except Unparsable as error:
-            found = error.with_traceback(None)
-        if len(_parsed) >= _MAX_SCRIPTS:
-            _parsed.clear()
-        _parsed[script] = found
-    return script in _parsed
+def is_parsed(script: str) -> bool:
+    """Whether `commands_of` answers at once: the script was parsed, or it is too long for that."""
+    return len(script) > MAX_BYTES or _cache.get(script) is not None
 
 
 def _expand(script: str, depth: int) -> list[Command]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from windlass.decisions import Allow, Ask, Deny
 from windlass.errors import ConfigError
@@ -22,6 +22,7 @@ from .rule_checks import rule_problems, tool_problems
 from .rule_files import read_policy
 from .rules import KINDS, NO, YES, Kind, Rule, RuleSet, Setting, Subject
 from .shell_parser import Unparsable
+from .verdicts import Verdict, doubt_about, reason_of, strictest
 
 if TYPE_CHECKING:
     from windlass import Hooks, Tool
@@ -33,23 +34,6 @@ Decide: TypeAlias = Callable[[ToolCall, "Verdict"], Allow | Ask | Deny | None]
 
 _MAX_TOOLS = 512
 log = logging.getLogger("windlass")
-
-
-class Verdict(Struct, frozen=True):
-    """What permissions say about a call: the decision, the rule that gave it (None if no rule matches), and why.
-
-    `command` is the part of a shell command that the rule is about.
-    """
-
-    decision: Kind
-    rule: Rule | None = None
-    why: str = ""
-    command: str = ""
-
-    def __str__(self) -> str:
-        by = "no rule matches" if self.rule is None else f"rule {self.rule!r}"
-        about = f", about {self.command!r}" if self.command else ""
-        return f"{self.decision}: {by}{about}" + (f" ({self.why})" if self.why else "")
 
 
 class _Rules(NamedTuple):
@@ -138,18 +122,17 @@ class Permissions:
         problem = ""
         if script is not None:
             try:
-                parts = commands_of(script)
+                parts = _commands(script)
             except Unparsable as error:
                 problem = str(error)
         verdicts = [self._judge(rules, subject, part, problem) for part in parts]
         return strictest(verdicts) if verdicts else Verdict(self.unmatched)
 
-    def _script(self, tool: str, arguments: Mapping[str, Any], rules: _Rules) -> str | None:
-        """The shell command of a call, if rules look into it."""
+    def _script(self, tool: str, arguments: Mapping[str, Any], rules: _Rules) -> tuple[object] | None:
+        """The shell command of a call, if rules look into it. It should be a text."""
         if tool not in self.setting.shells or not rules.takes_apart:
             return None
-        script = arguments.get(self.setting.shells[tool])
-        return script if isinstance(script, str) else ""
+        return (arguments.get(self.setting.shells[tool]),)
 
     def _judge(self, rules: _Rules, subject: Subject, part: Command | None, problem: str) -> Verdict:
         """What the rules say about a call, or about one command of it."""
@@ -161,7 +144,7 @@ class Permissions:
                 if found == YES and (part is None or not part.hidden):
                     return Verdict(one.rule.kind, one.rule, command=about)
                 if found != NO and doubt is None:
-                    doubt = Verdict("ask", one.rule, problem or _doubt(part), about)
+                    doubt = Verdict("ask", one.rule, problem or doubt_about(part), about)
         return strictest([verdict for verdict in (doubt, self._permit(rules, subject, part, problem)) if verdict])
 
     def _permit(self, rules: _Rules, subject: Subject, part: Command | None, problem: str) -> Verdict:
@@ -193,8 +176,8 @@ class Permissions:
     async def judge(self, call: ToolCall) -> Verdict:
         """What the rules say about a call, as `check` does, but a shell command is parsed beside the event loop."""
         script = self._script(call.name, call.arguments, self._rules_of(call.name))
-        if script is not None and not is_parsed(script):
-            await asyncio.get_running_loop().run_in_executor(None, is_parsed, script, True)
+        if script is not None and isinstance(script[0], str) and not is_parsed(script[0]):
+            await asyncio.get_running_loop().run_in_executor(None, self.check, call)
         return self.check(call)
 
     def install(self, registrar: Hooks) -> None:
@@ -216,11 +199,13 @@ class Permissions:
     def _decision(self, call: ToolCall, verdict: Verdict) -> Allow | Ask | Deny | None:
         match verdict.decision:
             case "deny":
-                return Deny(_reason(verdict))
+                return Deny(reason_of(verdict))
             case "ask":
                 rule = None if verdict.rule is None else repr(verdict.rule)
                 details = {**self.asks.details, "permissions": {"rule": rule, "why": verdict.why}}
-                question = f"Allow this call of {call.name}? {verdict}" if self.asks == Ask() else self.asks.question
+                question = self.asks.question
+                if question == Ask().question:
+                    question = f"Allow this call of {call.name}? {verdict}"
                 return structs.replace(self.asks, question=question, details=details)
             case "allow":
                 return None if verdict.rule is None else Allow()
@@ -231,7 +216,7 @@ class Permissions:
 
     def warnings(self, tools: Mapping[str, Tool[..., Any]]) -> list[str]:
         """The problems of the rules, also those that match none of these tools; `explain` shows them."""
-        return [*self.problems(), *tool_problems(self.rules, tools)]
+        return [*self.problems(), *tool_problems(self.rules, tools, self.setting)]
 
     def summary(self) -> str:
         """The rules in one line, for `explain`."""
@@ -239,24 +224,10 @@ class Permissions:
         return f"rules: {', '.join(counts)}; other calls: {self.unmatched}"
 
 
-def strictest(verdicts: Sequence[Verdict]) -> Verdict:
-    """The strictest verdict; of several, the first."""
-    return max(verdicts, key=lambda verdict: KINDS.index(verdict.decision))
-
-
-def _doubt(part: Command | None) -> str:
-    """Why a rule may be about a call."""
-    if part is None:
-        return "the path cannot be resolved"
-    return "it may run other code" if part.hidden else "what it expands to or runs is unknown"
-
-
-def _reason(verdict: Verdict) -> str:
-    """What the model reads."""
-    about = f" {verdict.command!r}" if verdict.command else ""
-    if verdict.rule is None:
-        return f"The permissions allow no such call{about}."
-    return f"The rule {verdict.rule.text!r} forbids{about or ' this call'}."
+def _commands(script: tuple[object]) -> tuple[Command, ...]:
+    if not isinstance(script[0], str):
+        raise Unparsable("the command is not a text")
+    return commands_of(script[0])
 
 
 def _rules(kind: Kind, texts: object) -> Iterator[Rule]:

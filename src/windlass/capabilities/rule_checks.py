@@ -20,10 +20,15 @@ def rule_problems(rules: Sequence[Rule], setting: Setting) -> list[str]:
     return [*_unmatchable(rules, setting), *_shadowed(rules, setting)]
 
 
-def tool_problems(rules: Iterable[Rule], tools: Mapping[str, Tool[..., Any]]) -> list[str]:
-    """Rules that match none of these tools."""
+def tool_problems(rules: Iterable[Rule], tools: Mapping[str, Tool[..., Any]], setting: Setting) -> list[str]:
+    """Rules that match none of these tools, and shells whose commands cannot be found."""
     parameters = {name: tool.spec.schema["properties"] for name, tool in tools.items()}
-    return [f"{rule!r}: {problem.why}" for rule in rules for problem in mismatches(rule.text, parameters)[0]]
+    unmatched = [f"{rule!r}: {problem.why}" for rule in rules for problem in mismatches(rule.text, parameters)[0]]
+    return unmatched + [
+        f"tool {name!r} has no parameter {command!r} with a shell command: name the right one in shells"
+        for name, command in setting.shells.items()
+        if name in parameters and command not in parameters[name]
+    ]
 
 
 def _unmatchable(rules: Iterable[Rule], setting: Setting) -> Iterator[str]:

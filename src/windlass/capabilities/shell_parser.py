@@ -83,10 +83,10 @@ def _run(shfmt: str, source: bytes) -> bytes:
 
 def _limit_memory(pid: int) -> None:
     """The parser waits for its input, so the limit holds before it works. Only Linux can set it from outside."""
-    import resource
+    with contextlib.suppress(OSError, ImportError):
+        import resource
 
-    if (prlimit := getattr(resource, "prlimit", None)) is not None:
-        with contextlib.suppress(OSError):
+        if (prlimit := getattr(resource, "prlimit", None)) is not None:
             prlimit(pid, resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
 
 

@@ -55,6 +55,8 @@ def _simple_commands(tree: Any) -> Iterator[Simple]:
                 yield from _statement(node, piped)
             elif kind == "CStyleLoop":
                 yield Simple(("((", UNKNOWN))
+            elif kind == "ParamExp" and (node.get("Exp") or {}).get("Op") == "@":
+                yield Simple((UNKNOWN,))  # ${x@P} runs what the variable holds
             reads_pipe = kind == "BinaryCmd" and node.get("Op") in ("|", "|&")
             inner = [(value, piped or (reads_pipe and key == "Y")) for key, value in node.items()]
             pending += reversed(inner)

@@ -1,0 +1,158 @@
+"""Commands that run others in their own way: shells, `find`, `eval`, `trap`, `alias`, `su -c`, options that write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from .globs import UNKNOWN
+from .shell_programs import BUILTINS, EXECS, OUTPUTS
+from .shell_syntax import FILES, INNER, UPWARDS, Simple
+
+HIDDEN = Simple((UNKNOWN,))
+"""A command that nobody can see."""
+
+
+class Inner(NamedTuple):
+    """What a command runs: whether it counts itself, the commands and the scripts that it runs."""
+
+    shown: bool = True
+    commands: Sequence[Simple] = ()
+    scripts: Sequence[str] = ()
+
+
+def program_name(word: str) -> str:
+    """The name of a program, without its folder."""
+    return word.rpartition("/")[2]
+
+
+def is_known(word: str) -> bool:
+    """Whether the shell expands no part of a word."""
+    return UNKNOWN not in word and FILES not in word
+
+
+def joined_text(words: Iterable[str]) -> str | None:
+    """Words as a shell reads them again; None if some of them are unknown."""
+    text = " ".join(words).replace(INNER, " ").replace(UPWARDS, "..")
+    return text if is_known(text) else None
+
+
+def script_inside(text: str | None) -> Inner:
+    """A script that a command runs; hidden if it is not known."""
+    return Inner(True, (HIDDEN,)) if text is None else Inner(True, scripts=(text,))
+
+
+def inside_shell(simple: Simple) -> Inner:
+    """A shell runs the text after `-c`, its standard input, or a file."""
+    words, at = simple.words, 1
+    reads_text = False
+    while at < len(words) and words[at][:1] in ("-", "+") and len(words[at]) > 1:
+        if words[at] == "--":
+            at += 1
+            break
+        if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", words[at]) or words[at] == "--command":
+            reads_text = True
+        at += 2 if words[at] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else 1
+    rest = words[at:]
+    if reads_text:
+        return script_inside(joined_text(rest[:1])) if rest else Inner(True, (HIDDEN,))
+    if rest and is_known(rest[0]) and not rest[0].startswith(("/dev/", "/proc/", "-")):
+        return Inner()  # a file: what is in it, the outer rule answers for
+    return script_inside(simple.script) if rest or simple.piped else Inner()
+
+
+def _find(simple: Simple) -> Inner:
+    """`find` runs what follows `-exec`, up to `;` or `+`."""
+    found: list[Simple] = []
+    words = simple.words
+    for at, word in enumerate(words):
+        if word in EXECS:
+            end = next((i for i in range(at + 1, len(words)) if words[i] in (";", "+")), len(words))
+            run = [UNKNOWN if "{}" in inner else inner for inner in words[at + 1 : end]]
+            found.append(Simple(tuple(run) if run else (UNKNOWN,)))
+        elif word == "-delete":
+            found.append(Simple(("rm", UNKNOWN)))
+        elif re.fullmatch(r"-f(print0?|printf|ls)", word):
+            found.append(Simple((">", *words[at + 1 : at + 2])))
+    return Inner(True, found)
+
+
+def _fd(simple: Simple) -> Inner:
+    """`fd` runs what follows `-x` or `-X`."""
+    for at, word in enumerate(simple.words):
+        if word in ("-x", "-X", "--exec", "--exec-batch"):
+            run = [UNKNOWN if "{" in inner else inner for inner in simple.words[at + 1 :]]
+            return Inner(True, [Simple((*run, UNKNOWN))])
+    return Inner()
+
+
+def _output(simple: Simple) -> Inner:
+    """Options that write files, as redirections: `sort -o file`, `git diff --output=file`, `sed -i`."""
+    options = OUTPUTS[program_name(simple.words[0])]
+    found: list[Simple] = []
+    for at, word in enumerate(simple.words[1:], 1):
+        name, _, value = word.partition("=")
+        if name in options.split() or any(len(name) > 3 and one.startswith(name) for one in options.split()):
+            found.append(Simple((">", value or "".join(simple.words[at + 1 : at + 2]) or UNKNOWN)))
+        elif re.fullmatch(r"-[a-zA-Z]+.*", word) and any(
+            short[1] in word for short in options.split() if len(short) == 2
+        ):
+            found.append(Simple((">", UNKNOWN)))
+    return Inner(True, found)
+
+
+def _subscripts(simple: Simple) -> Inner:
+    """Builtins that take the name of a variable run what stands in its subscript: `printf -v 'a[$(date)]' x`."""
+    hides = any(re.search(r"\$\(|`|\$\{", word) for word in simple.words[1:])
+    return Inner(True, [HIDDEN] if hides else ())
+
+
+def _eval(simple: Simple) -> Inner:
+    return script_inside(joined_text(simple.words[1:])) if simple.words[1:] else Inner()
+
+
+def _trap(simple: Simple) -> Inner:
+    handlers = [word for word in simple.words[1:2] if not word.startswith("-")]
+    return script_inside(joined_text(handlers)) if handlers else Inner()
+
+
+def _alias(simple: Simple) -> Inner:
+    values = [word.partition("=")[2] for word in simple.words[1:] if "=" in word]
+    texts = [joined_text([value]) for value in values]
+    return Inner(True, [HIDDEN] if None in texts else (), [text for text in texts if text])
+
+
+def _with_text_option(simple: Simple) -> Inner:
+    """`su -c 'a command'` and `script -c 'a command'`."""
+    words = simple.words
+    for at, word in enumerate(words[1:], 1):
+        if re.fullmatch(r"-[a-z]*c|--command", word):
+            return script_inside(joined_text(words[at + 1 : at + 2]))
+        if word.startswith("--command="):
+            return script_inside(joined_text([word.partition("=")[2]]))
+    return script_inside(simple.script) if simple.piped else Inner()
+
+
+def _source(simple: Simple) -> Inner:
+    """`source` runs a file: what is in it, the outer rule answers for, unless it is not a file."""
+    hides = any(not is_known(word) or word.startswith(("/dev/", "/proc/")) for word in simple.words[1:2])
+    return Inner(True, [HIDDEN] if hides else ())
+
+
+SOURCES = frozenset({".", "source"})
+SPECIAL: dict[str, Callable[[Simple], Inner]] = {
+    **dict.fromkeys(OUTPUTS, _output),
+    **dict.fromkeys(BUILTINS, _subscripts),
+    ".": _source,
+    "alias": _alias,
+    "eval": _eval,
+    "fd": _fd,
+    "fdfind": _fd,
+    "find": _find,
+    "gfind": _find,
+    "script": _with_text_option,
+    "source": _source,
+    "su": _with_text_option,
+    "trap": _trap,
+}
