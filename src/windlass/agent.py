@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, cast, overload
 
 from msgspec.structs import replace
 
@@ -53,7 +53,7 @@ from .types import Approver, Criterion
 from .variants import variant_of
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
+    from typing_extensions import TypeForm, TypeVar
 
     from .context.prefixes import Prefix
     from .explaining import Explanation
@@ -62,6 +62,38 @@ if TYPE_CHECKING:
 
     ScopeT = TypeVar("ScopeT", default=Any)
     OutputT = TypeVar("OutputT", default=str)
+
+    class _Given(TypedDict, total=False):
+        """The parameters of an agent that do not say what it is typed with, once for both of its signatures."""
+
+        tools: Iterable[Callable[..., Any]]
+        system: str
+        name: str
+        settings: Mapping[str, Any] | None
+        criteria: Iterable[Criterion]
+        approvers: Iterable[Approver]
+        errors: ErrorPolicy | None
+        store: str | Store | None
+        models: Iterable[Model | str]
+        capabilities: Iterable[Capability | str]
+        pipeline: Pipeline | None
+        unmatched: Literal["allow", "ask", "deny"]
+        busy: Literal["refuse", "queue", "steer"]
+        window: int | None
+        tokenizer: Callable[[str], int] | None
+        injection_reserve: int
+        max_steps: int | None
+        max_regenerations: int
+        max_vetoes: int
+        max_idle_steps: int
+        max_parallel: int
+        max_depth: int
+        per_run_tools: bool
+        ending_timeout: float
+        observer_patience: float
+        secrets: Iterable[str]
+        clock: Clock | None
+
 else:
     from typing import TypeVar
 
@@ -82,7 +114,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     - `model`: the model, as an object or as a text such as `openai:gpt-5`.
     - `tools`: the tools that the model may call: functions, `@tool` functions, `agent.as_tool()`.
     - `system`: the system text. Hooks and capabilities add sections to it.
-    - `output`: the type of the answer. The model is told its schema, and `result.output` is a value of this type.
+    - `output`: the type of the answer. The model is told its schema, and `result.output` is a value of this type:
+      a class, `A | B`, `Literal["yes", "no"]`, `list[A]`.
     - `scope`: the type of the application's data. The agent then runs and resumes only with `scope=` an instance of it.
     - `name`: the name in logs, in `explain` and as a sub-agent.
     - `settings`: settings of the model, such as `temperature` and `max_tokens`.
@@ -112,13 +145,31 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     - `clock`: the source of time; a `FakeClock` in tests.
     """
 
+    @overload
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        output: None = None,
+        scope: type[ScopeT] | None = None,
+        **given: Unpack[_Given],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        output: TypeForm[OutputT],
+        scope: type[ScopeT] | None = None,
+        **given: Unpack[_Given],
+    ) -> None: ...
     def __init__(
         self,
         model: Model | str,
         *,
         tools: Iterable[Callable[..., Any]] = (),
         system: str = "",
-        output: type[OutputT] | None = None,
+        output: TypeForm[OutputT] | None = None,
         scope: type[ScopeT] | None = None,
         name: str = "agent",
         settings: Mapping[str, Any] | None = None,
@@ -167,7 +218,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._max_steps = max_steps
         self._per_run_tools = per_run_tools
         self._toolset = toolset(tools)
-        self._output: Output[OutputT] = _TEXT if output is None else Output(output)
+        self._output: Output[OutputT] = _TEXT if output is None else Output(cast(Any, output))
         self._store = open_store(store)
         self._owns_store = isinstance(store, str)
         self._pipeline = pipeline or _DEFAULT_PIPELINE

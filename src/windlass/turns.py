@@ -14,6 +14,8 @@ from .slots import Slot
 from .states import State
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from .tools import Tool
 
 T = TypeVar("T")
@@ -399,23 +401,23 @@ class Turn(Generic[ScopeT]):
         model: Any,
         messages: Message | str | Sequence[Message],
         *,
-        output: type[T],
-        repairs: int = 2,
+        output: Mapping[str, Any] | None = None,
         system: str = "",
         settings: Mapping[str, Any] | None = None,
         **common: Any,
-    ) -> T: ...
+    ) -> ModelReply: ...
     @overload
     async def ask(
         self,
         model: Any,
         messages: Message | str | Sequence[Message],
         *,
-        output: Mapping[str, Any] | None = None,
+        output: TypeForm[T],
+        repairs: int = 2,
         system: str = "",
         settings: Mapping[str, Any] | None = None,
         **common: Any,
-    ) -> ModelReply: ...
+    ) -> T: ...
     async def ask(
         self,
         model: Any,
