@@ -256,6 +256,39 @@ def test_a_recipe_that_breaks_a_rule_is_noticed(code, fault):
     assert faults_of(code) == [fault]
 
 
+# ---------------------------------------------------------------- hooks use the clock of the turn
+
+VERBS = re.compile(r"\.(?:observe|inject|rewrite|gate|wrap|hook)\(")
+CLOCKS = re.compile(
+    r"\btime\.(?:time|sleep|monotonic|perf_counter)\(|\basyncio\.(?:sleep|timeout|wait_for)\(|\.now\(tz"
+)
+
+
+def hooks_with_a_clock_of_their_own(source: str) -> list[str]:
+    """The names of hooks in a source that tell the time or pause without `turn`."""
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    hooks = [node for node in functions if VERBS.search(" ".join(map(ast.unparse, node.decorator_list)))]
+    return [node.name for node in hooks if CLOCKS.search(ast.unparse(node))]
+
+
+def test_no_hook_in_the_docs_the_examples_and_the_capabilities_has_a_clock_of_its_own():
+    sources = [*PROJECT.glob("examples/*.py"), *PROJECT.glob("src/windlass/capabilities/**/*.py")]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sources}
+    for page in PAGES:
+        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        texts |= {f"{page.name} {number}": block for number, block in enumerate(blocks, 1)}
+    assert len(texts) > 100
+    assert {name: found for name, text in texts.items() if (found := hooks_with_a_clock_of_their_own(text))} == {}
+
+
+def test_a_hook_with_a_clock_of_its_own_is_noticed():
+    source = "@agent.gate(TurnStarting)\nasync def hook(event):\n    await asyncio.sleep(1)\n"
+    assert hooks_with_a_clock_of_their_own(source) == ["hook"]
+    assert hooks_with_a_clock_of_their_own(source.replace("asyncio.sleep", "turn.sleep")) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_the_links_of_the_page_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")

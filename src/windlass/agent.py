@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         max_idle_steps: int
         max_parallel: int
         max_depth: int
+        subagents: Iterable[SubAgent[Any]]
         per_run_tools: bool
         ending_timeout: float
         observer_patience: float

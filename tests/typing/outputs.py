@@ -88,7 +88,7 @@ async def review(event: ModelReplying, turn: Turn[User]) -> Regenerate | None:
     assert_type(await turn.delegate(child, "pay"), Result[Invoice])
     wrong: Refund = await turn.ask("critic", "fine?", output=Invoice)  # type: ignore[arg-type]
     assert_type(wrong.order, int)
-    await turn.delegate(User(), "pay")  # type: ignore[arg-type]
+    await turn.delegate(User(), "pay")  # type: ignore[call-overload]
     print(turn.scope.age)  # type: ignore[attr-defined]  # noqa: T201
     return Regenerate("again") if vote == "no" else None
 
