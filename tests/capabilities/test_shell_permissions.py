@@ -106,6 +106,8 @@ def test_a_list_of_denied_commands_alone_finds_them_all(command: str):
         ("> /tmp/*", "> /tmp/x", True),
         ("> /tmp/*", "> /tmp/../etc/x", False),
         ("< data/*", "< data/x", True),
+        ("[ *", "[ -f x ]", True),
+        ("ls [ab]", "ls [ab]", False),
     ],
 )
 def test_what_a_pattern_allows(pattern: str, command: str, allowed: bool):
@@ -128,7 +130,8 @@ def test_what_a_pattern_allows(pattern: str, command: str, allowed: bool):
         ("shutdown *", "shutdown", "deny"),
         ("*--force*", "git push --force", "deny"),
         ("*--force*", "git push $X", "ask"),
-        ("git push *", "git commit -m $X", "allow"),
+        ("git push *", 'git commit -m "fix $X"', "allow"),
+        ("git push *", "git commit -m $X", "ask"),
         ("git push *", "git $X", "ask"),
         ("git push *", "echo git push", "allow"),
         ("git push *", "wrapper git push", "ask"),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .globs import UNKNOWN
 from .shell_parser import MAX_BYTES, Unparsable
 from .shell_special import HIDDEN
-from .shell_syntax import FILES, INNER, UPWARDS, Simple, parse_script
+from .shell_syntax import FILES, INNER, QUOTED, UPWARDS, Simple, parse_script
 from .shell_wrappers import inner_commands, runs_hidden_code
 
 _MAX_DEPTH = 6
@@ -174,7 +174,7 @@ def _expand(script: str, depth: int) -> list[Command]:
 
 def _open(word: str) -> str:
     """A word for wide comparison: spaces and `..` as they are."""
-    return word.replace(INNER, " ").replace(UPWARDS, "..")
+    return word.replace(INNER, " ").replace(UPWARDS, "..").replace(QUOTED, "")
 
 
 def _readable(text: str) -> str:

@@ -76,7 +76,7 @@ TELLING_OPTIONS = {
     "man": re.compile(r"-P.*|--pager.*|-H.*"),
     "rsync": re.compile(r"-e.*|--rsh.*|--rsync-path.*"),
     "scp": re.compile(r"-S.*|-o.*"),
-    "sed": re.compile(r"(.*[;\d$/\s]|)e(\s.*|)|.*/[gpI\d]*e[gpI\d]*|(.*[;\d$/\s]|)[wr]\s.*"),
+    "sed": re.compile(r"-[a-zA-Z]*f.*|--file.*|(.*[;\d$/\s]|)e(\s.*|)|.*/[gpI\d]*e[gpI\d]*|(.*[;\d$/\s]|)[wr]\s.*"),
     "sort": re.compile(r"--compress-program.*"),
     "ssh": re.compile(r"-o.*|-F.*"),
     "tar": re.compile(r"--checkpoint-action.*|--to-command.*|-I.*|--use-compress-program.*|--rsh-command.*|-F.*"),

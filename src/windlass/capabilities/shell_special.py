@@ -51,6 +51,8 @@ def inside_shell(simple: Simple) -> Inner:
         if words[at] == "--":
             at += 1
             break
+        if not is_known(words[at]):
+            return Inner(True, (HIDDEN,))
         if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", words[at]) or words[at] == "--command":
             reads_text = True
         at += 2 if words[at] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else 1
@@ -62,7 +64,7 @@ def inside_shell(simple: Simple) -> Inner:
     return script_inside(simple.script) if rest or simple.piped else Inner()
 
 
-def _find(simple: Simple) -> Inner:
+def inside_find(simple: Simple) -> Inner:
     """`find` runs what follows `-exec`, up to `;` or `+`."""
     found: list[Simple] = []
     words = simple.words
@@ -78,7 +80,7 @@ def _find(simple: Simple) -> Inner:
     return Inner(True, found)
 
 
-def _fd(simple: Simple) -> Inner:
+def inside_fd(simple: Simple) -> Inner:
     """`fd` runs what follows `-x` or `-X`."""
     for at, word in enumerate(simple.words):
         if word in ("-x", "-X", "--exec", "--exec-batch"):
@@ -147,10 +149,10 @@ SPECIAL: dict[str, Callable[[Simple], Inner]] = {
     ".": _source,
     "alias": _alias,
     "eval": _eval,
-    "fd": _fd,
-    "fdfind": _fd,
-    "find": _find,
-    "gfind": _find,
+    "fd": inside_fd,
+    "fdfind": inside_fd,
+    "find": inside_find,
+    "gfind": inside_find,
     "script": _with_text_option,
     "source": _source,
     "su": _with_text_option,

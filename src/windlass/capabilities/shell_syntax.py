@@ -16,6 +16,9 @@ FILES = "\ufdd2"
 UPWARDS = "\ufdd3"
 """The `..` of a path in a command."""
 
+QUOTED = "\ufdd4"
+"""Stands before an unknown part in quotes, which stays in its word."""
+
 _SILENT = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
 
 
@@ -136,8 +139,10 @@ def _part(part: dict[str, Any], *, quoted: bool = False) -> str:
             return str(part.get("Value", ""))
         case "DblQuoted" if not part.get("Dollar"):
             return "".join([_part(inner, quoted=True) for inner in part.get("Parts") or []])
+        case "ParamExp" if quoted and ((part.get("Param") or {}).get("Value") == "@" or part.get("Index")):
+            return UNKNOWN  # "$@" and "${a[@]}" are several words
         case _:
-            return UNKNOWN
+            return f"{QUOTED}{UNKNOWN}" if quoted else UNKNOWN
 
 
 def _unquoted(text: str) -> str:
@@ -151,4 +156,4 @@ def _unquoted(text: str) -> str:
         before = text[: match.start()]
         return UNKNOWN if re.search(r"(?:^|/)\.+$", before) else FILES
 
-    return re.sub(r"\\(.|\n)|[*?\[]", replace, text)
+    return re.sub(r"\\(.|\n)|[*?]|\[(?=[^\]]+\])", replace, text)

@@ -12,6 +12,7 @@ from .shell_programs import (
     CODE,
     EDITORS,
     INLINE,
+    OUTPUTS,
     SHELLS,
     TELLING,
     TELLING_OPTIONS,
@@ -23,13 +24,15 @@ from .shell_special import (
     SOURCES,
     SPECIAL,
     Inner,
+    inside_fd,
+    inside_find,
     inside_shell,
     is_known,
     joined_text,
     program_name,
     script_inside,
 )
-from .shell_syntax import INNER, Simple
+from .shell_syntax import FILES, INNER, QUOTED, Simple
 
 
 def inner_commands(simple: Simple) -> Inner:
@@ -44,7 +47,16 @@ def _told_to_run(simple: Simple) -> bool:
     """Whether an option makes a program, which is not made for that, run other code."""
     program, rest = program_name(simple.words[0]), [word.replace(INNER, " ") for word in simple.words[1:]]
     telling = AWK_CODE if AWK.fullmatch(program) else TELLING_OPTIONS.get(program)
-    return telling is not None and any(telling.fullmatch(word) for word in rest)
+    if telling is not None and any(telling.fullmatch(word) for word in rest):
+        return True
+    careful = telling is not None or program in OUTPUTS or SPECIAL.get(program) in (inside_find, inside_fd)
+    return careful and any(_may_be_option(word, files=program != "git") for word in rest)
+
+
+def _may_be_option(word: str, *, files: bool) -> bool:
+    """Whether the shell may expand a word to an option; the name of a file may be one, too."""
+    begins = word.startswith((QUOTED, UNKNOWN)) or (files and word.startswith(FILES))
+    return begins or re.search(f"(?<!{QUOTED}){UNKNOWN}", word) is not None
 
 
 def _inner(simple: Simple) -> Inner:
