@@ -34,6 +34,7 @@ async def test_it_passes_the_checks_for_capabilities(options):
 
 
 async def test_an_equal_request_is_answered_without_a_model_and_costs_nothing():
+    """Behaviour 24: one model call."""
     model = ScriptedModel(says("hi", usage=Usage(10, 5, cost=0.1)))
     agent = Agent(model, capabilities=[Cache()])
     first, second = await agent.run("go"), await agent.run("go")

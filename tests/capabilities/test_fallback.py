@@ -76,6 +76,7 @@ async def test_the_next_model_answers_if_one_fails(error):
 
 
 async def test_models_are_asked_in_order_and_the_first_error_is_the_cause_if_all_fail():
+    """Behaviour 58: in order, and the first error is the cause."""
     first, last = AuthFailed("no key"), BadRequest("also bad")
     models = model(first), model(ServerError("down")), model(last)
     result = await agent_with(*models).run("go")
@@ -95,6 +96,7 @@ async def test_an_error_that_on_does_not_name_is_raised_at_once():
 
 
 async def test_a_bug_in_a_hook_is_not_a_failed_model():
+    """Behaviour 58: a bug surfaces as itself."""
     two = model(says("never"))
     agent = agent_with(model(says("hi")), two)
 
@@ -136,6 +138,7 @@ async def test_a_model_that_takes_too_long_is_left():
 
 @pytest.mark.parametrize(("vendor", "kept"), [("one", True), ("two", False)])
 async def test_settings_of_the_vendor_stay_with_the_vendor(vendor, kept):
+    """Behaviour 59: foreign settings are removed, the request is untouched."""
     settings = {"temperature": 0.5, "extra": {"cache_control": "x"}, "headers": {"a": "b"}, "prompt_cache_key": "k"}
     one, two = model(ServerError("down")), model(says("hi"), vendor=vendor)
     await agent_with(one, two, settings=settings).run("go")

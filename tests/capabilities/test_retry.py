@@ -54,6 +54,7 @@ async def test_it_passes_the_checks_for_capabilities(make):
 
 
 async def test_a_failed_model_call_is_made_again():
+    """Behaviour 20: two attempts, one message."""
     agent = agent_with(ServerError("down"), says("hi"))
     result = await agent.run("go", session="s")
     assert result.text == "hi"
@@ -82,6 +83,7 @@ async def test_attempts_of_wrap_and_policy_are_counted_together(attempts, policy
 
 
 async def test_an_error_that_is_not_retryable_propagates_at_once():
+    """Behaviour 56: the original error is raised after one attempt."""
     agent = agent_with(AuthFailed("no key"), says("never"))
     assert (await agent.run("go")).outcome.error.type == "AuthFailed"
     assert (len(agent.model.requests), slept(agent)) == (1, [])
@@ -105,12 +107,14 @@ async def test_the_policy_still_handles_what_is_not_retried_here():
 
 
 async def test_waits_follow_delay_factor_and_cap():
+    """Behaviour 57: delay, factor and cap."""
     agent = agent_with(*[ServerError("down")] * 4, says("hi"), retry=Retry(5, delay=1, factor=3, cap=5, jitter=False))
     assert (await agent.run("go")).text == "hi"
     assert slept(agent) == [1, 3, 5, 5]
 
 
 async def test_waits_are_jittered_within_their_bounds():
+    """Behaviour 57: jitter."""
     waits = []
     for _ in range(20):
         agent = agent_with(ServerError("down"), ServerError("down"), says("hi"), retry=Retry(delay=1))
@@ -168,6 +172,7 @@ async def test_text_that_reached_the_user_is_retracted_before_the_next_attempt()
 
 
 async def test_a_wrap_inside_sees_every_attempt_and_one_outside_sees_one_call():
+    """Behaviour 26: order decides who sees the attempts."""
     seen: list[str] = []
 
     class Log:
@@ -265,6 +270,7 @@ async def test_an_error_of_a_tool_that_will_not_pass_is_not_retried():
 
 
 async def test_an_unsafe_call_that_timed_out_is_not_repeated_and_its_outcome_is_unknown():
+    """Behaviour 113: the second attempt is refused."""
     fetch, ran = flaky(TimeoutError("slow"), effect="unsafe")
     agent = agent_with(calls("fetch"), says("done"), tools=[fetch], retry=Retry(tools="fetch", on=Exception))
     result = await agent.run("go")
@@ -288,6 +294,7 @@ async def test_a_call_is_repeated_if_that_is_safe(error, options):
 
 
 async def test_a_suspension_under_retry_passes_and_only_the_waiting_call_is_completed_later():
+    """Behaviours 54 and 55: a pause is not an error, and finished calls keep their results."""
     fetch, ran = flaky(ConnectionError("lost"))
 
     @tool(effect="pure", inline=True)

@@ -10,8 +10,21 @@ import pytest
 
 from windlass import Agent, Completed, tool
 from windlass import capabilities as ready_made
-from windlass.capabilities import Cache, DryRun, Fallback, LoopGuard, Moderate, Retry, Steering, Timeout, Validate
+from windlass.capabilities import (
+    Budget,
+    Cache,
+    DryRun,
+    Fallback,
+    LoopGuard,
+    Moderate,
+    Permissions,
+    Retry,
+    Steering,
+    Timeout,
+    Validate,
+)
 from windlass.errors import ConfigError, ServerError
+from windlass.models import PricedModel
 from windlass.testing import FakeClock, ScriptedModel, agreeable, assert_same_everywhere, calls, says
 
 
@@ -82,3 +95,12 @@ async def test_all_that_need_no_arguments_work_together():
     if waiting := result.state.waiting:  # permissions without rules ask about every call
         result = await agent.resume("s", answers={asked.id: agreeable(asked) for asked in waiting})
     assert (result.text, result.outcome) == ("blue", Completed())
+
+
+async def test_an_agent_with_capabilities_reads_like_a_sentence(tmp_path):
+    (tmp_path / "policy.toml").write_text('unmatched = "deny"\nallow = ["look"]\n')
+    model = PricedModel(ScriptedModel(calls("look", what="sea"), says("blue")), (1.0, 2.0))
+    policy = Permissions.load(tmp_path / "policy.toml")
+    agent = Agent(model, tools=[look], capabilities=[Retry(), Budget(usd=1.0), policy])
+    assert (await agent.run("How is the sea?")).text == "blue"
+    assert [one["name"] for one in agent.explain().data["capabilities"]] == ["retry", "budget", "permissions"]

@@ -80,6 +80,7 @@ async def test_an_invalid_answer_is_corrected_and_paid_for():
 
 @pytest.mark.parametrize("bound", [0, 2])
 async def test_after_the_bound_the_turn_stops_or_the_answer_passes(bound):
+    """Behaviour 92: exactly the bounded number of attempts."""
     script = [says(f"no json {number}") for number in range(bound + 1)]
     agent = Agent(ScriptedModel(*script), capabilities=[Validate(output=is_json)], max_regenerations=bound)
     result = await agent.run("go")

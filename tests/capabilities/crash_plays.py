@@ -1,0 +1,53 @@
+"""Scenarios in which processes are killed while capabilities on effects work."""
+
+from __future__ import annotations
+
+from windlass import Agent, tool
+from windlass.capabilities import Cache, Fallback, LoopGuard, Retry, Steering, Timeout, Validate
+from windlass.errors import ServerError
+from windlass.testing import World, calls, says
+
+
+def all_at_work(world: World) -> Agent:
+    """A model that is down, a backup, a result that is kept, and a rejected answer."""
+
+    @tool(effect="pure")
+    async def look(what: str) -> str:
+        """Look."""
+        return f"saw {what}"
+
+    @tool(effect="idempotent")
+    async def pay(idempotency_key: str) -> str:
+        """Pay."""
+        world.effect("pay", idempotency_key)
+        return "paid"
+
+    three = calls([("look", {"what": "sea"}), ("look", {"what": "sea"}), ("pay", {})])
+    backup = world.model(three, (says("short"), says("A longer answer.")), name="crash:backup")
+    down = (ServerError("down"),)
+    capabilities = [
+        Retry(2, delay=0),
+        Fallback(backup, breaker=None),
+        Cache(models=False, tools=True),
+        Timeout(model=600, tool=600),
+        Validate(output=lambda reply: "Write a longer answer." if len(reply.text) < 10 else None),
+        LoopGuard(),
+        Steering(),
+    ]
+    model = world.model(down, down, name="crash:model")
+    return Agent(model, tools=[look, pay], capabilities=capabilities, store=world.store)
+
+
+def followed_up(world: World) -> Agent:
+    """A follow-up that waits in the store while the turn runs."""
+
+    @tool(effect="idempotent")
+    async def work(idempotency_key: str) -> str:
+        """Work; meanwhile the user writes. Made again, it writes the same entry as `Steering.follow_up` did."""
+        await agent.storage("steering").put(f"to {world.session}\n1", {"mode": "follow_up", "text": "Go on."})
+        world.effect("work", idempotency_key)
+        return "worked"
+
+    model = world.model(calls("work"), says("done"), says("done again"))
+    agent: Agent = Agent(model, tools=[work], capabilities=[Steering()], store=world.store)
+    return agent

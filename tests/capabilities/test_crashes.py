@@ -1,0 +1,25 @@
+"""Capabilities on effects in processes that are killed at every write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.testing import crash_points
+
+PLAYS = Path(__file__).with_name("crash_plays.py")
+
+
+@pytest.mark.timeout(240)
+def test_a_turn_in_which_all_of_them_work_survives_a_crash_at_every_write():
+    report = crash_points(f"{PLAYS}:all_at_work", workers=2)
+    assert report.text == "A longer answer."
+    assert len(report.points) > 10
+
+
+@pytest.mark.timeout(240)
+def test_a_follow_up_is_read_exactly_once_whatever_write_the_process_dies_at():
+    report = crash_points(f"{PLAYS}:followed_up", workers=2)
+    assert report.text == "done again"
+    assert any("steering" in write for write in report.writes)
