@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .request_archive import RequestArchive
     from .retry import Retry
     from .steering import Steering
+    from .subagents import Subagent, Subagents
     from .summarize import Summarize
     from .timeout import Timeout
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
@@ -68,6 +69,8 @@ __all__ = [
     "Retry",
     "Scanner",
     "Steering",
+    "Subagent",
+    "Subagents",
     "Summarize",
     "Timeout",
     "Trigger",
@@ -115,6 +118,8 @@ _HOMES = {
     "Retry": "retry",
     "Scanner": "detectors",
     "Steering": "steering",
+    "Subagent": "subagents",
+    "Subagents": "subagents",
     "Summarize": "summarize",
     "Timeout": "timeout",
     "Trigger": "triggers",
