@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .notify import Notify
     from .offload import Offload
     from .permissions import Permissions
+    from .rate_limit import RateLimit
     from .redact import MemoryVault, Redact, Vault
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
@@ -63,6 +64,7 @@ __all__ = [
     "Offload",
     "Pattern",
     "Permissions",
+    "RateLimit",
     "Redact",
     "RememberedRules",
     "RequestArchive",
@@ -112,6 +114,7 @@ _HOMES = {
     "Offload": "offload",
     "Pattern": "detectors",
     "Permissions": "permissions",
+    "RateLimit": "rate_limit",
     "Redact": "redact",
     "RememberedRules": "remembered_rules",
     "RequestArchive": "request_archive",

@@ -1,0 +1,109 @@
+"""RateLimit: limits how often, how much and how many at once models and tools are called; calls wait their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from windlass.errors import ConfigError
+from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult
+from windlass.turns import Turn
+from windlass.types import CallModel, CallTool
+
+from .options import require, require_count, require_name, require_seconds
+from .rate_calls import LimitedCall
+from .rate_lines import Lines
+
+if TYPE_CHECKING:
+    from windlass import Hooks
+
+
+class RateLimit:
+    """Limit the calls of models: `RateLimit(requests=60)`, `RateLimit(tokens=100_000, concurrency=4)`.
+
+    `requests` and `tokens` are how many there may be within `window` seconds, `concurrency` how many calls may run at
+    once. Calls that must wait are made in the order of arrival. `models` names models, all by default; `tools` names
+    tools instead, by names or patterns. Each model and each tool has a limit of its own. With `per`, a function of the
+    scope of a run, each key that it returns has one limit, for example each user; None means no limit.
+
+    Tokens are estimated before a call and corrected by what the reply reports. The vendor's own limits count, too: with
+    `vendor=True`, calls wait while the last reply says that nothing is left, or if the vendor asked for a pause. A call
+    that would wait longer than `max_wait` seconds fails at once, a model call with `RateLimited`; None lifts that.
+
+    Agents of this process whose `RateLimit` has the same `name` and limits share it, and their sub-agents with them.
+    With `shared="store"` all processes that use the store do. `lease` is after how many seconds a process that died
+    loses its permits for concurrency there; choose it longer than a call takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        requests: int | None = None,
+        tokens: int | None = None,
+        concurrency: int | None = None,
+        window: float = 60.0,
+        models: bool | str | Sequence[str] | None = None,
+        tools: str | Sequence[str] = (),
+        per: Callable[[Any], str | None] | None = None,
+        vendor: bool = True,
+        max_wait: float | None = 300.0,
+        shared: Literal["process", "store"] = "process",
+        lease: float = 600.0,
+        name: str = "rate_limit",
+    ) -> None:
+        require_name("RateLimit", name)
+        for option, count in (("requests", requests), ("tokens", tokens), ("concurrency", concurrency)):
+            if count is not None:
+                require_count("RateLimit", option, count)
+        for option, seconds in (("window", window), ("lease", lease)):
+            require_seconds("RateLimit", option, seconds)
+        if max_wait is not None:
+            require_seconds("RateLimit", "max_wait", max_wait)
+        require("RateLimit", "shared", shared, shared in ("process", "store"), "'process' or 'store'")
+        require("RateLimit", "per", per, per is None or callable(per), "a function of the scope")
+        self.tools = [tools] if isinstance(tools, str) else list(tools)
+        self.models = not self.tools if models is None else models
+        if not self.models and not self.tools:
+            raise ConfigError("RateLimit(models=False) limits nothing: name tools with tools=…")
+        if not self.models and requests is None and concurrency is None:
+            raise ConfigError("RateLimit(tools=…) limits nothing: give requests or concurrency; tools use no tokens")
+        if not (requests or tokens or concurrency or vendor):
+            raise ConfigError("RateLimit(vendor=False) limits nothing: give requests, tokens or concurrency")
+        self.requests, self.tokens, self.concurrency, self.window = requests, tokens, concurrency, window
+        self.per, self.vendor, self.max_wait, self.shared, self.lease = per, vendor, max_wait, shared, lease
+        self.name = name
+
+    def install(self, registrar: Hooks) -> None:
+        """Register the wraps around the calls, which sub-agents inherit."""
+        lines = registrar.shared(Lines, name="windlass.rate_lines")
+        storage = registrar.storage(self.name) if self.shared == "store" else None
+
+        async def limit_model(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
+            return await LimitedCall(self, turn, lines(), storage, "model", request.model).ask(request, call_next)
+
+        async def limit_tool(call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
+            async with LimitedCall(self, turn, lines(), storage, "tool", call.name).admitted(call.id):
+                return await call_next(call)
+
+        if self.models:
+            only: Any = {} if self.models is True else {"model": self.models}
+            registrar.wrap(ModelCall, side_calls=True, inherit=True, name=self.name, **only)(limit_model)
+        if self.tools:
+            registrar.wrap(ToolCall, inherit=True, name=f"{self.name}.tools", tool=self.tools)(limit_tool)
+
+    def summary(self) -> str:
+        """The limits, for `explain`."""
+        rates = {"requests": self.requests, "tokens": self.tokens}
+        limits = [f"{most:,} {what} in {self.window:g} s" for what, most in rates.items() if most is not None]
+        at_once = [] if self.concurrency is None else [f"{self.concurrency} at once"]
+        return ", ".join([*limits, *at_once]) or "the vendor's limits"
+
+    def key_of(self, turn: Turn[Any], kind: str, name: str) -> str | None:
+        """The key whose limit a call of a model or tool counts for; None if there is none."""
+        if self.per is None:
+            return f"{kind}/{quote(name, safe='')}"
+        key: object = self.per(turn.scope)
+        if key is not None and (not isinstance(key, str) or not key):
+            raise ConfigError(f"RateLimit(per=…) returned {key!r}; it must return a text, or None for no limit")
+        return None if key is None else f"key/{quote(key, safe='')}"
