@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
@@ -23,6 +23,9 @@ Work: TypeAlias = Callable[[], object]
 
 _IDLE = 32
 """How many lent threads wait for work; more than that end when they are done."""
+
+_LOOK = 0.1
+"""How often, in seconds, somebody who waits for another event loop looks whether it still runs."""
 
 
 class Worker(Protocol[JobIn]):
@@ -95,6 +98,26 @@ async def run_alone(fn: Callable[[], T], name: str) -> T:
         return await asyncio.wrap_future(pool.submit(fn))
     finally:
         pool.shutdown(wait=False)
+
+
+async def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], loop: asyncio.AbstractEventLoop | None) -> T:
+    """Run some work in the event loop of another thread and wait for it. It runs here if there is no such loop, if it
+    is this one, or if it stops before it gets to the work."""
+    if loop is not None and loop is not asyncio.get_running_loop() and loop.is_running():
+        coroutine = work()
+        try:
+            there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+        except RuntimeError:  # it was closed just now
+            coroutine.close()
+            return await work()
+        try:
+            while not there.done() and loop.is_running():
+                await asyncio.wait([there], timeout=_LOOK)
+            if there.done() and not there.cancelled():
+                return there.result()
+        finally:
+            there.cancel()
+    return await work()
 
 
 # ---------------------------------------------------------------- with threads

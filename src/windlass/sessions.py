@@ -34,6 +34,7 @@ from ._kernel.scopes import check_scope
 from ._kernel.segment import Segment, compaction
 from ._kernel.shields import STORE_PATIENCE, within
 from ._kernel.voice import Voice
+from ._threads import run_in_loop
 from .approvals import ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
@@ -259,6 +260,8 @@ class Sessions(Generic[OutputT]):
         try:
             if passes.unreleased:
                 await release_all(self._store)
+            if (former := running.former_at_work) is not None and not self._store.durable:
+                await run_in_loop(former.flush, former.loop_at_work)
             ownership = await self._store.ownership(session)
             if ownership.alive and not takeover:
                 await self._leave(running)
@@ -308,7 +311,7 @@ class Sessions(Generic[OutputT]):
     async def _seize(self, running: RunningTurn, ownership: Ownership) -> str:
         """Claim a session that another pass works on, which may go on writing until then. Returns whose pass it was."""
         session = running.session
-        while not await self._claim(running):
+        while not await self._claim_from(running.former_at_work, running):
             ownership = await self._store.ownership(session)
             running.claim = Claim(session, ownership.epoch + 1, begins=True)
             await running.fold.extend_in_slices(await self._store.read(session, running.fold.stored))
@@ -319,6 +322,25 @@ class Sessions(Generic[OutputT]):
                 former = former.replaced
             return name
         return describe_owner(ownership.owner) if ownership.alive else ""
+
+    async def _claim_from(self, former: RunningTurn | None, running: RunningTurn) -> bool:
+        """`_claim` a session that a former pass of this process works on.
+
+        To a store in memory a pass tells the start of a call only at the end of the step. So the former pass first
+        writes what it has recorded. That is done in its own event loop, so that it begins nothing before it has lost
+        the session.
+        """
+        if former is None or self._store.durable:
+            return await self._claim(running)
+
+        async def claim() -> bool:
+            await former.flush()
+            claimed = await self._claim(running)
+            if claimed:
+                former.lose()
+            return claimed
+
+        return await run_in_loop(claim, former.loop_at_work)
 
     async def _was_outrun(self, running: RunningTurn) -> bool:
         """Whether a pass could not begin because the session moved on after it was read."""
@@ -670,6 +692,26 @@ class RunningTurn:
             return self.cancellation.cancel(reason)
         self._cancelled = reason
         return True
+
+    @property
+    def former_at_work(self) -> RunningTurn | None:
+        """The pass of this process that works on the session which this one takes over."""
+        former = self.replaced
+        while former is not None and (former.over or former._journal is None):
+            former = former.replaced
+        return former
+
+    @property
+    def loop_at_work(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop in which the pass runs; None if it has not begun, or is ending."""
+        task = None if self.cancellation is None else self.cancellation.task
+        return None if task is None else task.get_loop()
+
+    async def flush(self) -> None:
+        """Write what was recorded so far, if the store needs no waiting. Nothing else runs meanwhile."""
+        if self.cancellation is not None:
+            with suppress(SessionError):  # another pass was quicker: this one finds out by itself
+                self.cancellation.flush()
 
     def lose(self) -> None:
         """The session was taken over in this process: write nothing more, and start no call with an effect."""

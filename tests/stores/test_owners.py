@@ -17,7 +17,7 @@ import pytest
 from windlass import Agent, Approve, Ask, Completed, ModelRequest, Suspended, ToolCalling, TurnEnded, tool
 from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
 from windlass.ownership import Claim
-from windlass.records import Record, SessionOpened, SlotSet, TakenOver, TurnStarted
+from windlass.records import Record, SessionOpened, SlotSet, TakenOver, ToolCalled, ToolReturned, TurnStarted
 from windlass.stores import MemoryStore, SQLiteStore, open_store
 from windlass.stores.owners import FileLocks
 from windlass.testing import FunctionModel, calls, says
@@ -135,6 +135,81 @@ async def test_a_takeover_in_one_process_is_fenced(store):
     assert slow.effects == []
     assert list(await store.read("s")) == log
     assert (await other.agent.run("hello", session="s")).outcome == Completed()
+
+
+async def test_a_takeover_in_one_process_does_not_repeat_a_call_that_is_under_way(store):
+    slow, other = Slow(store, held="send"), Slow(store)
+    turn = await slow.begin()
+    result = await other.agent.resume("s", takeover=True)
+    assert (result.outcome, slow.effects, other.effects) == (Completed(), ["send"], [])
+    log = list(await store.read("s"))
+    assert kinds(log, ToolCalled, TakenOver) == ["ToolCalled", "TakenOver"]
+    assert [record.result.status for record in log if isinstance(record, ToolReturned)] == ["interrupted"]
+    slow.go.set()
+    with pytest.raises(SessionConflict):
+        await turn
+    assert list(await store.read("s")) == log
+
+
+async def test_a_new_message_that_takes_over_closes_a_call_that_is_under_way(store):
+    slow, other = Slow(store, held="send"), Slow(store)
+    turn = await slow.begin()
+    assert (await other.agent.run("hello", session="s", takeover=True)).text == "send hello"
+    log = list(await store.read("s"))
+    assert kinds(log, ToolCalled) == ["ToolCalled"]
+    assert [record.result.status for record in log if isinstance(record, ToolReturned)] == ["interrupted"]
+    slow.go.set()
+    with pytest.raises(SessionConflict):
+        await turn
+    assert (slow.effects, list(await store.read("s"))) == (["send"], log)
+
+
+@pytest.mark.parametrize("where", ["below", "in a thread"])
+async def test_a_takeover_does_not_repeat_a_call_that_is_under_way(store, where):
+    """Below: in a sub-agent. In a thread: in the event loop of another thread."""
+    effects, called, go = list[str](), threading.Event(), threading.Event()
+
+    def make(who: str) -> Agent:
+        @tool
+        async def send() -> str:
+            """Send."""
+            effects.append(who)
+            called.set()
+            while who == "a" and not go.is_set():
+                await asyncio.sleep(0.001)
+            return "sent"
+
+        def reply(request: ModelRequest) -> Any:
+            return calls("send") if request.messages[-1].role == "user" else says("done")
+
+        clerk = Agent(FunctionModel(reply), tools=[send], name="clerk", store=store)
+        if where != "below":
+            return clerk
+
+        def above(request: ModelRequest) -> Any:
+            return calls("clerk", task="x") if request.messages[-1].role == "user" else says("all done")
+
+        return Agent(FunctionModel(above), tools=[clerk.as_tool(description="Works.")], store=store, name="boss")
+
+    async def first() -> None:
+        with pytest.raises(SessionConflict):
+            await make("a").run("go", session="s")
+
+    turn = asyncio.create_task(first() if where == "below" else asyncio.to_thread(asyncio.run, first()))
+    try:
+        while not called.is_set():  # noqa: ASYNC110 - it may be set in another thread
+            await asyncio.sleep(0.001)
+        result = await make("b").resume("s", takeover=True)
+        logs = {name: list(await store.read(name)) for name in await store.sessions()}
+    finally:
+        go.set()
+    await turn
+    assert result.outcome == Completed()
+    assert effects == ["a"]
+    assert {name: list(await store.read(name)) for name in await store.sessions()} == logs
+    assert [kind for log in logs.values() for kind in kinds(log, TakenOver)] == ["TakenOver"]
+    statuses = [one.result.status for log in logs.values() for one in log if isinstance(one, ToolReturned)]
+    assert sorted(statuses) == (["interrupted", "ok"] if where == "below" else ["interrupted"])
 
 
 @pytest.mark.parametrize("busy", ["refuse", "queue"])

@@ -54,6 +54,12 @@ class Cancellation(Struct, eq=False):
         """An agent below has ended."""
         self._below = tuple([other for other in self._below if other is not child])
 
+    def flush(self) -> None:
+        """Hand over what this pass and those below have recorded, if the store needs no waiting."""
+        self._journal.flush_now()
+        for below in self._below:
+            below.flush()
+
     # ------------------------------------------------------------ cancelling
 
     def enter(self) -> None:

@@ -263,6 +263,12 @@ class Journal:
             fold.pending = []
         return self._kinds is None or not self.audience.has_work
 
+    def flush_now(self) -> None:
+        """Hand over what is pending to a store that needs no waiting, for a pass that takes over: the
+        start of a call may be among it."""
+        if not self._sealed and not self._awaits_turn:
+            self.commit_now()
+
     def _begin_now(self, append: AppendsNow) -> None:
         """Begin the pass in the store, at the root of the tree, unless it has begun."""
         if self._parent is not None:
