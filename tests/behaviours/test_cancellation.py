@@ -55,8 +55,8 @@ from windlass.decisions import Again
 from windlass.errors import HookError, ServerError
 from windlass.messages import assistant
 from windlass.records import Record, Suspended
-from windlass.stores import MemoryStore
-from windlass.testing import FakeClock, FunctionModel, RecordingObserver, ScriptedModel, breaks, calls, says
+from windlass.stores import MemoryStore, SQLiteStore
+from windlass.testing import FakeClock, FunctionModel, RecordingObserver, ScriptedModel, breaks, calls, says, unpaired
 
 SESSION = "s"
 
@@ -1172,3 +1172,65 @@ async def test_a_suspended_turn_is_cancelled_when_it_is_resumed_wherever_it_wait
     result = await agent.resume("s")
     assert result.outcome == Cancelled("not needed")
     assert len(asked) == 1
+
+
+# ---------------------------------------------------------------- a turn that waits for a person
+
+
+@pytest.mark.parametrize("way", ["resume", "stream"])
+@pytest.mark.parametrize("again", [False, True], ids=["first", "after another resume"])
+@pytest.mark.parametrize(
+    "event", [TurnStarting, ModelCalling, ModelReplying, ToolCalling, TurnEnding, Resuming], ids=lambda e: e.__name__
+)
+async def test_a_turn_can_be_cancelled_wherever_it_waits_for_a_person(tmp_path, event, again, way):
+    """A cancel that was acknowledged counts at the next resume, also if the turn only waits to end."""
+    sent: list[str] = []
+
+    @tool
+    async def send() -> str:
+        """Send."""
+        sent.append("sent")
+        return "sent"
+
+    def make() -> Agent:
+        replies = [calls("send"), says("done")] if event in (ToolCalling, Resuming) else [says("done")]
+        agent = Agent(ScriptedModel(*replies), tools=[send], store=store)
+        agent.gate(event, name="sure")(lambda event: Ask("Sure?"))
+        if event is Resuming:
+            agent.gate(ToolCalling, name="before")(lambda event: Ask("Send?"))
+        return agent
+
+    store = SQLiteStore(tmp_path / "s.db")
+    result = await make().run("go", session="s")
+    if again or event is Resuming:
+        result = await make().resume("s")
+    assert result.waiting_for
+    assert await make().cancel("s", "enough")
+    if way == "resume":
+        await make().resume("s")
+    else:
+        assert [item async for item in make().stream(session="s")]
+    state = await make().state("s")
+    assert (state.outcome, state.waiting, sent) == (Cancelled("enough"), (), [])
+    assert unpaired(state.messages) == []
+    log = list(await store.read("s"))
+    assert [record.reason for record in log if isinstance(record, CancelRequested)] == ["enough"]
+    assert await store.approvals() == []
+    assert await store.inbox("s", ()) == []
+    assert not await make().cancel("s", "again")
+    assert (await make().run("and now", session="s")).outcome != Cancelled("enough")
+    await store.verify("s")
+    await store.close()
+
+
+async def test_a_sub_agent_that_waits_to_end_can_be_cancelled_alone():
+    store = MemoryStore()
+    child = Agent(ScriptedModel(says("child done")), name="child")
+    child.gate(TurnEnding, name="sure")(lambda event: Ask("Sure?"))
+    script = ScriptedModel(calls("child", task="t"), says("all done"))
+    parent = Agent(script, tools=[child.as_tool(description="Works.")], store=store)
+    result = await parent.run("go", session="s")
+    assert result.waiting_for
+    assert await parent.cancel("s//1/1", "enough")
+    assert (await parent.resume("s")).text == "all done"
+    assert (await parent.state("s//1/1")).outcome == Cancelled("enough")

@@ -254,6 +254,18 @@ def cancelled_from_outside(world: World) -> Agent:
     )
 
 
+def cancelled_at_the_end(world: World) -> Scenario:
+    """Another process cancels the turn while a person is asked about its end."""
+    agent = Agent(world.model(calls("send", n=1), says("done")), tools=workshop(world), store=world.store)
+
+    @agent.gate(TurnEnding, name="well?")
+    async def ask(event: TurnEnding) -> Ask:
+        await world.store.put(world.session, "cancel-1", "cancel", "enough")
+        return Ask("Well?")
+
+    return Scenario(agent, answers=Reject("no"))
+
+
 def budget_stop(world: World) -> Agent:
     """A limit ends the turn; it counts what was spent before a crash."""
     rows = [calls("send", n=n) for n in range(1, 9)]
@@ -915,6 +927,7 @@ ALL = {
     stop_veto: "Completed 'done'",
     cancelled: "Cancelled ''",
     cancelled_from_outside: "Cancelled ''",
+    cancelled_at_the_end: "Cancelled ''",
     budget_stop: "Stopped ''",
     injections: "Completed 'done'",
     steering: "Completed 'done'",

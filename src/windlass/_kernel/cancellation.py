@@ -115,6 +115,13 @@ class Cancellation(Struct, eq=False):
             self._requested = True
             self._journal.record(CancelRequested(outcome.reason))
 
+    def accept(self, reason: str) -> None:
+        """The turn is resumed after a cancel: that is how it ends, also if another end of it waits
+        for a person."""
+        self.stop = Cancelled(reason)
+        self.note_request(self.stop)
+        self._journal.conclude(self.stop, anew=True)
+
     def end(self) -> bool:
         """From here on nothing cancels the turn.
 

@@ -65,24 +65,10 @@ class Inbox(Struct, eq=False):
                 journal.record_answer(answered)
             if kind == SKIPPED and (failed := _failed(data)) is not None:
                 journal.record(failed)
-            if kind == "cancel":
-                self._cancel(data)
+            if kind == "cancel" and (reason := cancel_reason(journal.fold, data)) is not None:
+                journal.record(CancelRequested(reason))
+                journal.conclude(Cancelled(reason))
         return added
-
-    async def take_cancels(self) -> None:
-        """Move cancels into the log. All other entries stay: the turn's message is not let in."""
-        journal = self._journal
-        entries = await journal.program.store.inbox(journal.fold.session, journal.fold.inbox)
-        for key, _, data in [entry for entry in entries if entry[1] == "cancel"]:
-            journal.record(InboxTaken(key, "cancel"))
-            self._cancel(data)
-
-    def _cancel(self, data: Any) -> None:
-        """End the turn, if a cancel is meant for it."""
-        journal = self._journal
-        if (reason := cancel_reason(journal.fold, data)) is not None:
-            journal.record(CancelRequested(reason))
-            journal.conclude(Cancelled(reason))
 
     async def was_steered(self) -> bool:
         """Take the inbox if there is something in it: whether the turn got a message and should go
@@ -139,6 +125,15 @@ class Inbox(Struct, eq=False):
                     shown = answered if mask is None else mask(answered)
                     questions[asked.id] = with_answer(asked, shown)
         return [InboxTaken(key, kind) for key, kind, _ in entries], counted
+
+    async def cancels(self) -> tuple[list[InboxTaken], str | None]:
+        """The cancels in this inbox, and why the turn is cancelled; None if it is not."""
+        journal = self._journal
+        entries = await journal.program.store.inbox(journal.fold.session, journal.fold.inbox)
+        found = [entry for entry in entries if entry[1] == "cancel"]
+        reasons = [cancel_reason(journal.fold, data) for _, _, data in found]
+        reason = next((reason for reason in reasons if reason is not None), None)
+        return [InboxTaken(key, kind) for key, kind, _ in found], reason
 
     async def entries_settled_by(self, delivered: Sequence[Answered]) -> list[InboxTaken]:
         """The entries with answers to questions that are settled by answers from above, or that are

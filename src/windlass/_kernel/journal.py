@@ -207,11 +207,15 @@ class Journal:
         self.add = _refuse
 
     def conclude(
-        self, outcome: Completed | Stopped | Failed | Cancelled, text: str | None = None
+        self,
+        outcome: Completed | Stopped | Failed | Cancelled,
+        text: str | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
-        """Decide how the turn will end. The first decision stands."""
+        """Decide how the turn will end. The first decision stands, unless it is decided `anew`."""
         turn = self.fold.turn
-        if turn is not None and turn.concluded is None:
+        if turn is not None and (turn.concluded is None or anew):
             outcome = marked(outcome, turn.unreviewed, turn.objections)
             self.record(Concluded(outcome, text))
 

@@ -292,7 +292,16 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
     if s.entry.message is None:
         loops = CrashLoops(s.site, s.entry, s.step_end)
         resume = TurnResume(
-            s.site, s.entry, s.questions, s.injections, s.inbox, s.step_end, start, loops, delivered
+            s.site,
+            s.entry,
+            s.questions,
+            s.injections,
+            s.inbox,
+            s.step_end,
+            start,
+            loops,
+            s.cancellation,
+            delivered,
         )
     end = TurnEnd(
         s.site,

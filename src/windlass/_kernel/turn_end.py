@@ -16,8 +16,8 @@ from windlass.errors import HookError, OutputError, SessionError, StoreError
 from windlass.events import TurnEnding, TurnFailed
 from windlass.messages import digest
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_value, marked
-from windlass.records import HookFailed, Resumed, Rewritten, SessionEnded, TurnEnded
-from windlass.states import State, over
+from windlass.records import Concluded, HookFailed, Resumed, Rewritten, SessionEnded, TurnEnded
+from windlass.states import State, of_latest_turn, over
 
 from .cancellation import Cancellation
 from .compaction import prepare_compaction
@@ -57,8 +57,15 @@ class TurnEnd(Struct, eq=False):
         self._cancellation.end()
         turn = self._journal.fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
-            await self._end(turn.concluded)
+            cancelled = isinstance(turn.concluded, Cancelled)
+            await self._end(turn.concluded, waits=not (cancelled and self._was_concluded_anew()))
         return await self._settle()
+
+    def _was_concluded_anew(self) -> bool:
+        """Whether the turn was cancelled while another end of it waited for a person."""
+        fold = self._journal.fold
+        records = of_latest_turn([*fold.written, *fold.pending])
+        return sum(isinstance(record, Concluded) for record in records) > 1
 
     async def _settle(self) -> State:
         return await self._journal.settle(self._site.tasks)
@@ -72,24 +79,26 @@ class TurnEnd(Struct, eq=False):
             journal.record(Resumed(journal.program.digest))
         journal.conclude(Stopped(StopReason.SUPERSEDED, "the user went on"))
         assert journal.fold.turn is not None
-        await self._end(journal.fold.turn.concluded, final=True)
+        await self._end(journal.fold.turn.concluded, waits=False, superseded=True)
 
     # ------------------------------------------------------------ the ordinary end
 
-    def _end(self, outcome: Any, *, final: bool = False) -> Coroutine[Any, Any, None]:
+    def _end(
+        self, outcome: Any, *, waits: bool = True, superseded: bool = False
+    ) -> Coroutine[Any, Any, None]:
         """The ending hooks, which nothing breaks off, then the record.
 
-        A `final` end does not wait for a person.
+        Unless it `waits`, no person can hold it up. After a `superseded` turn another one follows.
         """
-        ending = self._end_now(outcome, final)
+        ending = self._end_now(outcome, waits, superseded)
         return shielded(ending) if self._point is not None and self._point.waits else ending
 
-    async def _end_now(self, outcome: Any, final: bool) -> None:
+    async def _end_now(self, outcome: Any, waits: bool, superseded: bool) -> None:
         journal = self._journal
         text: str | None = None
         if self._point is not None:
             ended = await self._judge(self._point, outcome)
-            if ended is None and not final:
+            if ended is None and waits:
                 self._questions.suspend()
                 return
             outcome, text = ended or (outcome, "")
@@ -101,7 +110,7 @@ class TurnEnd(Struct, eq=False):
             and (why := self._misfit(text))
         ):
             outcome, text = Stopped(StopReason.WITHHELD, why), ""
-        if journal.audience.voice is not None and not final:
+        if journal.audience.voice is not None and not superseded:
             self._end_stream(text)
         if journal.program.handlers:
             await self._transcript.run_handlers("after_turn")
@@ -110,16 +119,16 @@ class TurnEnd(Struct, eq=False):
             await self._step_end.end_sub_agents("the turn ended", last=True)
         if journal.fold.background:
             await self._site.background.end(outcome)
-        self._record_end(outcome, text, final)
+        self._record_end(outcome, text, superseded)
 
-    def _record_end(self, outcome: Any, text: str | None, final: bool) -> None:
+    def _record_end(self, outcome: Any, text: str | None, superseded: bool) -> None:
         """Record that the turn has ended, and the session with it if it has no name."""
         journal = self._journal
         if journal.audience.listens and isinstance(outcome, Failed):
             journal.fact(TurnFailed, outcome.error)
         journal.record(TurnEnded(outcome, text, journal.time.take(), at=journal.tick()))
         self._site.arguments.release()
-        if self._entry.ephemeral and not final:
+        if self._entry.ephemeral and not superseded:
             journal.record(SessionEnded(at=journal.fold.at))
         elif journal.program.compactors:
             prepare_compaction(journal, self._site)

@@ -23,6 +23,7 @@ from windlass.records import (
 )
 from windlass.states import Fold, children_at_work, fold_log, pipeline_of_turn
 
+from .cancellation import Cancellation
 from .crash_loops import CrashLoops
 from .drift import differences
 from .entry import Entry
@@ -54,6 +55,7 @@ class TurnResume(Struct, eq=False):
     _step_end: StepEnd
     _start: TurnStart
     _crash_loops: CrashLoops
+    _cancellation: Cancellation
     _delivered: tuple[Answered, ...] | None
 
     @property
@@ -74,6 +76,8 @@ class TurnResume(Struct, eq=False):
         else:
             taken = await self._inbox.entries_settled_by(self._delivered)
             answers = list(self._delivered)
+        cancels, cancelled = await self._inbox.cancels() if journal.has_mail else ([], None)
+        taken += cancels
         turn = journal.fold.turn
         assert turn is not None
         if turn.concluded is not None and journal.audience.voice is not None:
@@ -84,7 +88,7 @@ class TurnResume(Struct, eq=False):
         allowed = next((answered for answered in settled if answered.id == about), None)
         verdict = (
             await self._judge(about, drift, allowed)
-            if isinstance(turn.outcome, Suspended)
+            if isinstance(turn.outcome, Suspended) and cancelled is None
             else None
         )
         if verdict is WAITING:
@@ -100,6 +104,8 @@ class TurnResume(Struct, eq=False):
             await self._step_end.abandon(f"The turn was halted: {verdict.reason}")
             journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
             return False
+        if cancelled is not None:
+            self._cancellation.accept(cancelled)
         return await self._pick_up(taken)
 
     def _stay_suspended(self, answers: list[Answered], taken: list[InboxTaken]) -> None:
@@ -127,15 +133,14 @@ class TurnResume(Struct, eq=False):
         await journal.commit()
         await self._crash_loops.break_off()
         if turn.outcome is None and turn.concluded is not None:  # the step may be open
-            await self._step_end.abandon("the turn had ended")
+            stopped = self._cancellation.stop is not None
+            await self._step_end.abandon(
+                "the turn was cancelled" if stopped else "the turn had ended"
+            )
         if not fold.going:
             return False
         if not turn.admitted:
-            await self._inbox.take_cancels()
-            if turn.concluded is None:
-                await self._start.go_on()
-            else:
-                await self._step_end.abandon("the turn was cancelled")
+            await self._start.go_on()
             return False
         await self._injections.inject_unlogged()
         return fold.open is None and bool(turn.steps) and not has_begun(fold)
