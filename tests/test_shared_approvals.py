@@ -100,13 +100,43 @@ async def test_an_edit_of_a_childs_call_is_approved_by_another(door: str):
     if door == "resume":
         await root.resume("s", answers={asked.id: edit})
     else:
-        await resolve(store, door, asked.id, edit)
+        await root.resolve(door, asked.id, edit)
     for level in LEVELS:
         [(_, shown)] = await open_questions(store, level)
         assert shown.call is not None
         assert shown.call.arguments == {"euros": 3}
     await resolve(store, "s", asked.id, Approve(by="bob", digest=shown.digest))
     assert ((await root.resume("s")).text, paid) == ("done", [3])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_an_edit_that_nobody_can_check_is_refused_where_others_have_to_approve(level: str):
+    store = MemoryStore()
+    root, paid = nested(store)
+    [asked] = (await root.run("go", session="s")).waiting_for
+    for arguments in ({"euros": "many"}, {"euros": 3}):
+        with pytest.raises(StaleAnswer, match=r"checked against the tool.*windlass approve --agent"):
+            await resolve(store, level, asked.id, Edit(arguments, by="ann"))
+    with pytest.raises(StaleAnswer, match="do not fit"):
+        await root.resolve(level, asked.id, Edit({"euros": "many"}, by="ann"))
+    assert await standing_of(store) == ["0 of 2, needs ann or bob or cid"]
+    await resolve(store, level, asked.id, Approve(by="ann"))
+    await resolve(store, level, asked.id, Approve(by="bob"))
+    assert ((await root.resume("s")).text, paid) == ("done", [5])
+
+
+async def test_an_invalid_edit_in_an_inbox_is_no_approval():
+    """It came from a version, or from code, that does not check it."""
+    store = MemoryStore()
+    agent, paid = make(store)
+    [asked] = (await agent.run("go", session="s")).waiting_for
+    data = {"id": asked.id, "digest": asked.digest, "answer": {"answer": "Edit", "arguments": {"euros": "many"}}}
+    await store.put("s", "some-key", "answer", {**data, "answer": {**data["answer"], "by": "ann"}, "at": 0.0})
+    result = await agent.resume("s")
+    assert isinstance(result.outcome, Suspended)
+    assert await standing_of(store) == ["0 of 2, needs ann or bob or cid"]
+    result = await agent.resume("s", answers={asked.id: [Approve(by="ann"), Approve(by="bob")]})
+    assert (result.text, paid) == ("paid it", [5])
 
 
 async def test_a_childs_question_is_rejected_by_one():

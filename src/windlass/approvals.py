@@ -32,6 +32,12 @@ Fits: TypeAlias = Callable[[ToolCall], None]
 _KINDS: dict[type[Any], str] = {Approve: "approve", Edit: "edit", Reject: "reject", Respond: "respond"}
 
 
+_UNCHECKED = (
+    "others have to approve it too, so an edit is first checked against the tool: answer with the agent "
+    "(`agent.resolve`, or `windlass approve --agent`)"
+)
+
+
 async def resolve(
     store: Store,
     session: str,
@@ -46,7 +52,8 @@ async def resolve(
 
     Each person answers a question once. `StaleAnswer` refuses a second answer, an answer to a question that is not
     open, and an answer that is not allowed or comes too late. `mask` removes secrets from the answer. For an `Edit`,
-    `fits` raises if the tool does not accept the edited arguments.
+    `fits` raises if the tool does not accept the edited arguments. An `Edit` that others have to approve is refused
+    without it: nobody should approve what cannot run. `agent.resolve` gives both.
     """
     now = time.time() if now is None else now
     while True:
@@ -64,6 +71,8 @@ async def resolve(
         if asked is None:
             raise stale_answer(session, ask_id, "it has been answered already")
         answered = check_answer(session, asked, answer, now, fits)
+        if answered.partial and isinstance(answer, Edit) and asked.call is not None and fits is None:
+            raise stale_answer(session, ask_id, _UNCHECKED)
         entry = {"id": ask_id, "digest": answered.digest, "answer": msgspec.to_builtins(answered.answer), "at": now}
         data: dict[str, Any] | None = entry if mask is None else mask(entry)
         if data is not None and data != entry:
@@ -273,11 +282,11 @@ def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
     return data["id"], data["digest"], msgspec.convert(data["answer"], AnyResolution), answered_at
 
 
-def matching_answer(session: str, asked: Asked, data: Any, now: float) -> Answered | None:
+def matching_answer(session: str, asked: Asked, data: Any, now: float, fits: Fits | None = None) -> Answered | None:
     """An answer from an inbox as a record; None if it is not an answer to this question, as it stands.
 
-    It counts if it was given before the question expired, by the giver's clock, or is read before that, by ours.
-    `StaleAnswer` says why it does not count.
+    It counts if it was given before the question expired, by the giver's clock, or is read before that, by ours. An
+    `Edit` that others have to approve must fit. `StaleAnswer` says why it does not count.
     """
     try:
         ask_id, digest, answer, at = answer_of(data)
@@ -285,7 +294,10 @@ def matching_answer(session: str, asked: Asked, data: Any, now: float) -> Answer
         return None
     if (ask_id, digest) != (asked.id, asked.digest):
         return None
-    return check_answer(session, asked, answer, min(at, now), masked=data.get("masked") is True)
+    answered = check_answer(session, asked, answer, min(at, now), masked=data.get("masked") is True)
+    if answered.partial and isinstance(answer, Edit):
+        _check_edit(session, asked, answer, fits)
+    return answered
 
 
 def check_answer(
@@ -304,12 +316,17 @@ def check_answer(
         raise stale_answer(session, asked.id, why)
     if answer.digest not in (None, asked.digest):
         raise stale_answer(session, asked.id, "it is not about what was reviewed: the call was edited since")
-    if isinstance(answer, Edit) and asked.call is not None and fits is not None:
+    if isinstance(answer, Edit):
+        _check_edit(session, asked, answer, fits)
+    return answer_to(asked, msgspec.structs.replace(answer, digest=None), now, masked=masked)
+
+
+def _check_edit(session: str, asked: Asked, edit: Edit, fits: Fits | None) -> None:
+    if asked.call is not None and fits is not None:
         try:
-            fits(asked.call.replace(arguments=answer.arguments))
+            fits(asked.call.replace(arguments=edit.arguments))
         except ToolError as error:
             raise stale_answer(session, asked.id, f"the edited arguments do not fit: {error}") from error
-    return answer_to(asked, msgspec.structs.replace(answer, digest=None), now, masked=masked)
 
 
 def expired(asked: Asked, now: float) -> bool:

@@ -386,11 +386,20 @@ def test_the_list_shows_who_has_approved_and_who_is_still_needed(folder):
     refused(windlass("approve", "rent", "rent/1/1", "--by", "ann"), "ann has answered it already")
     refused(windlass("approve", "rent", "rent/1/1", "--by", "eve"), "may not answer")
     digest = in_store(lambda store: store.approvals("rent"))[0][1].digest
-    assert windlass("approve", "fire", "fire/1/1", "--by", "ann", "--edit", '{"euros": 3}').exit_code == 0
+    edit = ("approve", "fire", "fire/1/1", "--by", "ann", "--edit")
+    refused(windlass(*edit, '{"euros": 3}'), "checked against the tool", "windlass approve --agent")
+    refused(
+        windlass(*edit, '{"euros": "many"}', "--agent", "counter:agent", store=None), "the edited arguments do not fit"
+    )
+    assert "    two: 0 of 2, needs ann or bob\n" in windlass("approve", "fire").output
+    sys.modules.pop("counter", None)  # another process would not have it
+    done = windlass(*edit, '{"euros": 3}', "--agent", "counter:agent", store=None)
+    assert done.exit_code == 0, done.output
     assert 'pay {"euros":3}' in windlass("approve", "fire").output
     refused(windlass("approve", "fire", "fire/1/1", "--by", "bob", "--digest", digest), "edited since")
     assert windlass("approve", "rent", "rent/1/1", "--by", "bob", "--digest", digest).exit_code == 0
     assert windlass("approve", "rent").output == "no open questions\n"
+    sys.modules.pop("counter", None)
     assert windlass("resume", "counter:agent", "rent").exit_code == 0
     assert '"remember":"pay(5)"' in windlass("show", "rent", "--records", "--json").output
     assert windlass("approve", "x", "y", "--remember", "rm x").exit_code == 2

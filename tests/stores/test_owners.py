@@ -175,7 +175,7 @@ async def test_a_takeover_does_not_repeat_a_call_that_is_under_way(store, where)
             """Send."""
             effects.append(who)
             called.set()
-            while who == "a" and not go.is_set():
+            while who == "a" and not go.is_set():  # noqa: ASYNC110 - it is set in another thread
                 await asyncio.sleep(0.001)
             return "sent"
 

@@ -5,7 +5,9 @@ Only the owner of the session moves it into the log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,8 +32,11 @@ from windlass.records import (
 from windlass.states import BACKGROUND, Fold, children_at_work, fold_in_slices
 from windlass.terms import with_answer
 
+from .child_program import check_edit
 from .journal import Journal
 from .transcript import Transcript
+
+log = logging.getLogger("windlass")
 
 
 class Inbox(Struct, eq=False):
@@ -203,9 +208,11 @@ def _answer_to(questions: dict[str, Asked], journal: Journal, data: Any) -> Answ
     asked = questions.get(str(data.get("id"))) if isinstance(data, dict) else None
     if asked is None:
         return None
+    fits = partial(check_edit, journal.program)
     try:
-        return matching_answer(journal.fold.session, asked, data, journal.now())
-    except StaleAnswer:
+        return matching_answer(journal.fold.session, asked, data, journal.now(), fits)
+    except StaleAnswer as stale:
+        log.info("an answer does not count: %s", stale)
         return None
 
 

@@ -55,7 +55,7 @@ def approve(
 
     The answer waits in the session's inbox. It takes effect when the session is resumed, or at once if the session is
     running. The agent masks its secrets when it reads the answer; with --agent, they are masked before the answer is
-    stored.
+    stored, and edited arguments are checked. --edit needs --agent if other people have to approve, too.
     """
     if agent is not None and ctx.get_parameter_source("address") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--agent has its own store: leave out --store")
