@@ -18,9 +18,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from windlass import Agent, Approve, Ask, ToolCalling, TurnEnded, TurnStarting, tool
+from windlass import Agent, Approve, Ask, Completed, ToolCalling, TurnEnded, TurnStarting, tool
 from windlass.approvals import open_questions
-from windlass.errors import ConfigError, StoreError, WindlassError
+from windlass.errors import ConfigError, SessionConflict, StoreError, WindlassError
+from windlass.ownership import Claim
 from windlass.protocols import Store
 from windlass.stores import open_store
 from windlass.stores.batches import pack, unpack
@@ -147,7 +148,9 @@ class FilePlace(Place):
 
 
 class ServerPlace(Place):
-    TABLES = ("sessions", "batches", "asks", "inbox", "cursors", "pipelines", "settings", "storage", "storage_ids")
+    TABLES = (
+        "sessions", "batches", "asks", "inbox", "cursors", "pipelines", "settings", "storage", "storage_ids", "tallies",
+    )  # fmt: skip
 
     def __init__(self, url: str, key: str | None) -> None:
         self.key = key
@@ -420,13 +423,17 @@ EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
     "storage_ids.id": ("", lambda value: (value + b"x",)),
     "storage_ids.expires": ("", _times),
     "storage_ids.checksum": ("", lambda value: (b"", bytes(16))),
+    "tallies.kind": ("count > 0", lambda value: (f"{value}x",)),
+    "tallies.session": ("count > 0", lambda value: (f"{value}x",)),
+    "tallies.count": ("", _numbers),
+    "tallies.checksum": ("", lambda value: (b"", bytes(16))),
 }
 """For each column of each table: which of its values are changed, and to what."""
 
 NOT_COVERED = {
     "sessions.number": "its rows in the other tables are missed: see the test of numbers",
-    "sessions.owner": "who works on the session at the moment: no log says so",
-    "sessions.epoch": "who works on the session at the moment: no log says so",
+    "sessions.owner": "it only says whose turn it is: see the tests of changed owners",
+    "sessions.epoch": "it only says whose turn it is: see the tests of changed owners",
     "asks.position": "an order: see the test of the order of questions",
     "settings.name": "see the tests of keys",
     "settings.value": "see the tests of keys",
@@ -446,7 +453,7 @@ def test_every_edit_of_a_column_is_detected(place, column):
     where, edit = EDITS[column]
     keys = {
         "sessions": ["number"], "batches": ["session", "seq"], "asks": ["session", "id"], "inbox": ["session", "key"],
-        "cursors": ["session", "reader"], "pipelines": ["digest"],
+        "cursors": ["session", "reader"], "pipelines": ["digest"], "tallies": ["kind", "session"],
         "storage": ["name", "key"], "storage_ids": ["name", "key", "id"],
     }[table]  # fmt: skip
     condition = f"WHERE {where}" if where else ""
@@ -481,6 +488,97 @@ def test_a_deleted_row_of_a_session_or_a_question_is_detected(place):
         place.execute(query)
         detected(place, what=query)
         place.reset()
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("asks", "session, id"),
+        ("inbox", "session, key"),
+        ("cursors", "session, reader"),
+        ("pipelines", "digest, digest"),
+        ("tallies", "kind, session"),
+    ],
+)
+def test_every_deleted_row_of_a_table_is_detected(place, table, keys):
+    one, two = keys.split(", ")
+    rows = place.execute(f"SELECT {keys} FROM {table}")
+    assert rows
+    for row in rows:
+        place.execute(f"DELETE FROM {table} WHERE {one} = ? AND {two} = ?", *row)
+        detected(place, what=(table, row))
+        place.reset()
+    place.execute(f"DELETE FROM {table}")
+    detected(place, what=(table, "all"))
+
+
+def test_a_deleted_row_is_detected_by_the_next_use_that_reads_it(place):
+    async def refused(table: str, *works: Callable[[Store, Agent[Any, Any]], Awaitable[Any]]) -> None:
+        store = place.open()
+        agent = agents(store)
+        for work in works:
+            try:
+                end = await work(store, agent)
+            except StoreError as error:
+                end = error
+            assert is_refused(end), (table, end)
+        await store.close()
+
+    place.execute("DELETE FROM inbox")
+    asyncio.run(
+        refused(
+            "inbox",
+            lambda store, agent: agent.run("talk", session="asks"),
+            lambda store, agent: agent.resume("asks"),
+            lambda store, agent: open_questions(store, "asks"),
+            lambda store, agent: agent.run("talk", session="mail"),
+        )
+    )
+    place.reset()
+    place.execute("DELETE FROM cursors")
+    asyncio.run(refused("cursors", lambda store, _: store.cursor("talk", "audit"), lambda _, agent: agent.catch_up()))
+    place.reset()
+    place.execute("DELETE FROM pipelines")
+
+    async def resume_with_another_agent(store: Store, _: object) -> Any:
+        return await Agent(FunctionModel(lambda request: says("done")), name="other", store=store).resume("asks")
+
+    asyncio.run(refused("pipelines", resume_with_another_agent))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1], ids=["lower", "higher"])
+def test_a_changed_epoch_lets_nobody_write_what_another_has_written(place, epoch):
+    """Whoever writes must know the length of the log and the epoch: at most one pass knows both."""
+
+    async def check() -> None:
+        one, two = place.open(), place.open()
+        records = list(await one.read("talk"))
+        length, owned = len(records), (await one.ownership("talk")).epoch
+        await one.append("talk", (), length, Claim("talk", owned + 1, begins=True))
+        await two.append("talk", records[:1], length, Claim("talk", owned + 2, begins=True))
+        place.execute("UPDATE sessions SET epoch = epoch + ? WHERE id = 'talk'", epoch)
+        with pytest.raises(SessionConflict):
+            await one.append("talk", records[:1], length, Claim("talk", owned + 1))
+        with pytest.raises(SessionConflict):
+            await two.append("talk", records[:1], length + 1, Claim("talk", owned + 2))
+        assert len(await one.read("talk")) == length + 1
+        assert (await agents(two).run("talk", session="talk")).outcome == Completed()
+        for store in (one, two):
+            await store.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("owner", ["", "odd", "00000000000000ff:1@nowhere"])
+def test_a_changed_owner_is_a_takeover_at_most(place, owner):
+    async def check() -> None:
+        store = place.open()
+        place.execute("UPDATE sessions SET owner = ? WHERE id = 'talk'", owner)
+        assert (await agents(store).run("talk", session="talk")).outcome == Completed()
+        await store.verify("talk")
+        await store.close()
+
+    asyncio.run(check())
 
 
 def test_a_session_that_is_called_erased_is_not_taken_for_unknown(place):

@@ -250,12 +250,16 @@ async def test_with_a_key_nobody_else_can_make_a_value(tmp_path):
 
 
 async def _make_old(durable: Durable) -> None:
-    """A store as format 3 had it: without the tables for values."""
+    """A store as format 3 had it: without the tables for values, and without tallies."""
     store = open_store(durable.address)
     await store.append("s", [SessionOpened(agent="a", at=1.0)], 0)
+    await store.put("s", "k", "steer", "go")
+    await store.put("other", "k", "steer", "go")
+    await store.advance("s", "audit", 1)
+    await store.put_pipeline("p", b"{}")
     await store.close()
-    durable.sql("DROP TABLE storage")
-    durable.sql("DROP TABLE storage_ids")
+    for table in ("storage", "storage_ids", "tallies"):
+        durable.sql(f"DROP TABLE {table}")
     durable.sql("PRAGMA user_version = 3" if durable.address.startswith("sqlite") else "UPDATE format SET version = 3")
 
 
@@ -265,6 +269,10 @@ async def test_a_store_of_format_3_gains_values_when_it_is_opened(durable):
     await store.values.write("things", "k", StoredValue(b"1"), now=0.0)
     assert await store.values.read("things", "k") == StoredValue(b"1")
     assert [record.agent for record in await store.read("s")] == ["a"]
+    assert await store.verify_store() == []
+    await store.verify("s")
+    assert await store.inbox("s", ()) == [("k", "steer", "go")]
+    assert await store.put("s", "k2", "steer", "go on")
     assert await store.verify_store() == []
 
 

@@ -66,11 +66,11 @@ class Delegate(Tool[..., Any]):
         super().__init__(delegate, {"name": name or agent, "description": text}, {})
         if share is not None and not 0 < share <= 1:
             raise ConfigError(
-                f"as_tool(share={share!r}) of agent {agent!r}: it must be above 0 and at most 1"
+                f"share={share!r} for agent {agent!r}: it must be above 0 and at most 1"
             )
         given: object = tools
         if isinstance(given, str):
-            raise ConfigError(f"as_tool(tools={tools!r}) of agent {agent!r}: give a list of names")
+            raise ConfigError(f"tools={tools!r} for agent {agent!r}: give a list of names")
         self.effect, self.in_doubt = "resumable", "rerun"
         self.agent = agent
         self.compiled = compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -16,8 +16,12 @@ from windlass.records import Asked, InboxTaken, Record, encode
 from .batches import SLICE, Change, change_of, pack, records_of
 from .chains import START, Chain, pack_seals
 from .old_parents import is_fork
-from .reading import ODD, BatchRow, checked
-from .shared import broken_log, from_json, from_key, key_of
+from .reading import ODD, BatchRow, checked, read_batches
+from .shared import Execute, broken_log, from_json, from_key, key_of
+from .tallies import check_tally
+
+if TYPE_CHECKING:
+    from typing import LiteralString
 
 
 class Derived(Struct):
@@ -113,23 +117,55 @@ async def prepare(chain: Chain, log: Log) -> NewSession:
 
 
 class Stored(NamedTuple):
-    """What the tables have besides the batches of a session: its row, its questions, inbox entries and cursors.
+    """What the tables have of a session: its log, as `read_batches` takes it, its row, its questions, inbox entries and
+    cursors, and how many of the last two were written.
 
-    `row` has status, agent, title, parent, started and updated; `asks` id and data; `inbox` key, kind, position, taken,
-    data and checksum; `cursors` reader, position and checksum.
+    `row` has status, agent, title, parent, started and updated, and is None if there is no such session; `asks` have id
+    and data; `inbox` key, kind, position, taken, data and checksum; `cursors` reader, position and checksum; `tallies`
+    kind, count and checksum.
     """
 
-    row: Sequence[Any]
-    asks: Sequence[Sequence[Any]]
-    inbox: Sequence[Sequence[Any]]
-    cursors: Sequence[Sequence[Any]]
+    log: Sequence[Sequence[Any]]
+    row: Sequence[Any] | None
+    asks: Sequence[Sequence[Any]] = ()
+    inbox: Sequence[Sequence[Any]] = ()
+    cursors: Sequence[Sequence[Any]] = ()
+    tallies: Sequence[Sequence[Any]] = ()
+
+
+LOG: LiteralString = (
+    "SELECT status, records, head, start, checksum, seq, count, link, data, seals, nonce FROM sessions "
+    "LEFT JOIN batches ON session = number "
+)
+"""The beginning of a query for what `read_batches` takes."""
+
+
+def read_stored(execute: Execute, session: str) -> Stored:
+    """All that the tables have of a session."""
+    rows = execute("SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = ?", session)
+    log = execute(f"{LOG} WHERE id = ? ORDER BY seq", session)
+    if not rows or rows[0][1] == "erased":
+        return Stored(log, None)
+    number, *row = rows[0]
+    inbox = "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? ORDER BY position"
+    return Stored(
+        log,
+        row,
+        execute("SELECT id, data FROM asks WHERE session = ? ORDER BY position", number),
+        execute(inbox, session),
+        execute("SELECT reader, seq, checksum FROM cursors WHERE session = ?", session),
+        execute("SELECT kind, count, checksum FROM tallies WHERE session = ?", session),
+    )
 
 
 _COLUMNS = ("status", "agent", "title", "parent", "started", "updated")
 
 
-async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], stored: Stored) -> Verified:
-    """Raise `StoreError` unless the tables agree with a log whose chain was checked."""
+async def verify_stored(chain: Chain, session: str, stored: Stored) -> Verified:
+    """Raise `StoreError` unless the log of a session is sound, and the tables agree with it."""
+    batches = await read_batches(chain, session, stored.log)
+    if stored.row is None:
+        return Verified(session, 0, "")
     derived = await derive(session, batches)
     old_fork = bool(batches) and batches[0].previous == START and is_fork([batch.lines for batch in batches])
     for name, found in zip(_COLUMNS, stored.row, strict=True):
@@ -144,6 +180,9 @@ async def verify_tables(chain: Chain, session: str, batches: Sequence[Batch], st
         key, kind, _, taken, _, _ = entry
         if taken and derived.taken.get(key.decode("utf-8", "surrogatepass")) != kind:
             raise StoreError(f"session {session!r}: inbox entry {key!r} is marked as taken, but not by the log")
+    tallies = {kind: row for kind, *row in stored.tallies}
+    check_tally(chain, "inbox", session, tallies.get("inbox"), len(stored.inbox))
+    check_tally(chain, "cursors", session, tallies.get("cursors"), len(stored.cursors))
     records = batches[-1].seq + batches[-1].count if batches else 0
     for reader, seq, checksum in stored.cursors:
         check_cursor(chain, session, reader, seq, checksum)
@@ -176,6 +215,24 @@ def inbox_entry(chain: Chain, session: str, entry: Sequence[Any]) -> tuple[str, 
     return checked(f"session {session!r}: inbox entry {key!r}", lambda: (from_key(key), kind, from_json(data)))
 
 
+INBOX: LiteralString = (
+    "SELECT written.count, written.checksum, (SELECT count(*) FROM inbox WHERE session = ?), "
+    "key, inbox.kind, position, taken, data, inbox.checksum FROM (SELECT 1) one "
+    "LEFT JOIN tallies written ON written.kind = 'inbox' AND written.session = ? LEFT JOIN inbox ON inbox.session = ?"
+)
+"""The beginning of a query for what `inbox_entries` takes. The rest is a condition on the entries."""
+
+
+def inbox_entries(
+    chain: Chain, session: str, rows: Sequence[Sequence[Any]], taken: Sequence[str]
+) -> list[tuple[str, str, Any]]:
+    """The entries of an inbox without those that were taken. Raises if one was changed or deleted."""
+    written, checksum, found = rows[0][:3]
+    check_tally(chain, "inbox", session, None if written is None else (written, checksum), found)
+    entries = [inbox_entry(chain, session, row[3:]) for row in rows if row[3] is not None]
+    return [entry for entry in entries if entry[0] not in taken]
+
+
 def cursor_checksum(chain: Chain, session: str, reader: str, seq: int) -> bytes:
     """The checksum of a cursor."""
     return chain.checksum("cursor", session, reader, seq)
@@ -191,6 +248,21 @@ def check_cursor(chain: Chain, session: str, reader: str, seq: int, checksum: by
     raise StoreError(f"session {session!r}: the cursor of {reader!r} was changed after it was written")
 
 
+CURSOR: LiteralString = (
+    "SELECT written.count, written.checksum, (SELECT count(*) FROM cursors WHERE session = ?), cursors.seq, "
+    "cursors.checksum FROM (SELECT 1) one LEFT JOIN tallies written ON written.kind = 'cursors' AND "
+    "written.session = ? LEFT JOIN cursors ON cursors.session = ? AND reader = ?"
+)
+"""The query for what `cursor_of` takes."""
+
+
+def cursor_of(chain: Chain, session: str, reader: str, row: Sequence[Any]) -> int:
+    """The position of a cursor, 0 if there is none. Raises if it was changed or if cursors were deleted."""
+    written, tally, found, seq, checksum = row
+    check_tally(chain, "cursors", session, None if written is None else (written, tally), found)
+    return 0 if seq is None else check_cursor(chain, session, reader, seq, checksum)
+
+
 def pipeline_checksum(chain: Chain, digest: str, data: bytes) -> bytes:
     """The checksum of the description of a pipeline."""
     return chain.checksum("pipeline", digest, data)
@@ -204,6 +276,23 @@ def check_pipeline(chain: Chain, digest: str, data: bytes, checksum: bytes) -> b
     except ODD:
         pass
     raise StoreError(f"the description of pipeline {digest!r} was changed after it was written")
+
+
+PIPELINE: LiteralString = (
+    "SELECT written.count, written.checksum, (SELECT count(*) FROM pipelines), pipelines.data, pipelines.checksum "
+    "FROM (SELECT 1) one LEFT JOIN tallies written ON written.kind = 'pipelines' AND written.session = '' "
+    "LEFT JOIN pipelines ON digest = ?"
+)
+"""The query for what `pipeline_of` takes."""
+
+
+def pipeline_of(chain: Chain, digest: str, row: Sequence[Any]) -> bytes | None:
+    """The description of a pipeline, None if there is none. Raises if it was changed, or if one was deleted."""
+    written, tally, found, data, checksum = row
+    if data is not None:
+        return check_pipeline(chain, digest, data, checksum)
+    check_tally(chain, "pipelines", "", None if written is None else (written, tally), found)
+    return None
 
 
 def tombstone_checksum(chain: Chain, row: Sequence[Any]) -> bytes:

@@ -10,6 +10,7 @@ from windlass.errors import StoreError
 from windlass.records import Delegated, Record, SessionOpened, decode
 
 from .batches import unpack
+from .shared import Execute
 
 R = TypeVar("R", bound=Record)
 
@@ -34,6 +35,24 @@ def old_parent(session: str, read: Read) -> str:
         return above if any(record.session == session for record in started) else ""
     except (StoreError, ValueError, zlib.error):
         return ""
+
+
+def fill_parents(execute: Execute) -> None:
+    """Write into the rows which sessions belong to sub-agents."""
+
+    def read(session: str) -> Iterator[bytes]:
+        query = (
+            "SELECT seq + count, data FROM batches JOIN sessions ON session = number "
+            "WHERE id = ? AND seq >= ? AND count > 0 ORDER BY seq LIMIT 1"
+        )
+        end = 0
+        while rows := execute(query, session, end):
+            end = rows[0][0]
+            yield rows[0][1]
+
+    for (session,) in execute("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number"):
+        if parent := old_parent(session, read):
+            execute("UPDATE sessions SET parent = ? WHERE id = ?", parent, session)
 
 
 def is_fork(batches: Iterable[bytes]) -> bool:

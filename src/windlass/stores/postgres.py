@@ -20,19 +20,23 @@ from windlass.records import Asked, Record, encode
 from .batches import Change, change_of, decode_batches, lines_of, pack
 from .chains import Chain, chain_of, pack_seals
 from .derived import (
+    CURSOR,
+    INBOX,
+    LOG,
+    PIPELINE,
     NewSession,
-    Stored,
-    check_cursor,
-    check_pipeline,
     cursor_checksum,
+    cursor_of,
     entry_checksum,
-    inbox_entry,
+    inbox_entries,
     pipeline_checksum,
+    pipeline_of,
     prepare,
-    verify_tables,
+    read_stored,
+    verify_stored,
 )
 from .owners import Owner, ServerLock, is_held_by_server
-from .postgres_schema import format_of, mark_tombstones
+from .postgres_schema import executes, format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .postgres_values import PostgresValues
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
@@ -49,6 +53,7 @@ from .shared import (
 )
 from .sharing import Lease, call_after_fork
 from .tables import store_problems
+from .tallies import begin_row, count_row
 from .values import value_problems
 
 if TYPE_CHECKING:
@@ -273,13 +278,13 @@ class PostgresStore:
         """The append batches that contain the records from `start` on. They and the end of the log are checked."""
         if start > 0:
             rows = await self._read(
-                _LOG + "AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE "
+                LOG + "AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE "
                 "before.session = number AND before.seq < (SELECT max(first.seq) FROM batches first WHERE "
                 "first.session = number AND first.seq <= %s)), 0) WHERE id = %s ORDER BY seq",
                 min(start, _MAX), session,
             )  # fmt: skip
         else:
-            rows = await self._read(_LOG + "WHERE id = %s ORDER BY seq", session)
+            rows = await self._read(LOG + "WHERE id = %s ORDER BY seq", session)
         return await read_batches(self.chain, session, rows, start)
 
     async def create(self, logs: Sequence[Log]) -> None:
@@ -360,6 +365,7 @@ class PostgresStore:
         db.execute("DELETE FROM asks WHERE session = ANY(%s)", (numbers,))
         db.execute("DELETE FROM inbox WHERE session = ANY(%s)", (names,))
         db.execute("DELETE FROM cursors WHERE session = ANY(%s)", (names,))
+        db.execute("DELETE FROM tallies WHERE kind IN ('inbox', 'cursors') AND session = ANY(%s)", (names,))
         db.execute(
             "UPDATE sessions SET status = 'erased', title = '', start = '', updated = %s WHERE number = ANY(%s)",
             (time.time(), numbers),
@@ -369,9 +375,8 @@ class PostgresStore:
 
     async def verify(self, session: str) -> Verified:
         """Verify the log of a session, and that all tables agree with it; raises `StoreError` where they do not."""
-        rows, stored = await self._server.get().snapshot(lambda db: _stored(db, session))
-        batches = await read_batches(self.chain, session, rows)
-        return Verified(session, 0, "") if stored is None else await verify_tables(self.chain, session, batches, stored)
+        stored = await self._server.get().snapshot(lambda db: read_stored(executes(db), session))
+        return await verify_stored(self.chain, session, stored)
 
     async def verify_store(self) -> Sequence[str]:
         """What is wrong with the store as a whole, besides its sessions; see `verify` for those."""
@@ -391,6 +396,8 @@ class PostgresStore:
         return await self._write(lambda db: self._put(db, *entry), repeatable=False)
 
     def _put(self, db: Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
+        execute = executes(db)
+        before = begin_row(execute, self.chain, "inbox", session, _LOCKED)
         found = db.execute("SELECT nextval(pg_get_serial_sequence('inbox', 'position'))").fetchone()
         position = found[0] if found is not None else 0
         checksum = entry_checksum(self.chain, session, key, kind, position, False, data)
@@ -398,7 +405,10 @@ class PostgresStore:
             "INSERT INTO inbox (position, session, key, kind, data, checksum) OVERRIDING SYSTEM VALUE "
             "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
         )
-        return db.execute(query, (position, session, key, kind, data, checksum)).rowcount > 0
+        made = db.execute(query, (position, session, key, kind, data, checksum)).rowcount > 0
+        if made:
+            count_row(execute, self.chain, "inbox", before, session)
+        return made
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         """This is asked once a second while turns run. A lock that was lost with the server is taken again here."""
@@ -411,30 +421,29 @@ class PostgresStore:
         return await self._server.get().look(work)
 
     async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        rows = await self._read(
-            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = %s AND NOT taken "
-            "ORDER BY position",
-            session,
-        )
-        entries = [inbox_entry(self.chain, session, row) for row in rows]
-        return [entry for entry in entries if entry[0] not in taken]
+        query = (INBOX + " AND NOT taken ORDER BY inbox.position").replace("?", "%s")
+        return inbox_entries(self.chain, session, await self._read(query, session, session, session), taken)
 
     async def cursor(self, session: str, reader: str) -> int:
-        rows = await self._read("SELECT seq, checksum FROM cursors WHERE session = %s AND reader = %s", session, reader)
-        return check_cursor(self.chain, session, reader, rows[0][0], rows[0][1]) if rows else 0
+        rows = await self._read(CURSOR.replace("?", "%s"), session, session, session, reader)
+        return cursor_of(self.chain, session, reader, rows[0])
 
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
-        checksum = cursor_checksum(self.chain, session, reader, seq)
-        if expected:
-            query = "UPDATE cursors SET seq = %s, checksum = %s WHERE session = %s AND reader = %s AND seq = %s"
-            values: tuple[Any, ...] = (seq, checksum, session, reader, expected)
-        else:
-            query = (
-                "INSERT INTO cursors VALUES (%s, %s, %s, %s) ON CONFLICT (session, reader) DO UPDATE "
-                "SET seq = excluded.seq, checksum = excluded.checksum WHERE %s::bigint IS NULL OR cursors.seq = 0"
-            )
-            values = (session, reader, seq, checksum, expected)
-        return await self._write(lambda db: db.execute(query, values).rowcount > 0)
+        return await self._write(lambda db: self._advance(db, session, reader, seq, expected))
+
+    def _advance(self, db: Connection, session: str, reader: str, seq: int, expected: int | None) -> bool:
+        execute, checksum = executes(db), cursor_checksum(self.chain, session, reader, seq)
+        if not expected:
+            before = begin_row(execute, self.chain, "cursors", session, _LOCKED)
+            query: LiteralString = "INSERT INTO cursors VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            if db.execute(query, (session, reader, seq, checksum)).rowcount:
+                count_row(execute, self.chain, "cursors", before, session)
+                return True
+        query = (
+            "UPDATE cursors SET seq = %s, checksum = %s WHERE session = %s AND reader = %s AND "
+            "(%s::bigint IS NULL OR seq = %s)"
+        )
+        return db.execute(query, (seq, checksum, session, reader, expected, expected)).rowcount > 0
 
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
         rows = await self._read(
@@ -448,14 +457,19 @@ class PostgresStore:
 
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:
-            query = "INSERT INTO pipelines VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
             row = (digest, data, pipeline_checksum(self.chain, digest, data))
-            await self._write(lambda db: db.execute(query, row).rowcount)
+            await self._write(lambda db: self._put_pipeline(db, row))
             self._pipelines.add(digest)
 
+    def _put_pipeline(self, db: Connection, row: tuple[str, bytes, bytes]) -> None:
+        execute = executes(db)
+        before = begin_row(execute, self.chain, "pipelines", lock=_LOCKED)
+        if db.execute("INSERT INTO pipelines VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", row).rowcount:
+            count_row(execute, self.chain, "pipelines", before)
+
     async def pipeline(self, digest: str) -> bytes | None:
-        rows = await self._read("SELECT data, checksum FROM pipelines WHERE digest = %s", digest)
-        return check_pipeline(self.chain, digest, rows[0][0], rows[0][1]) if rows else None
+        rows = await self._read(PIPELINE.replace("?", "%s"), digest)
+        return pipeline_of(self.chain, digest, rows[0])
 
     # ------------------------------------------------------------ in a transaction
 
@@ -481,10 +495,7 @@ class PostgresStore:
             )
 
 
-_LOG: LiteralString = (
-    "SELECT status, records, head, start, checksum, seq, count, link, data, seals, nonce FROM sessions "
-    "LEFT JOIN batches ON session = number "
-)
+_LOCKED = "FOR UPDATE"
 _MAX = 2**62
 """More records than a log can have."""
 
@@ -590,21 +601,3 @@ def _prune(db: Connection, *, pruned: Sequence[Pruned], before: float) -> int:
         "(SELECT FROM sessions WHERE number = session AND status IN ('open', 'ended') AND updated < %s)"
     )
     return sum([db.execute(query, (one.data, one.number, one.seq, before)).rowcount for one in pruned])
-
-
-def _stored(db: Connection, session: str) -> tuple[list[tuple[Any, ...]], Stored | None]:
-    """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = "SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = %s"
-    row = db.execute(query, (session,)).fetchone()
-    rows = db.execute(_LOG + "WHERE id = %s ORDER BY seq", (session,)).fetchall()
-    if row is None or row[1] == "erased":
-        return rows, None
-    return rows, Stored(
-        row[1:],
-        db.execute("SELECT id, data FROM asks WHERE session = %s ORDER BY position", (row[0],)).fetchall(),
-        db.execute(
-            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = %s ORDER BY position",
-            (session,),
-        ).fetchall(),
-        db.execute("SELECT reader, seq, checksum FROM cursors WHERE session = %s", (session,)).fetchall(),
-    )

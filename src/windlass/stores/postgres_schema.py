@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windlass.errors import StoreError
 
 from .chains import Chain
 from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
-from .old_parents import old_parent
+from .old_parents import fill_parents
 from .postgres_server import Format
 from .reading import BatchRow
+from .shared import Execute
+from .tallies import TABLE, fill_tallies
 from .upgrading import check_fingerprint, sealed_rows
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ CREATE TABLE storage_ids (
 );
 CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
 """
+TALLIES = TABLE.format(bytes="BYTEA").encode()
 SCHEMA = (
     rb"""
 CREATE TABLE format (version INTEGER NOT NULL);
@@ -67,6 +70,7 @@ CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL, checksum B
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 """
     + VALUES
+    + TALLIES
 )
 MIGRATIONS: dict[int, bytes] = {
     1: b"UPDATE inbox SET data = '' WHERE taken",
@@ -86,17 +90,30 @@ ALTER TABLE pipelines ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 INSERT INTO settings VALUES ('key', '');
 """,
-    3: VALUES,
+    3: VALUES + TALLIES,
 }
 """The SQL that upgrades each version to the next."""
 
-STEPS: dict[int, Callable[[Connection], None]] = {2: lambda db: _upgrade_logs(db)}
+STEPS: dict[int, Callable[[Connection, Chain], None]] = {
+    2: lambda db, chain: _upgrade_logs(db),
+    3: lambda db, chain: fill_tallies(executes(db), chain),
+}
 """What else an upgrade does, after its SQL."""
+
+
+def executes(db: Connection) -> Execute:
+    """Runs statements on a connection."""
+
+    def execute(query: str, *values: Any) -> Sequence[Sequence[Any]]:
+        done = db.execute(query.replace("?", "%s").encode(), values)
+        return done.fetchall() if done.description else ()
+
+    return execute
 
 
 def _upgrade_logs(db: Connection) -> None:
     """What SQL alone cannot do: parents first, because the rows of erased sessions are then given their checksums."""
-    _fill_parents(db)
+    fill_parents(executes(db))
     _seal_logs(db)
 
 
@@ -138,24 +155,6 @@ def mark_tombstones(db: Connection, chain: Chain, numbers: Sequence[int]) -> Non
     )
     for row in db.execute(query, (list(numbers),)).fetchall():
         db.execute("UPDATE sessions SET checksum = %s WHERE number = %s", (tombstone_checksum(chain, row), row[0]))
-
-
-def _fill_parents(db: Connection) -> None:
-    """Write into the rows which sessions belong to sub-agents."""
-
-    def read(session: str) -> Iterator[bytes]:
-        query = (
-            "SELECT seq + count, data FROM batches JOIN sessions ON session = number "
-            "WHERE id = %s AND seq >= %s ORDER BY seq LIMIT 1"
-        )
-        end = 0
-        while (row := db.execute(query, (session, end)).fetchone()) is not None:
-            end = row[0]
-            yield row[1]
-
-    for (session,) in db.execute("SELECT id FROM sessions WHERE status != 'erased' ORDER BY number").fetchall():
-        if parent := old_parent(session, read):
-            db.execute("UPDATE sessions SET parent = %s WHERE id = %s", (parent, session))
 
 
 VERSION_QUERY = b"SELECT max(version) FROM format"
@@ -227,7 +226,7 @@ def migrate(db: Connection, settings: Settings, chain: Chain) -> None:
         while 0 < version < VERSION:
             db.execute(MIGRATIONS[version])
             if version in STEPS:
-                STEPS[version](db)
+                STEPS[version](db, chain)
             version += 1
         db.execute("DELETE FROM format")
         db.execute("INSERT INTO format VALUES (%s)", (VERSION,))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from string import ascii_uppercase
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -15,6 +15,9 @@ from windlass.messages import json_with_surrogates
 from windlass.records import Asked, Record
 
 from .batches import Status, change_of, is_column_text
+
+Execute: TypeAlias = Callable[..., Sequence[Sequence[Any]]]
+"""Runs a statement with its values, in a transaction, and returns its rows. Parameters are written as `?`."""
 
 
 def info_of(session: str, records: Sequence[Record]) -> tuple[SessionInfo, dict[str, Asked]]:

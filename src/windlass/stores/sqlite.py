@@ -20,17 +20,21 @@ from windlass.records import Asked, Record, encode
 from .batches import Change, change_of, decode_batches, lines_of, pack
 from .chains import chain_of, pack_seals
 from .derived import (
+    CURSOR,
+    INBOX,
+    LOG,
+    PIPELINE,
     NewSession,
-    Stored,
-    check_cursor,
-    check_pipeline,
     cursor_checksum,
+    cursor_of,
     entry_checksum,
-    inbox_entry,
+    inbox_entries,
     pipeline_checksum,
+    pipeline_of,
     prepare,
+    read_stored,
     tombstone_checksum,
-    verify_tables,
+    verify_stored,
 )
 from .owners import FileLocks, Owner
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
@@ -47,9 +51,10 @@ from .shared import (
 )
 from .sharing import Lease
 from .sqlite_file import absolute, use_file
-from .sqlite_schema import format_of
+from .sqlite_schema import executes, format_of
 from .sqlite_values import SQLiteValues
 from .tables import TOMBSTONE, missing_numbers, store_problems
+from .tallies import begin_row, count_row
 from .values import value_problems
 
 T = TypeVar("T")
@@ -141,63 +146,76 @@ class SQLiteStore:
     ) -> bool:
         if claim is not None and (claim.begins or session != claim.root):
             self._check_claim(db, session, claim, again=not records)
-        head = heads.get(session)
-        if head is None or head.records != expected:
-            head = _head(db, session)
-        found = 0 if head is None else head.records
-        if found != expected:
-            if head is not None:
-                check_end(session, _length(db, head.number), head.records)
-            raise conflict(session, found, expected)
+        head = _end_of_log(db, heads, session, expected)
         if records:
-            lines, change = lines_of(records), change_of(records)
-            if head is None:
-                if claim is not None and session == claim.root and not claim.begins:
-                    raise taken_over(session, session)
-                head = _new(db, session, change)
-            link, seals, nonce = self.chain.seal(session, expected, head.link, lines)
-            row = (
-                head.number,
-                expected,
-                len(records),
-                link,
-                pack(lines),
-                pack_seals(seals) if seals else None,
-                nonce or None,
-            )
-            try:
-                db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError:
-                heads.pop(session, None)
-                now = _head(db, session)
-                raise conflict(session, None if now is None else now.records, expected) from None
-            length = expected + len(records)
-            end = (length, link, self.chain.end(session, length, link), head.number)
-            if claim is None or claim.begins or session != claim.root:
-                db.execute(_UPDATE, end)
-            elif not db.execute(_UPDATE_AT_EPOCH, (*end, claim.epoch)).rowcount:
-                # other writes of the transaction are committed
-                db.execute("DELETE FROM batches WHERE session = ? AND seq = ?", (head.number, expected))
-                raise taken_over(session, session)
-            if not expected and change is not None and change.at:  # its row may have been made by a claim
-                db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
-            heads[session] = _Head(head.number, length, link)
-            heads.move_to_end(session)
-            if len(heads) > _KNOWN:
-                heads.popitem(last=False)
-            if change is not None:
-                self._apply(db, session, head.number, change)
-            ends = change is not None and change.ends
-            if claim is not None and session == claim.root and (claim.begins or ends or _goes_on(change)):
-                self._own(db, head.number, claim, ends=ends or claim.ends)
-            elif claim is None and ends:
-                db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
+            self._append_records(db, heads, session, head, records, claim)
         elif claim is not None and claim.begins:
-            if head is None:
-                head = _new(db, session, None)
-                db.execute(_UPDATE, (0, head.link, self.chain.end(session, 0, head.link), head.number))
-            self._own(db, head.number, claim, ends=claim.ends)
+            self._begin_pass(db, session, head, claim)
         return db.execute("SELECT 1 FROM inbox WHERE session = ? AND taken = 0", (session,)).fetchone() is not None
+
+    def _append_records(
+        self,
+        db: sqlite3.Connection,
+        heads: _Heads,
+        session: str,
+        head: _Head | None,
+        records: Sequence[Record],
+        claim: Claim | None,
+    ) -> None:
+        """Extend a log, and update what the other tables have of its session."""
+        change = change_of(records)
+        if head is None:
+            if claim is not None and session == claim.root and not claim.begins:
+                raise taken_over(session, session)
+            head = _new(db, session, change)
+        heads[session] = self._extend(db, heads, session, head, records, claim)
+        heads.move_to_end(session)
+        if len(heads) > _KNOWN:
+            heads.popitem(last=False)
+        if not head.records and change is not None and change.at:  # its row may have been made by a claim
+            db.execute("UPDATE sessions SET started = ? WHERE number = ?", (change.at, head.number))
+        if change is not None:
+            self._apply(db, session, head.number, change)
+        ends = change is not None and change.ends
+        if claim is not None and session == claim.root and (claim.begins or ends or _goes_on(change)):
+            self._own(db, head.number, claim, ends=ends or claim.ends)
+        elif claim is None and ends:
+            db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
+
+    def _extend(
+        self,
+        db: sqlite3.Connection,
+        heads: _Heads,
+        session: str,
+        head: _Head,
+        records: Sequence[Record],
+        claim: Claim | None,
+    ) -> _Head:
+        """Write a batch and link it to the chain. Returns the new end of the log."""
+        lines, length = lines_of(records), head.records + len(records)
+        link, seals, nonce = self.chain.seal(session, head.records, head.link, lines)
+        row = (head.number, head.records, len(records), link, pack(lines), pack_seals(seals), nonce or None)
+        try:
+            db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError:
+            heads.pop(session, None)
+            now = _head(db, session)
+            raise conflict(session, None if now is None else now.records, head.records) from None
+        end = (length, link, self.chain.end(session, length, link), head.number)
+        if claim is None or claim.begins or session != claim.root:
+            db.execute(_UPDATE, end)
+        elif not db.execute(_UPDATE_AT_EPOCH, (*end, claim.epoch)).rowcount:
+            # other writes of the transaction are committed
+            db.execute("DELETE FROM batches WHERE session = ? AND seq = ?", (head.number, head.records))
+            raise taken_over(session, session)
+        return _Head(head.number, length, link)
+
+    def _begin_pass(self, db: sqlite3.Connection, session: str, head: _Head | None, claim: Claim) -> None:
+        """Begin a pass without records."""
+        if head is None:
+            head = _new(db, session, None)
+            db.execute(_UPDATE, (0, head.link, self.chain.end(session, 0, head.link), head.number))
+        self._own(db, head.number, claim, ends=claim.ends)
 
     def _create(self, db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
         for one in new:  # before anything is written: what was written before an error is committed with other jobs
@@ -265,13 +283,13 @@ class SQLiteStore:
         """The append batches that contain the records from `start` on. They and the end of the log are checked."""
         if start > 0:
             rows = await self._read(
-                f"{_LOG} AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE before.session = number "
+                f"{LOG} AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE before.session = number "
                 "AND before.seq < (SELECT max(first.seq) FROM batches first WHERE first.session = number AND "
                 "first.seq <= ?)), 0) WHERE id = ? ORDER BY seq",
                 min(start, _MAX), session,
             )  # fmt: skip
         else:
-            rows = await self._read(f"{_LOG} WHERE id = ? ORDER BY seq", session)
+            rows = await self._read(f"{LOG} WHERE id = ? ORDER BY seq", session)
         return await read_batches(self.chain, session, rows, start)
 
     async def create(self, logs: Sequence[Log]) -> None:
@@ -354,8 +372,9 @@ class SQLiteStore:
             heads.pop(name, None)
             for statement in ("DELETE FROM batches WHERE session = ?", "DELETE FROM asks WHERE session = ?"):
                 db.execute(statement, (number,))
-            for statement in ("DELETE FROM inbox WHERE session = ?", "DELETE FROM cursors WHERE session = ?"):
-                db.execute(statement, (name,))
+            for table in ("inbox", "cursors"):
+                db.execute(f"DELETE FROM {table} WHERE session = ?", (name,))
+                db.execute("DELETE FROM tallies WHERE kind = ? AND session = ?", (table, name))
             db.execute("INSERT INTO batches VALUES (?, ?, 0, ?, x'', NULL, NULL)", (number, head.records, head.link))
             db.execute(
                 "UPDATE sessions SET status = 'erased', title = '', records = ?, head = ?, updated = ?, start = x'' "
@@ -369,9 +388,8 @@ class SQLiteStore:
 
     async def verify(self, session: str) -> Verified:
         """Verify the log of a session, and that all tables agree with it; raises `StoreError` where they do not."""
-        rows, stored = await self._file.get().snapshot(lambda db: _stored(db, session))
-        batches = await read_batches(self.chain, session, rows)
-        return Verified(session, 0, "") if stored is None else await verify_tables(self.chain, session, batches, stored)
+        stored = await self._file.get().snapshot(lambda db: read_stored(executes(db), session))
+        return await verify_stored(self.chain, session, stored)
 
     async def verify_store(self) -> Sequence[str]:
         """What is wrong with the store as a whole, besides its sessions; see `verify` for those."""
@@ -391,11 +409,16 @@ class SQLiteStore:
         return await self._write(lambda db: self._put(db, *entry))
 
     def _put(self, db: sqlite3.Connection, session: str, key: bytes, kind: str, data: bytes) -> bool:
+        execute = executes(db)
+        before = begin_row(execute, self.chain, "inbox", session)
         position = db.execute("SELECT coalesce(max(position), 0) + 1 FROM inbox").fetchone()[0]
         checksum = entry_checksum(self.chain, session, key, kind, position, False, data)
         row = (position, session, key, kind, data, checksum)
         query = "INSERT OR IGNORE INTO inbox (position, session, key, kind, data, checksum) VALUES (?, ?, ?, ?, ?, ?)"
-        return db.execute(query, row).rowcount > 0
+        made = db.execute(query, row).rowcount > 0
+        if made:
+            count_row(execute, self.chain, "inbox", before, session)
+        return made
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
         places = ", ".join("?" * len(sessions))
@@ -405,30 +428,26 @@ class SQLiteStore:
         return [row[0] for row in rows]
 
     async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
-        rows = await self._read(
-            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? AND taken = 0 "
-            "ORDER BY position",
-            session,
-        )
-        entries = [inbox_entry(self.chain, session, row) for row in rows]
-        return [entry for entry in entries if entry[0] not in taken]
+        rows = await self._read(f"{INBOX} AND taken = 0 ORDER BY inbox.position", session, session, session)
+        return inbox_entries(self.chain, session, rows, taken)
 
     async def cursor(self, session: str, reader: str) -> int:
-        rows = await self._read("SELECT seq, checksum FROM cursors WHERE session = ? AND reader = ?", session, reader)
-        return check_cursor(self.chain, session, reader, *rows[0]) if rows else 0
+        rows = await self._read(CURSOR, session, session, session, reader)
+        return cursor_of(self.chain, session, reader, rows[0])
 
     async def advance(self, session: str, reader: str, seq: int, expected: int | None = None) -> bool:
-        checksum = cursor_checksum(self.chain, session, reader, seq)
-        if expected:
-            query = "UPDATE cursors SET seq = ?, checksum = ? WHERE session = ? AND reader = ? AND seq = ?"
-            values: tuple[Any, ...] = (seq, checksum, session, reader, expected)
-        else:
-            query = (
-                "INSERT INTO cursors VALUES (?, ?, ?, ?) ON CONFLICT (session, reader) "
-                "DO UPDATE SET seq = excluded.seq, checksum = excluded.checksum WHERE ? IS NULL OR seq = 0"
-            )
-            values = (session, reader, seq, checksum, expected)
-        return await self._write(lambda db: db.execute(query, values).rowcount > 0)
+        return await self._write(lambda db: self._advance(db, session, reader, seq, expected))
+
+    def _advance(self, db: sqlite3.Connection, session: str, reader: str, seq: int, expected: int | None) -> bool:
+        execute, checksum = executes(db), cursor_checksum(self.chain, session, reader, seq)
+        if not expected:
+            before = begin_row(execute, self.chain, "cursors", session)
+            row = (session, reader, seq, checksum)
+            if db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?, ?, ?)", row).rowcount:
+                count_row(execute, self.chain, "cursors", before, session)
+                return True
+        query = "UPDATE cursors SET seq = ?, checksum = ? WHERE session = ? AND reader = ? AND (? IS NULL OR seq = ?)"
+        return db.execute(query, (seq, checksum, session, reader, expected, expected)).rowcount > 0
 
     async def behind(self, reader: str) -> Sequence[SessionInfo]:
         rows = await self._read(
@@ -443,12 +462,18 @@ class SQLiteStore:
     async def put_pipeline(self, digest: str, data: bytes) -> None:
         if digest not in self._pipelines:
             row = (digest, data, pipeline_checksum(self.chain, digest, data))
-            await self._write(lambda db: db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?, ?)", row).rowcount)
+            await self._write(lambda db: self._put_pipeline(db, row))
             self._pipelines.add(digest)
 
+    def _put_pipeline(self, db: sqlite3.Connection, row: tuple[str, bytes, bytes]) -> None:
+        execute = executes(db)
+        before = begin_row(execute, self.chain, "pipelines")
+        if db.execute("INSERT OR IGNORE INTO pipelines VALUES (?, ?, ?)", row).rowcount:
+            count_row(execute, self.chain, "pipelines", before)
+
     async def pipeline(self, digest: str) -> bytes | None:
-        rows = await self._read("SELECT data, checksum FROM pipelines WHERE digest = ?", digest)
-        return check_pipeline(self.chain, digest, *rows[0]) if rows else None
+        rows = await self._read(PIPELINE, digest)
+        return pipeline_of(self.chain, digest, rows[0])
 
     def _apply(self, db: sqlite3.Connection, session: str, number: int, change: Change) -> None:
         if change.status is not None:
@@ -478,10 +503,6 @@ class SQLiteStore:
 _MAX = 2**62
 """More records than a log can have."""
 
-_LOG = (
-    "SELECT status, records, head, start, checksum, seq, count, link, data, seals, nonce FROM sessions "
-    "LEFT JOIN batches ON session = number"
-)
 _OVER = "status IN ('open', 'ended') AND updated < ?"
 """Sessions without an open turn whose last one ended before a time."""
 
@@ -516,6 +537,19 @@ def _head(db: sqlite3.Connection, session: str) -> _Head | None:
     return _Head(number, records, head)
 
 
+def _end_of_log(db: sqlite3.Connection, heads: _Heads, session: str, expected: int) -> _Head | None:
+    """The end of a session's log; None if there is no such session. Raises unless it has the expected length."""
+    head = heads.get(session)
+    if head is None or head.records != expected:
+        head = _head(db, session)
+    found = 0 if head is None else head.records
+    if found != expected:
+        if head is not None:
+            check_end(session, _length(db, head.number), head.records)
+        raise conflict(session, found, expected)
+    return head
+
+
 def _length(db: sqlite3.Connection, number: int) -> int:
     """The number of records in the batches of a session."""
     query = "SELECT seq + count FROM batches WHERE session = ? ORDER BY seq DESC LIMIT 1"
@@ -538,21 +572,3 @@ def _prune(db: sqlite3.Connection, *, pruned: Sequence[Pruned], before: float) -
         f"EXISTS (SELECT 1 FROM sessions WHERE number = session AND {_OVER})"
     )
     return sum([db.execute(query, (one.data, one.number, one.seq, before)).rowcount for one in pruned])
-
-
-def _stored(db: sqlite3.Connection, session: str) -> tuple[list[Any], Stored | None]:
-    """The log of a session, and what the other tables have of it. The latter is None if there is no such session."""
-    query = "SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = ?"
-    row = db.execute(query, (session,)).fetchone()
-    rows = db.execute(f"{_LOG} WHERE id = ? ORDER BY seq", (session,)).fetchall()
-    if row is None or row[1] == "erased":
-        return rows, None
-    return rows, Stored(
-        row[1:],
-        db.execute("SELECT id, data FROM asks WHERE session = ? ORDER BY position", (row[0],)).fetchall(),
-        db.execute(
-            "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? ORDER BY position",
-            (session,),
-        ).fetchall(),
-        db.execute("SELECT reader, seq, checksum FROM cursors WHERE session = ?", (session,)).fetchall(),
-    )

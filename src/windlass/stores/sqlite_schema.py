@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,10 +12,12 @@ from windlass.errors import StoreError
 
 from .chains import Chain
 from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
-from .old_parents import old_parent
+from .old_parents import fill_parents
 from .reading import BatchRow
+from .shared import Execute
 from .sqlite_file import Format
 from .tables import TOMBSTONE
+from .tallies import TABLE, fill_tallies
 from .upgrading import check_fingerprint, sealed_rows
 
 VERSION = 4
@@ -32,6 +34,7 @@ CREATE TABLE storage_ids (
 ) WITHOUT ROWID;
 CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
 """
+TALLIES = TABLE.format(bytes="BLOB")
 SCHEMA = f"""
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
@@ -61,7 +64,7 @@ CREATE TABLE pipelines (
     digest TEXT PRIMARY KEY, data BLOB NOT NULL, checksum BLOB NOT NULL DEFAULT x''
 ) WITHOUT ROWID;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-{VALUES}"""
+{VALUES}{TALLIES}"""
 MIGRATIONS: dict[int, str] = {
     1: """
 UPDATE sessions SET records = coalesce((SELECT max(seq + count) FROM batches WHERE session = number), 0),
@@ -101,17 +104,25 @@ ALTER TABLE pipelines ADD COLUMN checksum BLOB NOT NULL DEFAULT x'';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 INSERT INTO settings VALUES ('key', x'');
 """,
-    3: VALUES,
+    3: VALUES + TALLIES,
 }
 """The SQL that upgrades each version to the next."""
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: lambda db: _upgrade_logs(db)}
+STEPS: dict[int, Callable[[sqlite3.Connection, Chain], None]] = {
+    2: lambda db, chain: _upgrade_logs(db),
+    3: lambda db, chain: fill_tallies(executes(db), chain),
+}
 """What else an upgrade does, after its SQL."""
+
+
+def executes(db: sqlite3.Connection) -> Execute:
+    """Runs statements on a connection."""
+    return lambda query, *values: db.execute(query, values).fetchall()
 
 
 def _upgrade_logs(db: sqlite3.Connection) -> None:
     """What SQL alone cannot do: parents first, because the rows of erased sessions are then given their checksums."""
-    _fill_parents(db)
+    fill_parents(executes(db))
     _seal_logs(db)
 
 
@@ -145,18 +156,6 @@ def _seal_logs(db: sqlite3.Connection) -> None:
         db.execute("UPDATE pipelines SET checksum = ? WHERE digest = ?", (pipeline_checksum(chain, *row), row[0]))
     for row in db.execute(f"SELECT {TOMBSTONE} FROM sessions WHERE status = 'erased'").fetchall():
         db.execute("UPDATE sessions SET checksum = ? WHERE number = ?", (tombstone_checksum(chain, row), row[0]))
-
-
-def _fill_parents(db: sqlite3.Connection) -> None:
-    """Write into the rows which sessions belong to sub-agents."""
-
-    def read(session: str) -> Iterator[bytes]:
-        query = "SELECT data FROM batches JOIN sessions ON session = number WHERE id = ? AND count > 0 ORDER BY seq"
-        return (data for (data,) in db.execute(query, (session,)))
-
-    for (session,) in db.execute("SELECT id FROM sessions WHERE status != 'erased'").fetchall():
-        if parent := old_parent(session, read):
-            db.execute("UPDATE sessions SET parent = ? WHERE id = ?", (parent, session))
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> int:
@@ -221,7 +220,7 @@ def migrate(db: sqlite3.Connection, path: Path, chain: Chain) -> None:
         while 0 < version < VERSION:
             _run(db, MIGRATIONS[version])
             if version in STEPS:
-                STEPS[version](db)
+                STEPS[version](db, chain)
             version += 1
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")

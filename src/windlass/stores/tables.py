@@ -10,6 +10,7 @@ from windlass.errors import StoreError
 from .chains import Chain
 from .derived import check_cursor, check_entry, check_pipeline, tombstone_checksum
 from .reading import ODD
+from .tallies import tally_problems
 
 Select: TypeAlias = Callable[[str], Sequence[Sequence[Any]]]
 """Runs a query. The queries here are valid in SQLite and PostgreSQL."""
@@ -20,7 +21,13 @@ TOMBSTONE = "number, id, agent, title, parent, started, updated, records, head"
 
 def store_problems(select: Select, chain: Chain) -> list[str]:
     """What is wrong with a store besides its sessions, one sentence each."""
-    return [*_orphans(select), *_tombstones(select, chain), *_entries(select, chain), *_pipelines(select, chain)]
+    return [
+        *_orphans(select),
+        *_tombstones(select, chain),
+        *_entries(select, chain),
+        *_pipelines(select, chain),
+        *tally_problems(select, chain),
+    ]
 
 
 def missing_numbers(select: Select) -> list[str]:

@@ -1,0 +1,105 @@
+"""Tallies: how many rows a session has in a table, so that a deleted row is missed.
+
+No log covers the inbox, the cursors and the descriptions of pipelines. The checksums of their rows show that a row was
+changed, but not that it is gone. A tally counts the rows; it is written in the transaction that writes the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windlass.errors import StoreError
+
+from .chains import Chain
+from .reading import ODD
+from .shared import Execute
+
+TABLE = """
+CREATE TABLE tallies (
+    kind TEXT NOT NULL, session TEXT NOT NULL, count BIGINT NOT NULL, checksum {bytes} NOT NULL,
+    PRIMARY KEY (kind, session)
+);
+"""
+"""Valid in SQLite and PostgreSQL, with their name for the type of bytes."""
+
+KINDS = {"inbox": "inbox entries", "cursors": "cursors of observers", "pipelines": "descriptions of pipelines"}
+"""The tables that are counted. Pipelines belong to no session: their tally has an empty one."""
+
+
+def begin_row(execute: Execute, chain: Chain, kind: str, session: str = "", lock: str = "") -> int:
+    """The tally before a row is written, locked until the transaction ends. Raises `StoreError` if it was changed."""
+    query = "INSERT INTO tallies VALUES (?, ?, 0, ?) ON CONFLICT DO NOTHING"
+    execute(query, kind, session, _checksum(chain, kind, session, 0))
+    [row] = execute(f"SELECT count, checksum FROM tallies WHERE kind = ? AND session = ? {lock}", kind, session)
+    if not _is_sound(chain, kind, session, row):
+        raise _changed(kind, session)
+    return int(row[0])
+
+
+def count_row(execute: Execute, chain: Chain, kind: str, before: int, session: str = "") -> None:
+    """Count a row that was written."""
+    count = before + 1
+    query = "UPDATE tallies SET count = ?, checksum = ? WHERE kind = ? AND session = ?"
+    execute(query, count, _checksum(chain, kind, session, count), kind, session)
+
+
+def check_tally(chain: Chain, kind: str, session: str, row: Sequence[Any] | None, found: int) -> None:
+    """Raise `StoreError` unless a table has as many rows as were counted. `row` has the count and its checksum."""
+    if row is None:
+        count: Any = 0
+    elif _is_sound(chain, kind, session, row):
+        count = row[0]
+    else:
+        raise _changed(kind, session)
+    if count != found:
+        raise StoreError(f"{_of(session)}{count} {KINDS[kind]} were written, but there are {found}: rows were deleted")
+
+
+def fill_tallies(execute: Execute, chain: Chain) -> None:
+    """Count all rows of a store from before there were tallies."""
+    for kind, session, count in execute(_COUNTS):
+        if count:
+            row = (kind, session, count, _checksum(chain, kind, session, count))
+            execute("INSERT INTO tallies VALUES (?, ?, ?, ?)", *row)
+
+
+def tally_problems(select: Callable[[str], Sequence[Sequence[Any]]], chain: Chain) -> list[str]:
+    """What is wrong with the tallies of a store, one sentence each."""
+    counts = {(kind, session): count for kind, session, count in select(_COUNTS)}
+    tallies = {(kind, session): row for kind, session, *row in select("SELECT * FROM tallies")}
+    problems: list[str] = []
+    for kind, session in {**counts, **tallies}:
+        try:
+            if kind not in KINDS:
+                raise _changed(kind, session)
+            check_tally(chain, kind, session, tallies.get((kind, session)), counts.get((kind, session), 0))
+        except StoreError as error:
+            problems.append(str(error))
+    return problems
+
+
+_COUNTS = (
+    "SELECT 'inbox', session, count(*) FROM inbox GROUP BY session UNION ALL "
+    "SELECT 'cursors', session, count(*) FROM cursors GROUP BY session UNION ALL "
+    "SELECT 'pipelines', '', count(*) FROM pipelines"
+)
+
+
+def _is_sound(chain: Chain, kind: str, session: str, row: Sequence[Any]) -> bool:
+    try:
+        return _checksum(chain, kind, session, row[0]) == bytes(row[1])
+    except ODD:
+        return False
+
+
+def _checksum(chain: Chain, kind: str, session: str, count: int) -> bytes:
+    return chain.checksum("tally", kind, session, count)
+
+
+def _changed(kind: str, session: str) -> StoreError:
+    return StoreError(f"{_of(session)}the number of its {KINDS.get(kind, kind)} was changed after it was written")
+
+
+def _of(session: str) -> str:
+    return f"session {session!r}: " if session else "the store: "
