@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from .commands import Command, Flags, flags_of
 from .globs import UNKNOWN, glob_regex, literal_prefix, needle
@@ -17,23 +18,29 @@ class CommandPattern:
     amounts to counts, too. A final ` *` also matches the command without arguments.
     """
 
-    __slots__ = ("_flags", "_rest", "_start", "_strict", "_wide", "first", "needle")
-
     def __init__(self, glob: str) -> None:
         glob = f"{glob[:-2]} *" if glob.endswith(":*") else glob
         words = glob.split()
         first = words[0] if words else ""
         self.first = "" if re.search(r"[*?\[]", first) else first.rpartition("/")[2]
-        self._strict = re.compile(_strict_regex(words))
-        shapes = [" ".join(words)] + ([" ".join(words[:-1])] if words[1:] and words[-1] == "*" else [])
-        self._wide = [glob_regex(shape) for shape in shapes]
+        self._words = words
+        self._shapes = shapes = [" ".join(words)]
+        if words[1:] and words[-1] == "*":
+            shapes.append(" ".join(words[:-1]))
         self._start = literal_prefix(shapes[0]).rstrip()
         flags = flags_of(words)
         self._flags = flags if flags.options and self.first else None
-        self._rest = glob_regex(flags.rest)
         self.needle = self.first if self._flags else needle(shapes[-1].rstrip("* "))
         if ".." in self.needle:
             self.needle = self.first
+
+    @cached_property
+    def _strict(self) -> re.Pattern[str]:
+        return re.compile(_strict_regex(self._words))
+
+    @cached_property
+    def _wide(self) -> list[re.Pattern[str]]:
+        return [glob_regex(shape) for shape in self._shapes]
 
     def allows(self, command: Command) -> bool:
         """Whether the command surely matches, whatever its unknown parts are."""
@@ -43,18 +50,26 @@ class CommandPattern:
         """How far the command matches: 0 no, 1 maybe, 2 yes."""
         if self.first and self.first not in command.names and command.is_known:
             return 0
-        if any(regex.match(variant) for variant in command.variants for regex in self._wide):
+        if self.needle in command.wide and any(
+            regex.match(variant) for variant in command.variants for regex in self._wide
+        ):
             return 2
         if self._flags is not None and self._matches_flags(command.flags):
             return 2
-        if not command.is_known and any(_begin_alike(start, self._start) for start in command.known_starts):
+        if not command.is_known and self._may_begin(command.known_starts):
             return 1
-        return int(self.first != "" and any(regex.match(tail) for tail in command.suffixes for regex in self._wide))
+        if self.first not in command.names:
+            return 0
+        return int(any(regex.match(tail) for tail in command.suffixes for regex in self._wide))
+
+    def _may_begin(self, starts: tuple[str, ...]) -> bool:
+        """Whether what is known of a command begins as the pattern does, as far as both go."""
+        return self._start.startswith(starts) or any(start.startswith(self._start) for start in starts)
 
     def _matches_flags(self, flags: Flags) -> bool:
         assert self._flags is not None
         same = flags.program == self._flags.program and self._flags.options <= flags.options
-        return same and self._rest.match(flags.rest) is not None
+        return same and glob_regex(self._flags.rest).match(flags.rest) is not None
 
 
 def pattern_problem(glob: str) -> str:
@@ -90,7 +105,3 @@ def _literal(text: str) -> str:
         return re.escape(text)
     body = text[1:-1].replace("\\", "\\\\")
     return f"(?![ {UNKNOWN}{UPWARDS}{FILES}])[^{body[1:]}]" if body.startswith("!") else f"[{body}]"
-
-
-def _begin_alike(start: str, pattern: str) -> bool:
-    return start.startswith(pattern) or pattern.startswith(start.rstrip())

@@ -81,6 +81,11 @@ class Command:
         return tuple([" ".join([tail[0].rpartition("/")[2], *tail[1:]]) for tail in tails])
 
     @cached_property
+    def wide(self) -> str:
+        """The variants as one text."""
+        return "\n".join(self.variants)
+
+    @cached_property
     def haystack(self) -> str | None:
         """All that patterns are compared with, as one text; None if anything may match because parts are unknown."""
         return "\n".join((self.strict, *self.variants, *self.suffixes)) if self.is_known and not self.hidden else None
@@ -88,7 +93,8 @@ class Command:
     @cached_property
     def known_starts(self) -> tuple[str, ...]:
         """The part before the first unknown, of every variant."""
-        return tuple([re.split(f"[{UNKNOWN}{FILES}]", variant, maxsplit=1)[0] for variant in self.variants])
+        starts = [re.split(f"[{UNKNOWN}{FILES}]", variant, maxsplit=1)[0].rstrip() for variant in self.variants]
+        return tuple(dict.fromkeys(starts))
 
     @cached_property
     def flags(self) -> Flags:

@@ -167,7 +167,7 @@ class RuleSet:
         elif command is None:
             haystack = self._haystack(subject)
         else:
-            haystack = command.haystack
+            haystack = command.strict if self.rules[0].rule.is_strict else command.haystack
         return self.rules if haystack is None else [one for needle, one in self._needles if needle in haystack]
 
     def _haystack(self, subject: Subject) -> str | None:
