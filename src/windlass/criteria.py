@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._options import FUNCTION, Domain, check_options, number, optional, whole
+from ._options import FLAG, FUNCTION, Domain, check_options, number, optional, whole
 from .decisions import Vote
 from .errors import ConfigError
 from .outcomes import StopReason
@@ -83,9 +83,13 @@ class TokenLimit(Limit, frozen=True):
 
 
 class CostLimit(Limit, frozen=True):
-    """At most this cost, in USD, in a turn. An unknown cost counts as over the limit."""
+    """At most this cost, in USD, in a turn.
+
+    An unknown cost counts as over the limit, or with `allow_unknown` as nothing.
+    """
 
     usd: float
+    allow_unknown: bool = False
     reason: ClassVar[StopReason] = StopReason.COST_LIMIT
     holds_below: ClassVar[bool] = True
     holds_before: ClassVar[tuple[Effect, ...]] = ("model",)
@@ -93,7 +97,7 @@ class CostLimit(Limit, frozen=True):
     def exceeded(self, state: State, turn: TurnState) -> str | None:
         cost = turn.usage.cost
         if cost is None:
-            return _unknown_cost(turn) if turn.usage.requests else None
+            return _unknown_cost(turn) if turn.usage.requests and not self.allow_unknown else None
         return f"{cost:.4f} of {self.usd:.4f} USD are spent" if cost >= self.usd else None
 
 
@@ -183,7 +187,7 @@ class ErrorLimit(Limit, frozen=True):
 _OPTIONS: dict[type, dict[str, Domain]] = {
     StepLimit: {"steps": whole(1)},
     TokenLimit: {"tokens": whole(0)},
-    CostLimit: {"usd": number(least=0)},
+    CostLimit: {"usd": number(least=0), "allow_unknown": FLAG},
     ActiveTimeLimit: {"seconds": number(least=0)},
     Deadline: {"at": optional(number()), "after": optional(number(least=0)), "now": optional(FUNCTION)},
     RetryLimit: {"retries": whole(0)},

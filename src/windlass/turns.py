@@ -11,7 +11,7 @@ from .checking import message_without_calls
 from .errors import ConfigError, HookError
 from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
 from .slots import Slot
-from .states import State
+from .states import State, TurnFold
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -29,6 +29,10 @@ class Host(Protocol):
     @property
     def state(self) -> State: ...
     @property
+    def session(self) -> str: ...
+    @property
+    def latest(self) -> TurnFold | None: ...
+    @property
     def scope(self) -> Any: ...
     @property
     def closed(self) -> bool: ...
@@ -39,6 +43,7 @@ class Host(Protocol):
     def now(self) -> float: ...
     async def sleep(self, seconds: float) -> None: ...
     async def alarm(self, seconds: float) -> None: ...
+    def timeout(self, seconds: float) -> asyncio.Timeout | None: ...
     def left(self) -> Left: ...
     def knows_cost(self, model: str) -> bool | None: ...
     def window(self) -> ContextWindow: ...
@@ -222,7 +227,7 @@ class Turn(Generic[ScopeT]):
     @property
     def user_message(self) -> Message:
         """The message that opened the turn."""
-        turn = self.state.turn
+        turn = self._latest
         if turn is None:
             raise LookupError("no turn has started yet")
         return turn.message
@@ -230,13 +235,13 @@ class Turn(Generic[ScopeT]):
     @property
     def turn_ref(self) -> str:
         """The reference of the turn, which is the same live and in the log."""
-        turn = self.state.turn
+        turn = self._latest
         return turn.ref if turn is not None else ""
 
     @property
     def session_id(self) -> str:
         """The id of the session."""
-        return self.state.session
+        return self._host.session if self._state is None else self._state.session
 
     @property
     def scope(self) -> ScopeT:
@@ -252,14 +257,25 @@ class Turn(Generic[ScopeT]):
     @property
     def usage(self) -> Usage:
         """What the turn has spent so far."""
-        turn = self.state.turn
+        turn = self._latest
         return turn.usage if turn is not None else Usage()
 
     @property
     def steps(self) -> int:
         """How many steps of this turn are done."""
-        turn = self.state.turn
+        turn = self._latest
         return turn.steps if turn is not None else 0
+
+    @property
+    def active(self) -> float:
+        """For how many seconds the turn has worked, up to the end of its last step. Waiting for people is not work."""
+        turn = self._latest
+        return turn.active if turn is not None else 0.0
+
+    @property
+    def _latest(self) -> TurnFold | None:
+        """The latest turn, for reading: no state is made for a hook that wants no more than this."""
+        return self._host.latest if self._state is None else self._state.turn
 
     def call(self, call_id: str) -> ToolCall:
         """The call with this id, of the current or the latest step, with its arguments as hooks and people left them.
@@ -325,6 +341,10 @@ class Turn(Generic[ScopeT]):
         the code inside.
         """
         self._refuse_observer("set a time-out")
+        if (limit := self._host.timeout(_duration("timeout", seconds))) is not None:
+            async with limit:
+                yield limit
+            return
         alarm = asyncio.ensure_future(self._host.alarm(_duration("timeout", seconds)))
         try:
             async with asyncio.timeout(None) as limit:

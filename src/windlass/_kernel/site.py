@@ -17,7 +17,7 @@ from windlass.events import HookRan, Progressed, ToolReturning
 from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
-from windlass.states import State
+from windlass.states import State, TurnFold
 from windlass.tools import Tool
 from windlass.turns import Asker, ContextWindow, Invocation, Left, Turn, Writes
 
@@ -28,7 +28,7 @@ from .injections import InjectionLedger
 from .journal import Journal
 from .limits import Limits
 from .notes import Notes
-from .program import Program
+from .program import Program, SystemClock
 from .side_calls import SideCalls, place_of
 from .writes import WriteBuffer
 
@@ -185,6 +185,16 @@ class Site:
         return self.journal.state
 
     @property
+    def session(self) -> str:
+        """The id of the session."""
+        return self.journal.fold.session
+
+    @property
+    def latest(self) -> TurnFold | None:
+        """The latest turn, as far as it is; while a turn is opened, that turn."""
+        return self.journal.visible.turn
+
+    @property
     def tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools of the agent, by name."""
         return self.program.tools
@@ -208,6 +218,10 @@ class Site:
     async def alarm(self, seconds: float) -> None:
         """Wait beside running work by the agent's clock."""
         await self.program.clock.alarm(seconds)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout | None:
+        """A time-out by the agent's clock, if that is the clock of the event loop."""
+        return asyncio.timeout(seconds) if isinstance(self.program.clock, SystemClock) else None
 
     def left(self) -> Left:
         """What the turn may still spend."""

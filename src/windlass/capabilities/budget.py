@@ -15,7 +15,7 @@ from windlass.prices import AnyPrice, Price
 from windlass.turns import Turn
 from windlass.types import CallModel
 
-from .budget_accounts import UNITS, Account, LenientCostLimit, root_of, spent_in
+from .budget_accounts import UNITS, Account, root_of, spent_in
 from .options import require, require_count, require_name, require_seconds
 
 if TYPE_CHECKING:
@@ -108,10 +108,12 @@ class Budget:
     # ------------------------------------------------------------ a turn
 
     def _install_for_turn(self, registrar: Hooks) -> None:
-        cost = LenientCostLimit if self.lenient else CostLimit
         makers: dict[str, Callable[[Any], Limit]] = {
-            "tokens": TokenLimit, "usd": cost, "steps": StepLimit, "seconds": ActiveTimeLimit,
-        }  # fmt: skip
+            "tokens": TokenLimit,
+            "usd": lambda usd: CostLimit(usd, allow_unknown=self.lenient),
+            "steps": StepLimit,
+            "seconds": ActiveTimeLimit,
+        }
         for kind, amount in self.limits.items():
             registrar.criterion(makers[kind](amount))
         if self.warn_at is not None and self.limits:

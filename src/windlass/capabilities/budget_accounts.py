@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from windlass.criteria import CostLimit, Limit
+from windlass.criteria import Limit
 from windlass.events import ModelCalling
 from windlass.messages import Usage
 from windlass.outcomes import StopReason
@@ -102,22 +102,13 @@ def _sum(key: str, found: Mapping[str, Any]) -> dict[str, float]:
 
 def spent_in(turn: Turn[Any]) -> dict[str, float]:
     """What a turn has spent so far. An unknown cost counts as nothing here; the limit sees that it is unknown."""
-    state = turn.state.turn
     usage = turn.usage
-    active = 0.0 if state is None else state.active
-    return {"tokens": usage.total, "usd": usage.cost or 0.0, "steps": turn.steps, "seconds": active}
+    return {"tokens": usage.total, "usd": usage.cost or 0.0, "steps": turn.steps, "seconds": turn.active}
 
 
 def root_of(session: str) -> str:
     """The session at the top of a tree of sub-agents."""
     return session.partition("//")[0]
-
-
-class LenientCostLimit(CostLimit, frozen=True):
-    """A cost limit for which an unknown cost counts as nothing."""
-
-    def exceeded(self, state: State, turn: TurnState) -> str | None:
-        return None if turn.usage.cost is None else super().exceeded(state, turn)
 
 
 class SharedLimit(Limit, frozen=True, gc=True):

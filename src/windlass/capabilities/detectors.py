@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from windlass.errors import ConfigError
 
-from .kinds import BEGIN, END, GROUPED, HINT, KEYS, LABEL, LABELLED, PERSONAL
+from .kinds import BEGIN, END, GROUPED, HINT, KEYS, LABEL, LABELLED, PERSONAL, SHORTEST
 
 
 class Found(NamedTuple):
@@ -131,6 +131,8 @@ class BuiltIn:
 
     def find(self, text: str) -> Iterator[Found]:
         """All finds in the text."""
+        if len(text) < SHORTEST:
+            return
         if self._private and "-----BEGIN" in text:
             yield from _private_keys(text)
         if self._keys is not None:

@@ -6,6 +6,9 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 
+SHORTEST = 6
+"""No find is shorter."""
+
 _START = r"(?<![A-Za-z0-9_])"
 _WORD = r"[A-Za-z0-9_\-]"
 _END = "(?![A-Za-z0-9])"
@@ -90,7 +93,7 @@ def is_address(text: str) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    return not (address.is_loopback or address.is_unspecified)
+    return len(text) >= SHORTEST and not (address.is_loopback or address.is_unspecified)
 
 
 PERSONAL: Mapping[str, tuple[re.Pattern[str], Callable[[str], bool] | None]] = {
