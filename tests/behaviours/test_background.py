@@ -503,3 +503,61 @@ async def test_no_child_is_started_in_the_background_while_a_turn_is_opened():
 def test_what_is_not_an_agent_cannot_be_declared():
     with pytest.raises(ConfigError, match="subagents"):
         Agent(ScriptedModel(says("x")), subagents=["kid"])  # type: ignore[list-item]
+
+
+async def test_a_task_with_a_secret_that_is_lost_before_it_began_is_reported_and_not_run():
+    gate, tasks = Gate(), list[Any]()
+    child = slow_kid(gate)
+
+    @tool(effect="pure")
+    async def start(turn: Turn[Any]) -> str:
+        """Start it."""
+        tasks.append(await turn.delegate(child, "use hunter2", background=True))
+        return "started"
+
+    model = ScriptedModel(calls("start"), says("one"), says("two"))
+    agent: Agent[Any, Any] = Agent(model, tools=[start], subagents=[child], secrets=["hunter2"])
+    agent._background.start = lambda child: None  # type: ignore[method-assign]  # the process dies right there
+    await agent.run("go", session="s")
+    another: Agent[Any, Any] = Agent(
+        ScriptedModel(says("two"), says("three")), subagents=[child], secrets=["hunter2"], store=agent.store
+    )
+    await another.resume_background("s")
+    await another.aclose()
+    result = await another.run("and?", session="s")
+    assert "was not started: its task held a secret that is not kept" in texts(result)[2]
+    assert not gate.began.is_set()
+
+
+async def test_a_streamed_turn_and_a_durable_store_make_no_difference(tmp_path: Any):
+    tasks = list[Any]()
+    agent = parent(kid(), tasks=tasks, store=f"sqlite:///{tmp_path / 'agent.db'}")
+    async with agent:
+        async with agent.stream("go", session="s") as stream:
+            facts = [event async for event in stream]
+        assert all(not getattr(fact, "path", "") for fact in facts)
+        assert (await tasks[0].result()).text == "fine"
+        records = [fact async for fact in agent.watch(tasks[0].session)]
+        assert any(isinstance(record, TurnEnded) for record in records)
+        states = [state async for state in agent.iterate("and?", session="s")]
+    assert any(message.text.endswith(RESULT) for message in states[-1].messages)
+
+
+async def test_breaking_off_the_run_cancels_its_children():
+    gate, tasks = Gate(), list[Any]()
+    child = slow_kid(gate)
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = Agent(ScriptedModel(calls("start"), calls("wait")), tools=[starter(child, tasks), wait], subagents=[child])
+    running = asyncio.ensure_future(agent.run("go", session="s"))
+    await gate.began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert isinstance((await tasks[0].result()).outcome, Cancelled)
+    assert [one.cancelled is not None for one in (await agent.state("s")).background] == [True]
