@@ -13,17 +13,14 @@ from msgspec.structs import replace
 
 from ._hooks.hooks import Band
 from ._hooks.registrar import GivenModel, Registered, Registrar, refuse_compiled
-from ._kernel.catch_up import catch_up
-from ._kernel.channel import Channel
+from ._kernel.channel import PLACES, Channel
 from ._kernel.child_program import check_edit, child_program
 from ._kernel.delegation import Delegate
 from ._kernel.program import BOUNDS, Options, Program, SystemClock
 from ._kernel.scopes import check_scope
-from ._kernel.voice import PLACES
 from ._options import as_list, check_options
 from ._sync import run_sync
 from ._threads import run_alone
-from .approvals import open_questions, resolve
 from .assembly import OPTIONS, check_program, compile_program
 from .background import BackgroundTasks
 from .checking import check_reason, checked_import, message_without_calls
@@ -819,6 +816,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         mask, now = self._compile().mask, self._options.clock.now()
         masked = None if mask is None else mask.plain
+        from .approvals import resolve
+
         await resolve(self._store, session, ask_id, answer, now=now, mask=masked, fits=self._check_edit)
 
     def _check_edit(self, call: ToolCall) -> None:
@@ -831,6 +830,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         that other processes left when they ended or crashed: call it when a process starts, or from time to time. If
         several processes call it at the same time, a fact may be delivered more than once.
         """
+        from ._kernel.catch_up import catch_up
+
         return await catch_up(self._compile())
 
     async def aclose(self, *, patience: float = 30.0) -> None:
@@ -851,6 +852,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     async def _drain(self, program: Program, patience: float) -> None:
         async def catch_up_at_rest() -> None:
+            from ._kernel.catch_up import catch_up
+
             try:
                 await catch_up(program, at_rest=True)
             except StoreError as error:  # they catch up when the store works again
@@ -955,6 +958,8 @@ class Session(Generic[ScopeT, OutputT]):
         Answers that wait for the next resume count. `windlass.approvals.progress` says who is still needed.
         """
         now = self.agent._options.clock.now()  # pyright: ignore[reportPrivateUsage]
+        from .approvals import open_questions
+
         return tuple([asked for _, asked in await open_questions(self.agent.store, self.id, now=now)])
 
     async def close(self) -> None:

@@ -11,7 +11,6 @@ from .events import Retracted
 from .messages import Messages, Usage
 from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_from_value
 from .outputs import Output
-from .partials import partial_json
 from .records import Asked, Outcome, Record
 from .slots import Slot
 from .states import State
@@ -190,6 +189,8 @@ class Stream(Generic[OutputT]):
         if self._text is None:
             raise ConfigError("stream.partial needs an agent with an output type: Agent(…, output=Invoice)")
         self._text = ["".join(self._text)]
+        from .partials import partial_json
+
         return partial_json(self._text[0])
 
     def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:

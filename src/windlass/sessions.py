@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +25,6 @@ from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit
 from ._kernel.contracts import Emit
 from ._kernel.entry import Entry
-from ._kernel.given_answers import take_partial_answers
 from ._kernel.inbox import cancel_reason
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
@@ -33,9 +32,7 @@ from ._kernel.program import Program
 from ._kernel.scopes import check_scope
 from ._kernel.segment import Segment, compaction
 from ._kernel.shields import STORE_PATIENCE, within
-from ._kernel.voice import Voice
 from ._threads import run_in_loop
-from .approvals import ask_approver, child_session_error
 from .criteria import name_of
 from .decisions import AnyResolution
 from .deltas import StreamEvent
@@ -77,6 +74,9 @@ from .stores.refusals import busy as busy_elsewhere
 from .stores.refusals import described as describe_owner
 from .stores.refusals import taken_over
 from .terms import with_answer
+
+if TYPE_CHECKING:
+    from ._kernel.voice import Voice
 from .variants import variant_of
 
 OutputT = TypeVar("OutputT")
@@ -181,7 +181,7 @@ class Sessions(Generic[OutputT]):
                 emit = partial(_paced, segment.journal.time, emit)
             if self._store.durable:
                 watch_inboxes(self._store)
-            if request.message is None and await take_partial_answers(segment):
+            if request.message is None and await _take_answers(segment):
                 return self._ended(segment, segment.state)
             state = await drive_wrapped(segment, emit)
             return self._ended(segment, state)
@@ -499,6 +499,8 @@ class Sessions(Generic[OutputT]):
 
         Each approver is asked once whenever a question is put, until the question is answered.
         """
+        from .approvals import ask_approver
+
         answers: dict[str, list[AnyResolution]] = {}
         failures: list[HookFailed] = []
         turn = observer_turn(program.hooks, scope, program.now, program.tools, result.state)
@@ -915,6 +917,8 @@ def unknown_session(session: str) -> SessionUnknown:
 def _refuse_parented(fold: Fold) -> None:
     """Raise if a log is that of a sub-agent, wherever it was copied to: the guards of its parent hold only there."""
     if fold.opened is not None and fold.opened.parent:
+        from .approvals import child_session_error
+
         raise child_session_error(fold.session, fold.opened.parent)
 
 
@@ -975,3 +979,9 @@ def _reseed() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reseed)
+
+
+async def _take_answers(segment: Segment) -> bool:
+    from ._kernel.given_answers import take_partial_answers
+
+    return await take_partial_answers(segment)

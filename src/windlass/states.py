@@ -412,6 +412,17 @@ def step_id(session: str, step: int) -> str:
     return f"{session}/{step}"
 
 
+def place_of(fold: Fold, about: str) -> str:
+    """What a question is about, without the session: a fork has another, but its calls keep the ids
+    they had."""
+    if about.startswith(f"{fold.session}/"):
+        return about.removeprefix(f"{fold.session}/")
+    for call in fold.open.calls if fold.open is not None else ():
+        if about == call or about.startswith(f"{call}/"):
+            return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
+    return about
+
+
 # ---------------------------------------------------------------- the accumulator
 
 
@@ -840,6 +851,9 @@ def _(fold: Fold, record: r.ModelAttempted) -> None:
         fold.spend(record.reply.usage)
 
 
+_sum = Usage.__add__  # a call: Python evaluates an operator of a class much slower
+
+
 @_folds(r.ModelReplied)
 def _(fold: Fold, record: r.ModelReplied) -> None:
     reply = record.reply
@@ -859,7 +873,7 @@ def _(fold: Fold, record: r.ModelReplied) -> None:
     turn = fold.turn
     assert turn is not None
     if record.paid:
-        turn.usage = turn.usage + reply.usage
+        turn.usage = _sum(turn.usage, reply.usage)
     if turn.restarts:
         turn.restarts = 0
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Coroutine, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Backlog, Observers
-from windlass._hooks.readers import Source
 from windlass._hooks.runs import AnyTurn, SessionOnly
 from windlass.deltas import StreamEvent
 from windlass.events import FACTS, ToolReturning
@@ -22,7 +21,11 @@ from windlass.turns import Host, Turn
 
 from .active_time import ActiveTime
 from .channel import Channel
-from .voice import Voice, without_words
+
+if TYPE_CHECKING:
+    from windlass._hooks.readers import Source
+
+    from .voice import Voice
 
 _EVERYTHING = frozenset(FACTS)
 
@@ -95,9 +98,11 @@ class Audience:
         holds: bool = False,
     ) -> None:
         self.hooks = hooks
-        self.voice = (
-            None if channel is None else Voice(channel, hooks, fold.session, self.observe, mask)
-        )
+        self.voice: Voice | None = None
+        if channel is not None:
+            from .voice import Voice  # a turn that is not streamed does without
+
+            self.voice = Voice(channel, hooks, fold.session, self.observe, mask)
         self._above = above if above is not None and above.listens else None
         self.listens: bool = bool(hooks.listeners) or channel is not None or self._above is not None
         self.known_above = known_above
@@ -145,7 +150,6 @@ class Audience:
         """Whether anybody wants to know of facts of this kind."""
         return kind in self.kinds
 
-    @property
     def has_work(self) -> bool:
         """Whether listeners must be waited for before the turn goes on, or have failures to be
         recorded."""
@@ -175,7 +179,7 @@ class Audience:
     def _hear(self, fact: Fact, child: Audience) -> None:
         """A fact of an agent below this one, whose session is the fact's path."""
         if self.voice is not None:
-            self.voice.send_fact(without_words(fact) if child.hooks.holders else fact)
+            self.voice.send_fact_below(fact, hides=bool(child.hooks.holders))
         if hooks := self.hooks.listeners.get(type(fact)):
             self._tell(hooks, fact, child)
         if self._above is not None:

@@ -9,6 +9,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+PLACES = 64
+"""How many deltas and facts may wait for the consumer before the turn waits for it."""
+
 
 class ConsumerWait:
     """How long producers have waited for their consumer. Overlapping waits count once."""

@@ -50,7 +50,7 @@ from .arguments import changed_log, not_run
 from .audience import Audience
 from .cancellation import Cancellation
 from .child_program import program_of, unknown_child
-from .delegation import Delegate
+from .delegation import AFTER_CALLS, Delegate
 from .handing_over import (
     check_nesting,
     error_result,
@@ -76,23 +76,6 @@ MakesChild: TypeAlias = "Callable[[Program, Fold, Parent, Message | None, bool],
 
 Drives: TypeAlias = "Callable[[Segment], Any]"
 """Takes a child's turn to its end, inside its wraps."""
-
-
-AFTER_CALLS = frozenset(
-    [
-        "MessageAdding",
-        "StepEnding",
-        "Continuing",
-        "Stopping",
-        "SubagentStopping",
-        "Erring",
-        "TurnEnding",
-    ]
-)
-"""The events that may still come when the calls of a step are over."""
-
-FROM_CALLS = AFTER_CALLS | {"ToolCall", "ToolReturning"}
-"""The events and effects that may still come when the calls of a step are decided."""
 
 
 class SecretNotKept(Exception):

@@ -16,9 +16,9 @@ from windlass.states import CallFold, Fold, TurnFold
 from windlass.tools import ArgumentsError
 
 from .entry import Entry
-from .in_doubt import UNKNOWN
 from .site import Site
 from .step_end import StepEnd
+from .tool_results import UNKNOWN
 
 RESTARTS = 3
 """At which restart without progress a turn is not simply continued."""

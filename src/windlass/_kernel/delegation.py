@@ -27,6 +27,22 @@ if TYPE_CHECKING:
 Compiles: TypeAlias = "Callable[[Program, tuple[str, ...] | None], Program]"
 """What makes an agent a child of another one, with these of its tools."""
 
+AFTER_CALLS = frozenset(
+    [
+        "MessageAdding",
+        "StepEnding",
+        "Continuing",
+        "Stopping",
+        "SubagentStopping",
+        "Erring",
+        "TurnEnding",
+    ]
+)
+"""The events that may still come when the calls of a step are over."""
+
+FROM_CALLS = AFTER_CALLS | {"ToolCall", "ToolReturning"}
+"""The events and effects that may still come when the calls of a step are decided."""
+
 
 class Delegate(Tool[..., Any]):
     """An agent as a tool.

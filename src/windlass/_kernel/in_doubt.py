@@ -24,9 +24,8 @@ from windlass.turns import Turn
 from .arguments import NOT_KEPT, Arguments, not_run
 from .journal import Journal
 from .questions import Questions
-from .tool_results import ToolResults
+from .tool_results import UNKNOWN, ToolResults
 
-UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have happened. Do not assume either."
 _ANSWERS = ("approve", "reject", "respond")
 
 

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from windlass._hooks.readers import SKIPPED
-from windlass.approvals import matching_answer
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, Usage, as_message, user
 from windlass.outcomes import Cancelled
@@ -208,6 +207,8 @@ def _answer_to(questions: dict[str, Asked], journal: Journal, data: Any) -> Answ
     asked = questions.get(str(data.get("id"))) if isinstance(data, dict) else None
     if asked is None:
         return None
+    from windlass.approvals import matching_answer
+
     fits = partial(check_edit, journal.program)
     try:
         return matching_answer(journal.fold.session, asked, data, journal.now(), fits)

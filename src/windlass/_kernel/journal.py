@@ -265,7 +265,7 @@ class Journal:
             fold.stored += len(pending)
             fold.written += pending
             fold.pending = []
-        return self._kinds is None or not self.audience.has_work
+        return self._kinds is None or not self.audience.has_work()
 
     def flush_now(self) -> None:
         """Hand over what is pending to a store that needs no waiting, for a pass that takes over: the
@@ -398,6 +398,13 @@ class Journal:
         if self._unwritable is None and self._parent is not None:
             return self._parent.broken
         return self._unwritable
+
+    def check_writable(self) -> None:
+        """Raise the error after which nothing more is written, if there was one."""
+        if self._unwritable is not None:
+            raise self._unwritable
+        if self._parent is not None:
+            self._parent.check_writable()
 
     def give_up(self, error: StoreError | SessionError) -> None:
         """Write nothing more: the store failed or the session was taken over, here or below."""

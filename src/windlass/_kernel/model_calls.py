@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import cancelled
@@ -27,7 +27,9 @@ from .cancellation import Cancellation
 from .journal import Journal
 from .limits import Limits
 from .site import Site
-from .voice import Voice
+
+if TYPE_CHECKING:
+    from .voice import Voice
 
 _REPLY = Kind(ModelRequest, "a ModelReply, a Message or a str", is_reply, checked_reply, BadReply)
 

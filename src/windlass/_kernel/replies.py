@@ -3,14 +3,14 @@ judged."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
-from windlass.context.assembly import assemble
+from windlass.context.assembly import assemble, request_digest
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
 from windlass.errors import BadReply, ContextOverflow
@@ -31,12 +31,13 @@ from windlass.records import ModelReplied, ReplyPassed, ReplyRejected
 from windlass.states import Fold, StepFold
 from windlass.turns import ChildWaits
 
-from .compaction import Compaction
 from .error_handling import FailedCall, Failures
 from .model_calls import ModelCalls
 from .questions import WAITING, Questions
-from .side_calls import request_digest
 from .site import Site
+
+if TYPE_CHECKING:
+    from .compaction import Compaction
 
 
 class Replies:
@@ -157,14 +158,13 @@ class Replies:
         journal, calls = self._journal, self._calls
         fold = journal.fold
         ours = _with_ids(reply, f"{fold.session}/{number}")
-        attempt, paid = 0, False
-        if asked:
-            attempt, paid = calls.number, calls.paid
-            if calls.wrapped:
-                calls.settle()
+        attempt, paid = (calls.number, calls.paid) if asked else (0, False)
+        if asked and calls.wrapped:
+            calls.settle()
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
-        changed, at = calls.fingerprint if paid else "", fold.tick(journal.now)
+        changed = calls.fingerprint if paid else ""
+        at = fold.tick(journal.now)
         replied = ModelReplied(number, ours, round_, attempt, paid, changed, at=at)
         if journal.mask is not None:
             self._site.arguments.hold_reply(ours)
@@ -307,7 +307,7 @@ def _with_ids(reply: ModelReply, step: str) -> ModelReply:
     message = reply.message
     parts = message.parts
     if len(parts) == 1 and type(call := parts[0]) is ToolCallPart:
-        parts = (ToolCallPart(call.name, call.json, f"{step}/1", call.vendor_id),)
+        parts = (ToolCallPart(call.name, call.json, step + "/1", call.vendor_id),)
     elif len(parts) != 1 or type(parts[0]) is not TextPart:
         parts = _numbered(parts, step)
     ours = Message("assistant", parts, message.origin, step, message.partial)

@@ -4,6 +4,7 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,11 +22,8 @@ from windlass.states import Fold, State, Step, StepFold
 
 from .active_time import ActiveTime
 from .audience import Audience
-from .background import Detached, InBackground
 from .cancellation import Cancellation
 from .channel import Channel
-from .children import Children, Parent
-from .compaction import Compaction
 from .contracts import (
     ContinuationEvaluator,
     ErrorHandler,
@@ -35,7 +33,6 @@ from .contracts import (
     StopResolver,
     ToolExecutor,
 )
-from .crash_loops import CrashLoops
 from .entry import Entry
 from .error_handling import DefaultErrorHandler, Failures
 from .inbox import Inbox
@@ -57,9 +54,13 @@ from .tool_results import ToolResults
 from .transcript import Transcript
 from .turn import TurnLifecycle
 from .turn_end import TurnEnd
-from .turn_resume import TurnResume
 from .turn_start import TurnStart
 from .votes import Evaluator, Resolver
+
+if TYPE_CHECKING:
+    from .background import Detached, InBackground
+    from .children import Children, Parent
+    from .compaction import Compaction
 
 
 class Phases:
@@ -200,6 +201,8 @@ class Segment:
 
     def in_background(self) -> InBackground:
         """What starts agents in the background and waits for them."""
+        from .background import InBackground
+
         return InBackground(
             self.site, self.injections, self.limits, self.inbox, self.entry.ephemeral
         )
@@ -227,6 +230,8 @@ class Segment:
 
 def compaction(segment: Segment) -> Compaction:
     """What compacts the session of a pass."""
+    from .compaction import Compaction
+
     return Compaction(segment.journal, segment.site, segment.questions, segment.meter)
 
 
@@ -239,6 +244,8 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
 
 
 def _children(segment: Segment) -> Children:
+    from .children import Children  # most agents have no agents below them
+
     s = segment
     return Children(
         s.site, s.questions, s.injections, s.limits, s.cancellation, _child, drive_wrapped
@@ -266,6 +273,8 @@ def detached_pass(
     """The pass over the turn of a child in the background, which has a claim of its own."""
     message = user(child.task or "") if fold.turn is None else None
     entry = Entry(message, answers, child.scope, ephemeral=True, resumed=message is None)
+    from .children import Parent
+
     parent = Parent(
         child.parent,
         child.scope,
@@ -290,6 +299,9 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
     start = TurnStart(s.site, s.entry, s.questions, s.injections, s.cancellation, above)
     resume = None
     if s.entry.message is None:
+        from .crash_loops import CrashLoops
+        from .turn_resume import TurnResume
+
         loops = CrashLoops(s.site, s.entry, s.step_end)
         resume = TurnResume(
             s.site,

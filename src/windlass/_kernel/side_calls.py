@@ -16,6 +16,7 @@ from windlass._hooks.dispatch import Passage, Site
 from windlass._hooks.streams import Transforms, transform_reply
 from windlass._hooks.wraps import Kind, compose, passed_request
 from windlass.checking import checked_reply, checked_request, is_reply, reply_of
+from windlass.context.assembly import request_digest
 from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import BadReply, ConfigError, HookError, OutputError
 from windlass.events import ModelCalling
@@ -27,8 +28,6 @@ from windlass.messages import (
     ModelRequest,
     as_message,
     as_reply,
-    digest,
-    stable_text,
     user,
 )
 from windlass.models.settings import COMMON
@@ -36,7 +35,7 @@ from windlass.outcomes import error_value
 from windlass.outputs import Output
 from windlass.protocols import Model
 from windlass.records import HookDecided, HookFailed, Record, SideReplied
-from windlass.states import Fold
+from windlass.states import place_of
 from windlass.turns import Asker, Turn, name_in_chain
 
 from .journal import Journal
@@ -120,17 +119,6 @@ class SideCalls(Struct, eq=False):
         counted = f"{place}:{fingerprint}"
         self._counts[counted] = number = self._counts.get(counted, 0) + 1
         return f"{place}#{number}"
-
-
-def place_of(fold: Fold, about: str) -> str:
-    """What a question is about, without the session: a fork has another, but its calls keep the ids
-    they had."""
-    if about.startswith(f"{fold.session}/"):
-        return about.removeprefix(f"{fold.session}/")
-    for call in fold.open.calls if fold.open is not None else ():
-        if about == call or about.startswith(f"{call}/"):
-            return "/".join(call.split("/")[-2:]) + about.removeprefix(call)
-    return about
 
 
 def _refused(asker: Asker, text: str) -> HookError:
@@ -404,15 +392,3 @@ class Unrecorded:
 
 
 # ---------------------------------------------------------------- fingerprints
-
-
-def request_digest(request: ModelRequest) -> str:
-    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it
-    is needed."""
-    values = (request.tools, request.settings, request.output)
-    return digest(
-        request.system,
-        request.model,
-        stable_text(list(request.messages)),
-        *map(stable_text, values),
-    )

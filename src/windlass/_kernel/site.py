@@ -17,7 +17,7 @@ from windlass.events import HookRan, Progressed, ToolReturning
 from windlass.messages import ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
-from windlass.states import State, TurnFold
+from windlass.states import State, TurnFold, place_of
 from windlass.tools import Tool
 from windlass.turns import Asker, ContextWindow, Invocation, Left, Turn, Writes
 
@@ -27,14 +27,14 @@ from .cancellation import Cancellation
 from .injections import InjectionLedger
 from .journal import Journal
 from .limits import Limits
-from .notes import Notes
 from .program import Program, SystemClock
-from .side_calls import SideCalls, place_of
 from .writes import WriteBuffer
 
 if TYPE_CHECKING:
     from .background import InBackground
     from .children import Children
+    from .notes import Notes
+    from .side_calls import SideCalls
 
 
 class Delegates(Protocol):
@@ -246,6 +246,8 @@ class Site:
     def note(self, asker: Asker, kind: str, data: Any) -> None:
         """A fact of a hook or tool."""
         if self._notes is None:
+            from .notes import Notes
+
             self._notes = Notes(self.journal, self._resumed)
         self._notes.add(asker, self.place_of(asker.about), kind, data)
 
@@ -298,5 +300,7 @@ class Site:
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""
         if self._side_calls is None:
+            from .side_calls import SideCalls
+
             self._side_calls = SideCalls(self.journal, self._limits, self.hooks, self._resumed)
         return await self._side_calls.ask(self, asker, model, messages, options)

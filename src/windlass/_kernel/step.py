@@ -81,7 +81,7 @@ class Runner:
             step = fold.open
             if step is None or step.reply is None:
                 await self._replies.get(fold, number)
-                if self._attends and journal.audience.has_work:
+                if self._attends and journal.audience.has_work():
                     await journal.audience.flush()
             elif not self._replies.awaits_verdict or await self._replies.judge(step):
                 if self._may_execute(fold, step):

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -27,12 +27,14 @@ from windlass.turns import Asker, ChildWaits, Invocation, Turn, Writes, check_no
 
 from .arguments import Prepared
 from .cancellation import Cancellation
-from .children import Children
 from .delegation import Delegate
 from .limits import Limits
 from .site import Site
 from .tool_decisions import ToolDecisions
 from .tool_results import ToolResults
+
+if TYPE_CHECKING:
+    from .children import Children
 
 _RESULT = Kind(ToolCall, "a ToolResult or a value", is_result, checked_result, ToolError)
 
@@ -160,8 +162,8 @@ class ToolAttempts:
         at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
         json = call.json if fingerprint else None
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
-        if not self._durable and tool.effect == "unsafe" and (lost := journal.broken) is not None:
-            raise lost  # elsewhere the append of the start would fail
+        if not self._durable and tool.effect == "unsafe":
+            journal.check_writable()  # in a durable store the append of the start would fail
         if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
             value = tool.fn(*values)
         elif tool.direct and not self._durable:

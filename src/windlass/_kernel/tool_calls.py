@@ -4,7 +4,7 @@ is executed."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass._hooks.dispatch import cancelled
 from windlass._hooks.merging import strictest
@@ -19,16 +19,18 @@ from windlass.tools import Tool
 from windlass.turns import ChildWaits, Writes
 
 from .arguments import NOT_KEPT, not_run
-from .children import AFTER_CALLS, FROM_CALLS
+from .delegation import AFTER_CALLS, FROM_CALLS
 from .error_handling import Failures
-from .in_doubt import UNKNOWN, CallsInDoubt
 from .inbox import Inbox
 from .limits import Limits
 from .questions import Questions
 from .site import Site
 from .tool_attempts import ToolAttempts, is_unsafe
 from .tool_decisions import ALLOW, ToolDecisions, is_invalid
-from .tool_results import CLOSED, ToolResults
+from .tool_results import CLOSED, UNKNOWN, ToolResults
+
+if TYPE_CHECKING:
+    from .in_doubt import CallsInDoubt
 
 
 class Executor:
@@ -314,7 +316,7 @@ class Executor:
         self._results.add(state, result, details)
         if state.undoing:
             await self._journal.commit()
-        if self._attends and self._journal.audience.has_work:
+        if self._attends and self._journal.audience.has_work():
             await self._journal.audience.flush()
 
     async def _known_result(self, state: CallFold) -> ToolResult | None:
@@ -325,6 +327,8 @@ class Executor:
 
     def _in_doubt(self) -> CallsInDoubt:
         """What decides about calls that a process started before it died."""
+        from .in_doubt import CallsInDoubt
+
         site = self._site
         return CallsInDoubt(site.journal, site.arguments, self._questions, self._results, site.turn)
 

@@ -25,6 +25,9 @@ from .site import Site
 CLOSED = "/closed"
 """Ends the id under which hooks are asked about the result of a call that is closed."""
 
+UNKNOWN = "Interrupted, outcome unknown: it was started and may or may not have happened. Do not assume either."
+"""What a model reads of a call that a process started before it died."""
+
 _WITHHELD = (
     "withheld: hooks on ToolReturning look at the results of this tool, but have not seen this text"
 )

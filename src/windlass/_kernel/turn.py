@@ -3,6 +3,8 @@ one that failed."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from windlass.records import Injected, TakenOver
@@ -13,8 +15,10 @@ from .contracts import ContinuationEvaluator, StopResolver
 from .entry import Entry
 from .injections import Injections
 from .turn_end import TurnEnd
-from .turn_resume import TurnResume
 from .turn_start import TurnStart
+
+if TYPE_CHECKING:
+    from .turn_resume import TurnResume
 
 
 class TurnLifecycle(Struct, frozen=True, eq=False):

@@ -20,7 +20,6 @@ from windlass.records import Concluded, HookFailed, Resumed, Rewritten, SessionE
 from windlass.states import State, of_latest_turn, over
 
 from .cancellation import Cancellation
-from .compaction import prepare_compaction
 from .entry import Entry
 from .error_handling import Failures
 from .journal import Journal
@@ -131,6 +130,8 @@ class TurnEnd(Struct, eq=False):
         if self._entry.ephemeral and not superseded:
             journal.record(SessionEnded(at=journal.fold.at))
         elif journal.program.compactors:
+            from .compaction import prepare_compaction
+
             prepare_compaction(journal, self._site)
 
     def _misfit(self, text: str | None) -> str:

@@ -37,9 +37,6 @@ from windlass.records import (
 
 from .channel import Channel
 
-PLACES = 64
-"""How many deltas and facts may wait for the consumer before the turn waits for it."""
-
 
 class Voice:
     """Turns the facts and words of a pass into one numbered stream.
@@ -92,6 +89,10 @@ class Voice:
         self._mute = bool(hooks.holders)
 
     # ------------------------------------------------------------ facts
+
+    def send_fact_below(self, fact: Fact, *, hides: bool) -> None:
+        """A fact of an agent below; without its words if hooks there can still change them."""
+        self.send_fact(without_words(fact) if hides else fact)
 
     def send_fact(self, fact: Fact) -> None:
         """Send a fact, or hold it until the words before it may be sent."""

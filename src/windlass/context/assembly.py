@@ -18,6 +18,8 @@ from windlass.messages import (
     TextPart,
     ToolResultPart,
     ToolSpec,
+    digest,
+    stable_text,
     user,
 )
 from windlass.records import Injected
@@ -109,6 +111,18 @@ def assemble(state: State | Fold, source: PromptSource, unlogged: tuple[Injected
     if step is not None and step.rejected:
         messages = Messages(messages, tail=_rejections(step))
     return replace(request, messages=messages)
+
+
+def request_digest(request: ModelRequest) -> str:
+    """A fingerprint of a whole request: costs as much as it is long, so it is taken only where it
+    is needed."""
+    values = (request.tools, request.settings, request.output)
+    return digest(
+        request.system,
+        request.model,
+        stable_text(list(request.messages)),
+        *map(stable_text, values),
+    )
 
 
 def instructions(state: State | Fold, source: PromptSource) -> tuple[str, tuple[ToolSpec, ...]]:
