@@ -26,7 +26,7 @@ FOLDER = "reference/api"
 TOPICS: dict[str, tuple[str, str]] = {
     "agent": (
         "Agents, sessions and results",
-        "Agent Session Result Stream Watch StepReport CallReport Explanation Why",
+        "Agent Session Result Stream Batch BatchItem BatchProgress Watch StepReport CallReport Explanation Why",
     ),
     "registrar": ("Registering hooks", "Registrar Hooks Lifecycle LifecycleHook HookAction"),
     "turn": ("The turn object", "Turn Left ContextWindow Delegation"),

@@ -152,6 +152,7 @@ from .tools import Tool, tool
 from .turns import BackgroundTask, ContextWindow, Left, Turn
 
 if TYPE_CHECKING:
+    from .batches import Batch, BatchItem, BatchProgress
     from .explaining import Explanation
     from .steps import CallReport, StepReport
     from .watching import Watch
@@ -175,6 +176,9 @@ __all__ = [
     "CallReport",
     "CancelRequested",
     "BackgroundTask",
+    "Batch",
+    "BatchItem",
+    "BatchProgress",
     "Cancelled",
     "Charged",
     "Compacted",
@@ -325,6 +329,9 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Batch": ".batches",
+    "BatchItem": ".batches",
+    "BatchProgress": ".batches",
     "CallReport": ".steps",
     "Explanation": ".explaining",
     "StepReport": ".steps",

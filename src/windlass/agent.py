@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, cast, overload
@@ -52,6 +52,7 @@ from .variants import variant_of
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, TypeVar
 
+    from .batches import Batch, BatchProgress
     from .context.prefixes import Prefix
     from .explaining import Explanation
     from .watching import Watch
@@ -637,6 +638,81 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             results.append(await self._sessions.run(program, request))
 
         return Stream(channel.read(produce), results, typed=self._output.schema is not None)
+
+    @overload
+    def map(
+        self: Agent[None, OutputT],
+        inputs: Iterable[AnyMessage] | AsyncIterable[AnyMessage],
+        *,
+        concurrency: int = 8,
+        ordered: bool = True,
+        progress: bool | Callable[[BatchProgress], object] = False,
+        session: str | None = None,
+        scope: None = None,
+        slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Batch[OutputT]: ...
+    @overload
+    def map(
+        self,
+        inputs: Iterable[AnyMessage] | AsyncIterable[AnyMessage],
+        *,
+        concurrency: int = 8,
+        ordered: bool = True,
+        progress: bool | Callable[[BatchProgress], object] = False,
+        session: str | None = None,
+        scope: ScopeT,
+        slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Batch[OutputT]: ...
+    def map(
+        self,
+        inputs: Iterable[AnyMessage] | AsyncIterable[AnyMessage],
+        *,
+        concurrency: int = 8,
+        ordered: bool = True,
+        progress: bool | Callable[[BatchProgress], object] = False,
+        session: str | None = None,
+        scope: ScopeT | None = None,
+        slots: Mapping[str, Any] | None = None,
+        takeover: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Batch[OutputT]:
+        """Run a turn for each of many inputs, at most `concurrency` at once: `async for item in agent.map(inputs)`.
+
+        `inputs` may be endless or async; they are read only as far as there is room. Results come in the order of the
+        inputs or, with `ordered=False`, as they are ready. An error of one input does not stop the others: each item
+        has a `result` or an `error`. `progress=True` shows a progress bar; a function gets a `BatchProgress`.
+
+        With `session`, the name of the batch, each input has a session of its own. Call it again with the same name and
+        inputs after a crash: results that are in the store are read, interrupted turns are resumed, and the rest is
+        run. Turns that were cancelled are run again. `scope`, `slots`, `takeover` and `options` are those of `run`.
+        """
+        from .batches import LONGEST_SUFFIX, Batch, BatchTurns
+
+        if session is not None:
+            check_id(session)
+            check_new_id(session + LONGEST_SUFFIX)
+        read = read_options("map", options)
+        program = self._enter(scope, read)
+
+        async def run(message: Message, session: str | None) -> Result[OutputT]:
+            request = TurnRequest(session, message, None, scope, slots, takeover=takeover, options=read)
+            return await self._sessions.run(program, request)
+
+        async def resume(session: str) -> Result[OutputT]:
+            request = TurnRequest(session, None, None, scope, takeover=takeover, options=read)
+            return await self._sessions.run(self._compile(), request)
+
+        async def find(session: str) -> Result[OutputT] | None:
+            records = await self._store.read(session)
+            found = await fold_in_slices(session, records)
+            return Result(found.state, self._output, program.hooks.slots, None, records) if records else None
+
+        turns = BatchTurns(_user_message, run, resume, find)
+        return Batch(inputs, turns, concurrency=concurrency, ordered=ordered, name=session, progress=progress)
 
     def watch(self, session: str, *, since: str | None = None) -> Watch:
         """Watch the latest turn of a session, which another task or process runs, or which is over.

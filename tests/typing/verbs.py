@@ -12,6 +12,7 @@ from windlass import (
     Allow,
     Answer,
     Ask,
+    BatchItem,
     Continuing,
     Deny,
     DocumentPart,
@@ -238,6 +239,11 @@ async def scoped() -> None:
         assert_type(await session.run("hi", scope=User()), Result[Invoice])
         await session.run("hi")  # type: ignore[call-arg]
         await session.resume()  # type: ignore[call-arg]
+    async for item in both.map(["hi"], scope=User()):
+        assert_type(item, BatchItem[Invoice])
+        assert_type(item.output, Invoice)
+    declared.map(["hi"])  # type: ignore[call-arg]
+    unscoped.map([5])  # type: ignore[list-item]
     await declared.run("hi")  # type: ignore[call-arg]
     await declared.run("hi", scope=None)  # type: ignore[arg-type]
     await declared.resume("s")  # type: ignore[call-arg]
