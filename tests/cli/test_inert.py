@@ -122,6 +122,9 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setenv("WINDLASS_STORE", "sqlite:///evil.db")
     (tmp_path / "heads.json").write_text(Head("ask", 1) + "\n" + Head("gone", 3) + "\n" + Head("erased", 1))
+    rules = {"allow": [f"{EVIL}(x)", "send"], "ask": [EVIL], "deny": ["(" + EVIL]}
+    (tmp_path / "policy.toml").write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in rules.items()))
+    (tmp_path / "good.toml").write_text(f"deny = {json.dumps([f'send(to={EVIL})'.replace('/', '')])}")
     (tmp_path / f"bad{EVIL.replace('/', '')}").write_text(EVIL)
     return tmp_path
 
@@ -154,6 +157,19 @@ RUNS: dict[str, list[list[str]]] = {
     ],
     "demo": [[], ["--model", EVIL]],
     "explain": [["evil"], ["evil", "--json"], ["evil:boss"], ["broken"], [EVIL], [f"evil:{EVIL}"]],
+    "hooks check": [
+        ["--rules", "policy.toml"],
+        ["--rules", "good.toml", "--agent", "evil"],
+        ["--rules", "good.toml", "--agent", "broken"],
+        ["--rules", BAD_FILE],
+        ["--rules", f"absent{EVIL}.toml"],
+    ],
+    "hooks test": [
+        ["--rules", rules, "--call", call, *options]
+        for rules in ("policy.toml", "good.toml", f"absent{EVIL}.toml")
+        for call in (EVIL, f"send {json.dumps({'to': EVIL})}", f"{EVIL} {{}}", f"send {EVIL}")
+        for options in ([], ["--json"], ["--expect", "deny"])
+    ],
     "local install": [[EVIL]],
     "local list": [[]],
     "resume": [
