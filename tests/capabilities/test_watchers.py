@@ -361,7 +361,7 @@ async def test_only_the_chosen_occasions_are_told():
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Notify("ftp://x"), "neither a function nor an http"),
+        (lambda: Notify("ftp://x"), "is not an http"),
         (lambda: Notify(print, on=["finished"]), "are not occasions"),  # type: ignore[list-item]
     ],
 )

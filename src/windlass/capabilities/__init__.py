@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .notify import Notify
     from .offload import Offload
     from .permissions import Permissions
+    from .posting import signature_of
     from .rate_limit import RateLimit
     from .redact import MemoryVault, Redact, Vault
     from .remembered_rules import RememberedRules, user_rules
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .trim import Trim
     from .validate import Validate
     from .verdicts import Verdict
-    from .webhook import Webhook, answer_from, signature_of
+    from .webhook import Webhook, answer_from
 
 __all__ = [
     "Approval",
@@ -135,7 +136,7 @@ _HOMES = {
     "check_trail": "audit_trail",
     "datafog_detector": "detectors",
     "presidio_detector": "detectors",
-    "signature_of": "webhook",
+    "signature_of": "posting",
     "user_rules": "remembered_rules",
 }
 """The module of each name."""

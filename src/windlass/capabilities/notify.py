@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,6 +9,8 @@ from windlass.errors import ConfigError
 from windlass.outcomes import Cancelled, Failed, Stopped
 from windlass.records import Asked, Suspended, TurnEnded
 from windlass.turns import Turn
+
+from .posting import Poster, check_url
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -49,13 +47,9 @@ class Notify:
         self.on = (on,) if isinstance(on, str) else tuple(on)
         if unknown := [one for one in self.on if one not in OCCASIONS]:
             raise ConfigError(f"Notify: {unknown} are not occasions; use some of {', '.join(OCCASIONS)}")
-        if not callable(target) and not str(target).startswith(("http://", "https://")):
-            raise ConfigError(f"Notify: target={target!r} is neither a function nor an http(s) URL")
-        self.target = target
-        self.secret = secret
-        self.headers = dict(headers or {})
+        url = "" if callable(target) else check_url("Notify", target)
+        self.target = target if callable(target) else Poster(url, secret, dict(headers or {}), timeout)
         self.content = content
-        self.timeout = timeout
         self.tries = tries
 
     def install(self, registrar: Hooks) -> None:
@@ -103,20 +97,7 @@ class Notify:
     def _send(self, notification: Notification) -> object:
         if notification["occasion"] not in self.on:
             return None
-        if callable(self.target):
+        if not isinstance(self.target, Poster):
             return self.target(notification)
-        self._post(self.target, notification)
+        self.target.post(notification, notification["id"])
         return None
-
-    def _post(self, url: str, notification: Notification) -> None:
-        body = json.dumps(notification).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notification["id"], **self.headers}
-        if self.secret is not None:
-            headers["X-Windlass-Signature"] = "sha256=" + hmac.digest(self.secret.encode(), body, "sha256").hex()
-        request = urllib.request.Request(url, body, headers, method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout):
-                pass
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise OSError(f"the webhook answered {error.code}") from None

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import logging
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
-from windlass.errors import ConfigError, StaleAnswer
+from windlass.errors import StaleAnswer
 from windlass.records import Asked, Suspended
 from windlass.turns import Turn
+
+from .posting import Poster, check_url
 
 if TYPE_CHECKING:
     from windlass import Hooks
 
-SIGNATURE = "X-Windlass-Signature"
-_MAX_ANSWER = 65_536
 log = logging.getLogger("windlass")
 
 
@@ -48,12 +44,8 @@ class Webhook:
         tries: int = 5,
         name: str = "webhook",
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"Webhook({url!r}) is not an http(s) URL")
-        self.url = url
-        self.secret = secret
-        self.headers = dict(headers or {})
-        self.timeout = timeout
+        self.url = check_url("Webhook", url)
+        self._poster = Poster(url, secret, dict(headers or {}), timeout)
         self.tries = tries
         self.name = name
 
@@ -75,22 +67,11 @@ class Webhook:
 
     def _post(self, question: dict[str, Any]) -> bytes:
         """The body of the response. An answer that is not signed as it must be is empty."""
-        body = json.dumps(question).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": question["key"], **self.headers}
-        if self.secret is not None:
-            headers[SIGNATURE] = signature_of(body, self.secret)
-        request = urllib.request.Request(self.url, body, headers, method="POST")
-        try:
-            with _OPENER.open(request, timeout=self.timeout) as response:
-                answer: bytes = response.read(_MAX_ANSWER)
-                signed = response.headers.get(SIGNATURE, "")
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise OSError(f"the webhook answered {error.code}") from None
-        if answer and self.secret is not None and not hmac.compare_digest(signed, signature_of(answer, self.secret)):
+        response = self._poster.post(question, question["key"])
+        if response.body and not self._poster.has_signed(response):
             log.warning("webhook %s: the answer to %s is not signed, so it does not count", self.url, question["id"])
             return b""
-        return answer
+        return response.body
 
     def _read(self, asked: Asked, body: bytes) -> AnyResolution | None:
         try:
@@ -102,21 +83,6 @@ class Webhook:
     def summary(self) -> str:
         """Where questions go, for `explain`."""
         return f"sends questions to {self.url}"
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A question goes to the URL that was named, and nowhere else."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
-
-
-def signature_of(body: bytes, secret: str) -> str:
-    """The value of the header `X-Windlass-Signature`: the HMAC of a `body` with a `secret`."""
-    return "sha256=" + hmac.digest(secret.encode(), body, "sha256").hex()
 
 
 def question_of(asked: Asked) -> dict[str, Any]:
