@@ -88,9 +88,13 @@ class RateLimit:
 
         if self.models:
             only: Any = {} if self.models is True else {"model": self.models}
-            registrar.wrap(ModelCall, side_calls=True, inherit=True, name=self.name, **only)(limit_model)
+            registrar.wrap(ModelCall, side_calls=True, inherit=True, read_only=True, name=self.name, **only)(
+                limit_model
+            )
         if self.tools:
-            registrar.wrap(ToolCall, inherit=True, name=f"{self.name}.tools", tool=self.tools)(limit_tool)
+            registrar.wrap(ToolCall, inherit=True, read_only=True, name=f"{self.name}.tools", tool=self.tools)(
+                limit_tool
+            )
 
     def summary(self) -> str:
         """The limits, for `explain`."""
