@@ -628,8 +628,8 @@ class RunningTurn:
     """
 
     __slots__ = (
-        "_cancelled", "_ended", "_journal", "_known", "_waiters", "cancellation", "claim", "claiming", "fold", "loop",
-        "mail", "named", "over", "replaced", "session", "took_over",
+        "_before", "_cancelled", "_ended", "_journal", "_known", "_waiters", "cancellation", "claim", "claiming",
+        "fold", "loop", "mail", "named", "over", "replaced", "session", "took_over",
     )  # fmt: skip
 
     def __init__(self, session: str, *, named: bool) -> None:
@@ -646,6 +646,7 @@ class RunningTurn:
         self.cancellation: Cancellation | None = None
         self._journal: Journal | None = None
         self._known = 0
+        self._before = (0, True)
         self._cancelled: str | None = None
         self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -656,9 +657,16 @@ class RunningTurn:
         if journal.program.durable:
             self.loop = asyncio.get_running_loop()
         self._known = self.fold.stored
+        self._before = (self.fold.turns, over(self.fold))
         self.cancellation = cancellation
         if cancellation is not None and self._cancelled is not None:
             cancellation.cancel(self._cancelled)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the store has the end of the turn. The pass may go on: wraps of the turn, observers."""
+        fold = self.fold
+        return self._journal is not None and not fold.pending and over(fold) and (fold.turns, True) != self._before
 
     @property
     def voice(self) -> Voice | None:

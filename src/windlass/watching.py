@@ -44,10 +44,14 @@ here."""
 
 
 class RunningHere(Protocol):
-    """A turn that runs in this process. `voice` is its stream, if it is streamed."""
+    """A turn that runs in this process. `voice` is its stream, if it is streamed; `has_ended` says that the log has its
+    end."""
 
     @property
     def voice(self) -> Voice | None: ...
+
+    @property
+    def has_ended(self) -> bool: ...
 
 
 class Watch:
@@ -139,8 +143,11 @@ class Watch:
 
     async def _start(self) -> Positions:
         """Where to begin: after the token, or with the latest turn."""
-        alive = self._running() is not None or (await self._store.ownership(self._session)).alive
+        running = self._running()
+        alive = running is not None or (await self._store.ownership(self._session)).alive
         log = await self._store.read(self._session)
+        if running is not None and running.has_ended:  # meanwhile: now the log has all of that turn
+            alive, log = False, await self._store.read(self._session)
         if not log and not alive:
             raise SessionUnknown(f"there is no session {self._session!r}", session=self._session)
         if self._positions is None:

@@ -27,6 +27,7 @@ from windlass import (
     TextDelta,
     ToolCalling,
     ToolReturned,
+    Turn,
     TurnEnded,
     TurnEnding,
     TurnStarted,
@@ -579,3 +580,23 @@ async def test_retracted_text_is_told_only_to_those_who_saw_it():
     agent = Agent(ScriptedModel(says("x")))
     await consume(agent)
     assert not [event for event in await watched(agent.watch("s")) if isinstance(event, Retracted)]
+
+
+async def test_a_watch_that_begins_when_the_turn_has_just_ended_shows_that_turn():
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("one"), says("two")))
+    seen: list[Any] = []
+
+    @agent.wrap(Turn)
+    async def late(turn: Any, call_next: Any) -> Any:
+        result = await call_next(turn)
+        async with agent.watch("s") as watch:
+            async for event in watch:
+                seen.append(event)
+                if isinstance(event, TurnEnded):
+                    break
+        return result
+
+    async with asyncio.timeout(20):
+        await agent.run("go", session="s")
+        await agent.run("again", session="s")
+    assert [event.turn for event in seen if isinstance(event, TurnStarted)] == [1, 2]
