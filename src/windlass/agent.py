@@ -522,7 +522,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program, read = self._enter(scope), read_options("resume", options)
         check_answers(answers)
         if "//" in session:
-            child: Result[OutputT] | None = await self._background.resume(program, session, answers, scope)
+            child: Result[OutputT] | None = await self._background.resume(program, session, answers, scope, read)
             if child is not None:
                 return child
         request = TurnRequest(session, None, answers, scope, takeover=takeover, options=read)
@@ -872,17 +872,17 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         A turn that runs in this process ends now. A turn that is suspended or runs in another process ends when its
         owner next reads its inbox. If the session belongs to a sub-agent, the agent that called it continues. Agents
-        that work for the session in the background are cancelled, too, also if its turn is over.
+        that work for the session in the background are cancelled, too, also if its turn is over or suspended.
         """
         check_id(session)
         check_reason(reason)
-        if (cancelled := self._sessions.cancel(session, reason)) is not None:
-            return cancelled
-        state = await self.state(session)
-        if state.over:
-            return await self._background.cancel_all(state, reason)
-        await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
-        return True
+        cancelled = self._sessions.cancel(session, reason)
+        if cancelled:
+            return True
+        if cancelled is None and not (state := await self.state(session)).over:
+            await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
+            cancelled = True
+        return await self._background.cancel_all(session, reason) or bool(cancelled)
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
         """Answer a question of a session from any process, without resuming it.

@@ -29,6 +29,7 @@ from .outputs import Output
 from .protocols import Store
 from .records import Delegated, Injected, Suspended, parent_of
 from .results import Result
+from .run_options import GivenOptions, options_on_resume
 from .sessions import (
     AnyAnswers,
     RunningTurn,
@@ -38,7 +39,7 @@ from .sessions import (
     unknown_session,
     watch_inboxes,
 )
-from .states import BACKGROUND, Fold, State, background_key, fold_in_slices, over
+from .states import BACKGROUND, Fold, State, background_key, children_at_work, fold_in_slices, over
 from .turns import BackgroundTask
 
 log = logging.getLogger("windlass")
@@ -109,7 +110,7 @@ class BackgroundTasks:
                 if answers:
                     check_resumable(fold.state)
                 return fold.state
-            if not began and child.task is None:
+            if not began and (child.task is None or await self._was_erased(child)):
                 return fold.state
             if began and not answers and self._waits(child, running):
                 return fold.state
@@ -130,6 +131,10 @@ class BackgroundTasks:
                 segment.site.close()
                 segment.journal.seal()
                 segment.failures.note(None)
+
+    async def _was_erased(self, child: Detached) -> bool:
+        """Whether a child that was started before has been erased since."""
+        return child.injected is None and await self._is_erased(child.started.session)
 
     def _waits(self, child: Detached, running: RunningTurn) -> bool:
         """Whether a child waits for people, and nothing has come since."""
@@ -156,7 +161,9 @@ class BackgroundTasks:
         """Put the result into the inbox of the parent: once, however often it is tried."""
         started = child.started
         if state.turn is None:
-            shown = error_result(started.agent, "was not started: its task held a secret that is not kept")
+            lost = "was not started: its task held a secret that is not kept"
+            why = "has no result: its session was erased" if await self._was_erased(child) else lost
+            shown = error_result(started.agent, why)
             result = BackgroundResult(started.session, started.agent, shown.text, Usage(requests=0))
         else:
             text = result_of(started.agent, state).text
@@ -184,6 +191,8 @@ class BackgroundTasks:
             fold = await self._fold(session)
             if fold.turn is not None and fold.turn.outcome is not None:
                 return fold
+            if not alive and await self._is_erased(session):
+                raise SessionError(f"the background task in session {session!r} was erased", session=session)
             if not alive:
                 raise SessionError(
                     f"the background task in session {session!r} was interrupted, and no process works on it: call "
@@ -196,16 +205,34 @@ class BackgroundTasks:
     async def cancel(self, session: str, reason: str) -> None:
         """Cancel a child, in whatever process it is driven. One that waits for people ends when it is resumed."""
         running: RunningTurn | None = self._store.passes.get(session)
-        if running is None or not running.cancel(reason):
-            await self._store.put(session, f"cancel/{session}", "cancel", {"turn": 1, "reason": reason})
+        begun = running is not None and running.cancellation is not None
+        if running is None or not running.cancel(reason) or not begun:  # a pass that is entered may yet do nothing
+            await self._sessions.put(session, f"cancel/{session}", "cancel", {"turn": 1, "reason": reason})
 
-    async def cancel_all(self, state: State, reason: str) -> bool:
-        """Cancel the children of a session whose turn is over; whether there were any."""
-        at_work = [child.started.session for child in state.background if not child.taken]
-        running = [session for session in at_work if not over(await self._fold(session))]
-        for session in running:
+    async def cancel_all(self, session: str, reason: str) -> bool:
+        """Cancel the children that work for a session, begun or not, and those of agents below it; whether there were
+        any."""
+        return await self._cancel_below(await self._fold(session), reason)
+
+    async def _cancel_below(self, fold: Fold, reason: str) -> bool:
+        found = False
+        for started in children_at_work(fold):
+            found = await self._cancel_below(await self._fold(started.session), reason) or found
+        for session in [child.started.session for child in fold.background if not child.taken]:
+            child = await self._fold(session)
+            if over(child) if child.turn is not None else await self._is_erased(session):
+                continue
             await self.cancel(session, reason)
-        return bool(running)
+            await self._cancel_below(child, reason)
+            found = True
+        return found
+
+    async def _is_erased(self, session: str) -> bool:
+        """Whether the log of a session is empty because it was erased."""
+        if await self._store.read(session):
+            return False
+        found = await self._store.find(search=session, status="erased")
+        return any(info.session == session for info in found)
 
     async def _fold(self, session: str) -> Fold:
         return await fold_in_slices(session, await self._store.read(session))
@@ -230,14 +257,21 @@ class BackgroundTasks:
         found: list[BackgroundTask[Any]] = []
         for one in fold.background:
             child = detached(one, above, session, scope, audience, may_wait="//" not in session)
-            if not one.taken and child is not None:
-                self.start(child)
+            if one.taken or child is None:
+                continue
+            self.start(child)
+            if not await self._is_erased(one.started.session):
                 delegate = above.subagents[one.started.agent]
                 found.append(handle(self, delegate, one.started, child.program.hooks.slots))
         return tuple(found)
 
-    async def resume(self, program: Program, session: str, answers: AnyAnswers | None, scope: Any) -> Any:
-        """Resume a background child by itself, under the guards of those above; None if it is not one."""
+    async def resume(
+        self, program: Program, session: str, answers: AnyAnswers | None, scope: Any, options: GivenOptions | None
+    ) -> Any:
+        """Resume a background child by itself, under the guards of those above; None if it is not one.
+
+        Its turn was started with the options of its agent: others raise `ConfigError`.
+        """
         parent = parent_of(await self._store.read(session))
         fold = await self._fold(parent) if parent else None
         one = next((c for c in fold.background if c.started.session == session), None) if fold is not None else None
@@ -250,6 +284,7 @@ class BackgroundTasks:
                 f"agent {program.name!r} does not know agent {one.started.agent!r}, which works in session "
                 f"{session!r}: declare it with Agent(subagents=[…])"
             )
+        options_on_resume(session, None, options, child.program.models, child.program.tools, child.program.mask)
         await self.wait([session])
         state = await self.drive(child, answers or _NOTHING)
         written = (await self._fold(session)).written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from windlass import (
 from windlass.errors import ConfigError, HookError, SessionBusy, SessionError
 from windlass.messages import Usage
 from windlass.records import MessageAdded
+from windlass.stores import MemoryStore, SQLiteStore
 from windlass.testing import FunctionModel, RecordingObserver, ScriptedModel, calls, says
 
 SPENT = Usage(input=3, output=2)
@@ -81,6 +83,13 @@ def parent(child: Agent[Any, Any], *replies: Any, tasks: Any = None, share: Any 
     started = [] if tasks is None else tasks
     options.setdefault("subagents", [child])
     return Agent(ScriptedModel(*script), tools=[starter(child, started, share=share)], **options)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: Any, tmp_path: Any) -> AsyncGenerator[Any, None]:
+    made: Any = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "agent.db")
+    yield made
+    await made.close()
 
 
 async def records(agent: Agent[Any, Any], kind: type, session: str = "s") -> list[Any]:
@@ -312,6 +321,16 @@ async def test_approvers_of_the_agent_answer_for_its_children_too():
     assert (await tasks[0].result()).text == "yes"
 
 
+async def test_a_child_is_not_resumed_with_options_that_its_turn_does_not_have():
+    tasks = list[Any]()
+    agent = parent(asking(), tasks=tasks)
+    await agent.run("go", session="s")
+    [asked] = (await tasks[0].result()).waiting_for
+    with pytest.raises(ConfigError, match="a resume cannot change the options of a turn: settings was passed"):
+        await agent.resume(tasks[0].session, answers={asked.id: Approve()}, settings={"temperature": 0})
+    assert (await agent.resume(tasks[0].session, answers={asked.id: Approve()})).text == "yes"
+
+
 # ---------------------------------------------------------------- ends
 
 
@@ -353,6 +372,73 @@ async def test_cancelling_a_session_whose_turn_is_over_cancels_what_works_for_it
     assert (await tasks[0].result()).outcome == Cancelled("all of it")
     await agent.run("and?", session="s")
     assert await agent.cancel("s") is False
+
+
+async def test_cancelling_a_session_reaches_a_child_that_has_not_begun():
+    gate, tasks = Gate(), list[Any]()
+    agent = parent(slow_kid(gate), tasks=tasks)
+    await agent.run("go", session="s")
+    assert not gate.began.is_set()
+    assert await agent.cancel("s", "stop") is True
+    assert (await tasks[0].result()).outcome == Cancelled("stop")
+    assert not gate.began.is_set()
+
+
+async def test_cancelling_a_session_reaches_a_child_whose_process_died_before_it_began(store: Any):
+    gate, tasks = Gate(), list[Any]()
+    child = slow_kid(gate)
+    agent = parent(child, tasks=tasks, store=store)
+    agent._background.start = lambda child: None  # the process dies right there
+    await agent.run("go", session="s")
+    another: Agent[Any, Any] = Agent(ScriptedModel(says("two")), subagents=[child], store=store)
+    assert await another.cancel("s", "stop") is True
+    await another.run("and?", session="s")
+    await another.aclose()
+    assert (await another.state(tasks[0].session)).outcome == Cancelled("stop")
+    assert not gate.began.is_set()
+
+
+def suspending(child: Agent[Any, Any], tasks: list[Any], *replies: Any, **options: Any) -> Any:
+    """An agent that starts a child and then asks a person."""
+    script = (calls("start"), calls("pay", n=1), *replies)
+    agent = Agent(ScriptedModel(*script), tools=[starter(child, tasks), pay], subagents=[child], **options)
+    agent.gate(ToolCalling, tool="pay", name="ask")(lambda event: Ask("may I?"))
+    return agent
+
+
+async def test_cancelling_a_suspended_session_cancels_its_children_at_once(store: Any):
+    gate, tasks = Gate(), list[Any]()
+    agent = suspending(slow_kid(gate), tasks, store=store)
+    assert isinstance((await agent.run("go", session="s")).outcome, Suspended)
+    await gate.began.wait()
+    assert await agent.cancel("s", "stop") is True
+    assert (await tasks[0].result()).outcome == Cancelled("stop")
+
+
+async def test_cancelling_a_suspended_session_holds_for_its_children_if_a_new_turn_replaces_its_turn():
+    gate, tasks = Gate(), list[Any]()
+    agent = suspending(slow_kid(gate), tasks, says("two"))
+    await agent.run("go", session="s")
+    await gate.began.wait()
+    await agent.aclose(patience=0)  # the child is interrupted, as if its process had died
+    assert await agent.cancel("s", "stop") is True
+    gate.open.set()
+    assert (await agent.run("something else", session="s")).text == "two"
+    assert (await tasks[0].result()).outcome == Cancelled("stop")
+
+
+async def test_cancelling_a_session_reaches_the_children_of_a_child_that_waits_for_a_person():
+    gate, above, below = Gate(), list[Any](), list[Any]()
+    child = suspending(slow_kid(gate), below, name="child")
+    agent = parent(child, tasks=above)
+    await agent.run("go", session="s")
+    assert isinstance((await above[0].result()).outcome, Suspended)
+    await gate.began.wait()
+    assert await agent.cancel("s", "stop") is True
+    assert (await below[0].result()).outcome == Cancelled("stop")
+    [again] = await agent.resume_background("s")
+    await agent.aclose()
+    assert (await again.result()).outcome == Cancelled("stop")
 
 
 async def test_a_run_without_a_session_waits_for_its_children_and_reads_their_results():
@@ -456,6 +542,23 @@ async def test_a_session_with_a_child_at_work_is_not_erased():
     await tasks[0].result()
     await agent.store.erase("s")
     assert await agent.store.read(tasks[0].session) == []
+
+
+async def test_a_child_that_was_erased_is_not_at_work_any_more(store: Any):
+    tasks = list[Any]()
+    agent = parent(asking(), tasks=tasks, store=store)
+    await agent.run("go", session="s")
+    await tasks[0].result()
+    await agent.aclose()
+    await agent.store.erase(tasks[0].session)
+    assert await agent.cancel("s") is False
+    with pytest.raises(SessionError, match="was erased"):
+        await tasks[0].result()
+    assert await agent.resume_background("s") == ()
+    await agent.aclose()
+    second = await agent.run("and?", session="s")
+    assert texts(second)[2].endswith("Error: agent 'kid' has no result: its session was erased")
+    assert [one.taken for one in (await agent.state("s")).background] == [True]
 
 
 async def test_a_fork_has_no_background_children():
