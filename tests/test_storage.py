@@ -613,3 +613,17 @@ async def test_a_fake_turn_has_the_storage_of_its_agent(clock):
     turn = fake_turn(agent=agent)
     assert turn.now() == clock.now()
     assert await agent.storage("quota").take("calls", limit=1)
+
+
+async def test_an_id_with_a_ttl_is_forgotten_when_that_is_over(store):
+    clock = FakeClock()
+    storage = Agent(ScriptedModel(says("x")), store=store, clock=clock).storage("n")
+    assert await storage.add("visitors", once="ann", ttl=60) == 1
+    assert await storage.add("visitors", once="ann", ttl=60) == 1
+    clock.tick(1000)
+    assert await storage.add("visitors", once="ann", ttl=60) == 1
+    assert await storage.get("visitors") == 1
+    assert await storage.take("mails", limit=1, ttl=60, once="ann")
+    clock.tick(1000)
+    assert await storage.take("mails", limit=1, ttl=60, once="bob")
+    assert not await storage.take("mails", limit=1, ttl=60, once="ann")

@@ -113,13 +113,36 @@ async def test_lines_twice_and_lines_cut_off_are_no_damage(tmp_path):
     file = tmp_path / "trail.jsonl"
     store = await pay_twice(tmp_path, AuditTrail(file))
     whole = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([whole[0], *whole, whole[-1][:20]]))
+    file.write_text("".join([whole[0], whole[1][:30] + "\n", *whole, whole[0][:-2]]))
     assert await check_trail(file, store) == len(whole)
     agent = Agent(ScriptedModel(says("x")), store=store, capabilities=[AuditTrail(file)])
     await agent.run("Again.", session="t")
     await agent.aclose()
-    assert file.read_text().splitlines()[len(whole) + 1] == whole[-1][:20]
+    assert file.read_text().splitlines()[len(whole) + 2] == whole[0][:-2]
     assert await check_trail(file, store) > len(whole)
+    await store.close()
+
+
+@pytest.mark.parametrize("forged", ['{"session":"s","kind":"ToolDecided"}', "[1]", "garbage", '{"kind":"x"'])
+async def test_a_line_that_was_added_is_found(tmp_path, forged):
+    file = tmp_path / "trail.jsonl"
+    store = await pay_twice(tmp_path, AuditTrail(file))
+    whole = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([whole[0], forged + "\n", *whole[1:]]))
+    with pytest.raises(StoreError, match=r"line 2 of trail\.jsonl is not a line of an audit trail"):
+        await check_trail(file, store)
+    await store.close()
+
+
+async def test_a_whole_trail_has_the_end_of_every_session(tmp_path):
+    file = tmp_path / "trail.jsonl"
+    store = await pay_twice(tmp_path, AuditTrail(file))
+    whole = file.read_text().splitlines(keepends=True)
+    assert await check_trail(file, store, whole=True) == len(whole)
+    for left in (whole[:-1], []):
+        file.write_text("".join(left))
+        with pytest.raises(StoreError, match="missing from the trail"):
+            await check_trail(file, store, whole=True)
     await store.close()
 
 

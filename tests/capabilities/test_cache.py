@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, Turn, tool
+from windlass import Agent, Deny, Halt, ModelReplying, Regenerate, Turn, TurnEnding, tool
 from windlass.capabilities import Cache
 from windlass.errors import ConfigError, StoreError
 from windlass.messages import Usage
@@ -230,3 +230,28 @@ def test_invalid_options_are_refused(options):
 def test_explain_says_what_is_kept():
     agent = Agent(ScriptedModel(), capabilities=[Cache(tools=True, ttl=3600)])
     assert "cache · replies and pure tools, for 3600 s" in str(agent.explain())
+
+
+@pytest.mark.parametrize("refusal", ["regenerate", "halt", "withhold"])
+async def test_a_reply_that_hooks_refuse_is_not_used_again(refusal):
+    replies = iter(["bad", "bad", "bad", "good", "good", "good"])
+    asked = []
+
+    def reply(request):
+        asked.append(request)
+        return says(next(replies))
+
+    agent = Agent(FunctionModel(reply), capabilities=[Cache()], max_regenerations=1)
+
+    @agent.gate(TurnEnding if refusal == "withhold" else ModelReplying)
+    def judge(event):
+        text = event.text if refusal == "withhold" else event.reply.text
+        if text == "good":
+            return None
+        return {"regenerate": Regenerate("again"), "halt": Halt("no"), "withhold": Deny("no")}[refusal]
+
+    outcomes = [type((await agent.run("go")).outcome).__name__ for _ in range(6)]
+    assert outcomes == ["Stopped"] * {"regenerate": 1, "halt": 3, "withhold": 3}[refusal] + ["Completed"] * (
+        6 - {"regenerate": 1, "halt": 3, "withhold": 3}[refusal]
+    )
+    assert len(asked) == {"regenerate": 5, "halt": 4, "withhold": 4}[refusal]

@@ -67,6 +67,7 @@ INSIDE: list[tuple[str, str]] = [
     ("Authorization: Bearer abcdefghijklmnopqrstuvwxyz.0123", "Authorization: Bearer [bearer]"),
 ]
 LEFT = [
+    "1700000015838, 1795012479692424 and 1234567890123456789 are times and ids",
     "The quick brown fox jumps over 13 lazy dogs.",
     "2024-01-02 12:30:45, version 1.2.3.4.5, 3.14159, 1,234,567.89 and 1e-9",
     "4111 1111 1111 1112 is no card; GB83WEST12345698765432 is no IBAN",
@@ -92,6 +93,12 @@ def test_it_finds_the_secret_behind_its_label(text, cleaned):
 @pytest.mark.parametrize("text", LEFT)
 def test_it_leaves_other_text(text):
     assert Redact().clean(text) == text
+
+
+@pytest.mark.parametrize("before", ["\\n", "\\t", "\\u0022", "%22"])
+@pytest.mark.parametrize(("kind", "text"), [one for one in FOUND if one[0] not in ("private_key", "slack_webhook")])
+def test_it_finds_what_follows_an_escaped_character(kind, text, before):
+    assert text[4:] not in Redact().clean(f'{{"env": "A=1{before}{text}"}}')
 
 
 def test_a_private_key_without_an_end_is_hidden_to_the_end_of_the_text():

@@ -149,7 +149,11 @@ def plain_record(record: Record) -> Line:
 
 
 async def check_trail(
-    path: str | os.PathLike[str], store: Store, *, records: Iterable[type[Record]] = (*EFFECTS, *DECISIONS)
+    path: str | os.PathLike[str],
+    store: Store,
+    *,
+    records: Iterable[type[Record]] = (*EFFECTS, *DECISIONS),
+    whole: bool = False,
 ) -> int:
     """Compare an exported file with the logs in a store, and return how many records it proves.
 
@@ -157,13 +161,16 @@ async def check_trail(
     of the `records` that were exported, before the last line of its session. A line that occurs twice counts once, and
     a line that was cut off is ignored, since its record was exported again. A session that was erased from the store
     cannot be checked, and raises, too.
+
+    The end of a session may be missing, because it may not be exported yet. With `whole`, every record of every session
+    in the store must be in the file.
     """
     lines = list(_lines_of(Path(path)))
     links = [Link(line["session"], line["seq"], line["batch"], line["link"]) for line in lines]
     for line, record in zip(lines, await linked_records(store, links), strict=True):
         if not _agrees(line, plain_record(record)):
             raise StoreError(f"the line of record {line['seq']} of session {line['session']!r} was changed")
-    return await _count_complete(lines, store, frozenset(records))
+    return await _count_complete(lines, store, frozenset(records), whole)
 
 
 def _agrees(line: Line, logged: Line) -> bool:
@@ -180,24 +187,29 @@ def _agrees(line: Line, logged: Line) -> bool:
 _PLACE = frozenset({"session", "seq", "batch", "link"})
 
 
-async def _count_complete(lines: list[Line], store: Store, kinds: frozenset[type[Record]]) -> int:
+async def _count_complete(lines: list[Line], store: Store, kinds: frozenset[type[Record]], whole: bool) -> int:
     """How many records the lines prove. Raises if one is missing."""
     exported = {(line["session"], line["seq"]) for line in lines}
     last: dict[str, int] = {}
     for session, seq in exported:
         last[session] = max(seq, last.get(session, 0))
-    for session in last:
+    for session in await store.sessions() if whole else last:
         for seq, record in enumerate(await store.read(session), 1):
-            if seq < last[session] and (session, seq) not in exported and type(record) in kinds:
+            if (whole or seq < last[session]) and (session, seq) not in exported and type(record) in kinds:
                 raise StoreError(f"record {seq} of session {session!r} is missing from the trail")
     return len(exported)
 
 
 def _lines_of(path: Path) -> Iterator[Line]:
-    for text in path.read_bytes().split(b"\n"):
+    """The lines of a file. One that was cut off is there again, whole, unless it is the last one."""
+    texts = path.read_bytes().split(b"\n")
+    for number, text in enumerate(texts):
         try:
             line = json.loads(text)
         except ValueError:
+            if number + 1 < len(texts) and not any(other.startswith(text) for other in texts if other != text):
+                raise StoreError(f"line {number + 1} of {path.name} is not a line of an audit trail") from None
             continue
-        if isinstance(line, dict) and line.keys() >= _PLACE | {"kind"}:
-            yield line
+        if not isinstance(line, dict) or not line.keys() >= _PLACE | {"kind"}:
+            raise StoreError(f"line {number + 1} of {path.name} is not a line of an audit trail")
+        yield line

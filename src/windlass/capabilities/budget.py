@@ -16,7 +16,7 @@ from windlass.turns import Turn
 from windlass.types import CallModel
 
 from .budget_accounts import UNITS, Account, root_of, spent_in
-from .options import require, require_count, require_name, require_seconds
+from .options import require, require_amount, require_count, require_name
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -67,7 +67,7 @@ class Budget:
                 require_count("Budget", option, count)
         for option, amount in (("usd", usd), ("seconds", seconds), ("deadline", deadline), ("window", window)):
             if amount is not None:
-                require_seconds("Budget", option, amount)
+                require_amount("Budget", option, amount)
         if all(limit is None for limit in (tokens, usd, steps, calls, seconds, deadline)):
             raise ConfigError("Budget() limits nothing: give tokens, usd, steps, calls, seconds or deadline")
         require("Budget", "per", per, callable(per) or per in ("turn", "session"), "'turn', 'session' or a function")

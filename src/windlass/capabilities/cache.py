@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,6 +12,8 @@ import msgspec
 
 from windlass.errors import ConfigError, StoreError
 from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, Usage
+from windlass.outcomes import Completed
+from windlass.records import TurnEnded
 from windlass.tools import Tool
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
@@ -25,11 +28,15 @@ T = TypeVar("T")
 WHOLE = ("stop", "tool_calls")
 """How a reply must have finished to be kept."""
 
+_SESSIONS = 10_000
+"""Of how many sessions the key of the latest reply is remembered, to forget it if hooks refuse it."""
+
 
 class Cache:
     """Keep replies of models, and results of pure tools, in the agent's store, and use them for equal requests.
 
-    Requests are equal if the model would read the same: ids and origins do not matter. A kept reply costs nothing.
+    Requests are equal if the model would read the same: ids and origins do not matter. A kept reply costs nothing. A
+    reply that hooks reject, stop or withhold is not kept, nor is the last one of a turn that does not complete.
     `models=False` keeps no replies. `tools=True` keeps the results of all pure tools that take nothing but arguments;
     names or patterns say which, and then a tool may also take the turn. After `ttl` seconds an entry is gone. All
     sessions share the entries; `vary`, a function of the turn, returns a text for which they are kept apart, such as
@@ -63,9 +70,23 @@ class Cache:
         replies = _Entries(storage, self.ttl, ModelReply, _kept_reply)
         results = _Entries(storage, self.ttl, ToolResult, _kept_result)
 
+        latest: OrderedDict[str, tuple[str, int, str]] = OrderedDict()
+
         async def reuse_reply(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
             key = _key("reply", self._varied(turn), request.fingerprint)
+            *step, earlier = latest.pop(turn.session_id, ("", 0, ""))
+            if step == [turn.turn_ref, turn.steps]:  # the step asks again, so the earlier reply was rejected
+                await storage.delete(earlier)
+            latest[turn.session_id] = (turn.turn_ref, turn.steps, key)
+            if len(latest) > _SESSIONS:
+                latest.popitem(last=False)
             return await replies.get(key, lambda: call_next(request))
+
+        async def forget_reply(fact: TurnEnded, session_id: str) -> None:
+            """The last reply of a turn that did not complete may be why: it is not used again."""
+            *_, key = latest.pop(session_id, ("",))
+            if key and not isinstance(fact.outcome, Completed):
+                await storage.delete(key)
 
         async def reuse_result(call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
             tool = turn.tools.get(call.name)
@@ -76,6 +97,7 @@ class Cache:
 
         if self.models:
             registrar.wrap(ModelCall, name=f"{self.name}.model", read_only=True)(reuse_reply)
+            registrar.observe(TurnEnded, wait=True, name=f"{self.name}.ended")(forget_reply)
         if self.tools:
             only: Any = {} if self.tools is True else {"tool": self.tools}
             registrar.wrap(ToolCall, name=f"{self.name}.tool", read_only=True, **only)(reuse_result)

@@ -144,8 +144,8 @@ class BuiltIn:
                     yield Found(kind, *value.span())
         for kind, pattern, valid in self._personal if HINT.search(text) else ():
             for match in pattern.finditer(text):
-                if valid is None or valid(match[0]):
-                    yield Found(kind, *match.span())
+                if valid is None or valid(match[pattern.groups]):
+                    yield Found(kind, *match.span(pattern.groups))
 
     def held(self, text: str) -> int:
         """Where the first find begins that more text could still make or lengthen."""

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping
 SHORTEST = 6
 """No find is shorter."""
 
-_START = r"(?<![A-Za-z0-9_])"
+_ESCAPED = r"|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
+"""What looks like the end of a word may be an escaped character: in JSON, the `n` of a new line, or in a URL."""
+
+
+def _after(others: str) -> str:
+    """At a place that is not preceded by one of these characters, unless they are part of an escaped one."""
+    return rf"(?:(?<![{others}]){_ESCAPED})"
+
+
+_START = _after("A-Za-z0-9")
 _WORD = r"[A-Za-z0-9_\-]"
 _END = "(?![A-Za-z0-9])"
 
@@ -69,10 +78,18 @@ GROUPED = re.compile(r"(?:[A-Z]{1,2}(?=\d|\Z)|[+(\d])[A-Z\d (),.+\-]*\Z")
 
 
 def is_card(text: str) -> bool:
-    """Whether the last digit is right (Luhn)."""
+    """Whether the last digit is right (Luhn), and the first ones are those of an issuer."""
     digits = [int(digit) for digit in text if digit.isdecimal()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
-    return len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+    if (sum(digits[-1::-2]) + sum(doubled)) % 10:
+        return False
+    return bool(_ISSUERS.fullmatch("".join(map(str, digits))))
+
+
+_ISSUERS = re.compile(
+    r"4\d{15}|5[1-5]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[068]\d{12}|35\d{14}|6(?:011|4[4-9]\d|5\d\d)\d{12}|62\d{14,17}"
+)
+"""The first digits and the lengths of cards. Times and ids of the same length rarely look like that."""
 
 
 def is_iban(text: str) -> bool:
@@ -103,24 +120,24 @@ PERSONAL: Mapping[str, tuple[re.Pattern[str], Callable[[str], bool] | None]] = {
         ),
         None,
     ),
-    "card": (re.compile(r"(?<![\d.,\-])\d(?:[ \-]?\d){12,18}(?![\d\-]|[.,]\d| \d)"), is_card),
-    "iban": (re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])"), is_iban),
-    "us_ssn": (re.compile(r"(?<![\d\-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\d\-])"), None),
+    "card": (re.compile(_after(r"\d.,\-") + r"(?=(\d(?:[ \-]?\d){12,18})(?![\d\-]|[.,]\d| \d))"), is_card),
+    "iban": (re.compile(_START + r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])"), is_iban),
+    "us_ssn": (re.compile(_after(r"\d\-") + r"(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\d\-])"), None),
     "phone": (
         re.compile(
-            r"(?<![\w.+\-/(])(?:\+\d{1,3}|\(\+?\d{1,5}\)|0\d{1,5}|[2-9]\d\d(?=[ .\-]\d{3}[ .\-]\d{4}(?!\d)))"
+            _after(r"\w.+\-/(") + r"(?:\+\d{1,3}|\(\+?\d{1,5}\)|0\d{1,5}|[2-9]\d\d(?=[ .\-]\d{3}[ .\-]\d{4}(?!\d)))"
             r"(?:[ .\-]?\(\d{1,5}\))?(?:[ .\-]?\d{1,9}){1,6}(?![\w\-]|[.,]\d| \d)"
         ),
         is_phone,
     ),
     "ip": (
         re.compile(
-            r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w:]|\.\d)|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,38}(?![\w:]))"
+            _after(r"\w.:") + r"(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w:]|\.\d)|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,38}(?![\w:]))"
         ),
         is_address,
     ),
 }
-"""Personal data, with the check that a find must pass."""
+"""Personal data, with the check that a find must pass. If there is a group, that is the find."""
 
 HINT = re.compile(r"[\d@:]")
 """Personal data has at least one of these characters."""

@@ -40,7 +40,7 @@ class Notify:
         headers: dict[str, str] | None = None,
         content: bool = False,
         timeout: float = 10.0,
-        tries: int = 5,
+        tries: int = 8,
         name: str = "notify",
     ) -> None:
         self.name = name

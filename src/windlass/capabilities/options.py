@@ -37,6 +37,12 @@ def require_seconds(owner: str, name: str, value: object, *, zero: bool = False)
     require(owner, name, value, legal, "a number of seconds, 0 or more" if zero else "a number of seconds above 0")
 
 
+def require_amount(owner: str, name: str, value: object) -> None:
+    """Raise unless the value is a number above 0."""
+    legal = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+    require(owner, name, value, legal, "a number above 0")
+
+
 def error_test(owner: str, on: Errors) -> Callable[[BaseException], bool]:
     """The test of an error that `on` describes."""
     if callable(on) and not isinstance(on, type):

@@ -178,7 +178,7 @@ class Redact:
 
             @registrar.rewrite(MessageAdding, inherit=inherit, name=f"{self.name}_message")
             def clean_message(event: MessageAdding) -> Message | None:
-                if event.message.role != "user":
+                if event.message.role == "assistant":
                     return None
                 return _changed(event.message, event.message.map_text(self.clean))
 

@@ -41,7 +41,7 @@ class Webhook:
         secret: str | None = None,
         headers: dict[str, str] | None = None,
         timeout: float = 10.0,
-        tries: int = 5,
+        tries: int = 8,
         name: str = "webhook",
     ) -> None:
         self.url = check_url("Webhook", url)

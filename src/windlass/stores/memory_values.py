@@ -44,7 +44,8 @@ class MemoryValues:
     ) -> T | None:
         place = (name, key)
         with self._lock:
-            if once and once in self._ids.get(place, ()):
+            used = self._ids.get(place, {})
+            if once in used and ((ends := used[once]) is None or ends > now):
                 return None
             value = self._values.get(place)
             new, answer = change(value)

@@ -59,6 +59,8 @@ class PostgresValues:
         def work(db: Connection) -> T | None:
             value = value_of(self._chain, place, _locked(db, place))
             new, answer = value, None
+            if once:
+                db.execute(_FORGET, (*place, key_of(once), now))
             if not once or db.execute(_USE, id_row(self._chain, place, once, until)).rowcount:
                 new, answer = change(value)
                 if once and new is value:
@@ -125,6 +127,7 @@ def _delete(db: Connection, where: LiteralString, values: tuple[bytes, ...]) -> 
 
 _READ: LiteralString = "SELECT data, expires, checksum FROM storage WHERE name = %s AND key = %s"
 _USE: LiteralString = "INSERT INTO storage_ids VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+_FORGET: LiteralString = "DELETE FROM storage_ids WHERE name = %s AND key = %s AND id = %s AND expires <= %s"
 _UPDATE: LiteralString = "UPDATE storage SET data = %s, expires = %s, checksum = %s WHERE name = %s AND key = %s"
 _DELETE: LiteralString = "DELETE FROM storage WHERE name = %s AND key = %s"
 _WITH_PREFIX: LiteralString = "name = %s AND key >= %s AND key < %s"

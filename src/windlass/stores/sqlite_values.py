@@ -55,7 +55,7 @@ class SQLiteValues:
         place = Place.of(name, key)
 
         def work(db: sqlite3.Connection) -> T | None:
-            if once and db.execute(_USED, (*place, key_of(once))).fetchone() is not None:
+            if once and db.execute(_USED, (*place, key_of(once), now)).fetchone() is not None:
                 return None
             value = value_of(self._chain, place, db.execute(_READ, place).fetchone())
             new, answer = change(value)
@@ -66,7 +66,7 @@ class SQLiteValues:
             else:
                 db.execute(_WRITE, value_row(self._chain, place, new))
             if once:
-                db.execute("INSERT INTO storage_ids VALUES (?, ?, ?, ?, ?)", id_row(self._chain, place, once, until))
+                db.execute(_USE, id_row(self._chain, place, once, until))
             return answer
 
         return await self._write(work)
@@ -108,7 +108,8 @@ class SQLiteValues:
 
 
 _READ = "SELECT data, expires, checksum FROM storage WHERE name = ? AND key = ?"
-_USED = "SELECT 1 FROM storage_ids WHERE name = ? AND key = ? AND id = ?"
+_USED = "SELECT 1 FROM storage_ids WHERE name = ? AND key = ? AND id = ? AND (expires IS NULL OR expires > ?)"
+_USE = "INSERT OR REPLACE INTO storage_ids VALUES (?, ?, ?, ?, ?)"
 _WRITE = (
     "INSERT INTO storage VALUES (?, ?, ?, ?, ?) ON CONFLICT (name, key) "
     "DO UPDATE SET data = excluded.data, expires = excluded.expires, checksum = excluded.checksum"
