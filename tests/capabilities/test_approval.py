@@ -196,6 +196,13 @@ async def test_sub_agents_are_asked_about_as_well():
     assert paid == [5]
 
 
+async def test_explain_warns_of_a_rule_that_matches_no_tool():
+    agent, _ = make(capabilities=[Approval("payy")])
+    [warning] = agent.explain().data["warnings"]
+    assert "capability 'approval': ask payy: " in warning
+    assert make(capabilities=[Approval("pay"), Approval(name="all")])[0].explain().data["warnings"] == []
+
+
 async def test_explain_has_the_terms_in_a_line():
     terms = Approval("pay", approvers=["ann", "bob"], quorum=2, expires=60, remember=True)
     agent, _ = make(capabilities=[terms, AutoApprove("pay(euros=?)", uses=3, by="intern")])

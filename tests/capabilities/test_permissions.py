@@ -145,6 +145,14 @@ def test_a_path_that_leads_into_a_denied_folder_is_denied(folder: Path, path: st
     assert verdict(rules, "read", path="../secretsauce") == "allow"
 
 
+@pytest.mark.parametrize("path", ["src/loop", "src/loop/x", "src/new/../loop/x", "src/" + "x" * 5_000])
+def test_a_path_whose_links_lead_nowhere_is_not_allowed_but_still_denied(folder: Path, path: str):
+    (folder / "src" / "loop").symlink_to("loop")
+    assert verdict(Permissions(allow=["write(path=src/)"], folder=folder), "write", path=path) == "ask"
+    denied = Permissions(deny=["write(path=src/)"], unmatched="allow", folder=folder)
+    assert verdict(denied, "write", path=f"./{path}") == "deny"
+
+
 def test_a_path_that_cannot_be_resolved_is_asked_about_where_it_may_be_denied(folder: Path):
     rules = Permissions(allow=["*"], deny=["*(path=../secrets/)"], folder=folder)
     found = rules.check(call("read", path="a\0b"))

@@ -67,6 +67,19 @@ def test_a_list_of_denied_commands_alone_finds_them_all(command: str):
     assert verdict(command, deny=DATA["policy"]["deny"], unmatched="allow") == "deny"
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected", "command"),
+    [
+        pytest.param({"allow": own["allow"], "deny": own["deny"]}, expected, command, id=f"{expected}-{command}")
+        for own in DATA["policy_of_its_own"]
+        for key, expected in (("lets", "allow"), ("asks", "ask"), ("denies", "deny"))
+        for command in own.get(key, ())
+    ],
+)
+def test_a_command_gets_the_right_verdict_from_a_policy_of_its_own(rules: Any, expected: str, command: str):
+    assert verdict(command, **rules) == expected
+
+
 # ---------------------------------------------------------------- what a pattern means
 
 
@@ -179,6 +192,13 @@ def test_other_tools_can_be_shells_and_other_arguments_can_be_tested():
 def test_a_pattern_that_spans_commands_is_reported(pattern: str):
     [problem] = Permissions(allow=[f"bash({pattern})"]).problems()
     assert "never matches: every command is compared on its own" in problem
+
+
+@pytest.mark.parametrize("pattern", [":*", "*:*", " :*", "* *", "command=:*"])
+def test_a_pattern_that_matches_every_command_without_saying_so_is_reported(pattern: str):
+    [problem] = Permissions(allow=[f"bash({pattern})"]).problems()
+    assert f"allow bash({pattern}) matches every command: name the program before" in problem
+    assert Permissions(allow=["bash(*)", "write(:*)"]).problems() == []
 
 
 def test_a_shadowed_pattern_is_reported():

@@ -19,7 +19,7 @@ from .remembered_rules import RememberedRules
 from .verdicts import Verdict
 
 if TYPE_CHECKING:
-    from windlass import Hooks
+    from windlass import Hooks, Tool
 
 When: TypeAlias = str | Iterable[str] | Callable[[ToolCalling], bool] | None
 
@@ -103,6 +103,10 @@ class Approval:
     def _ask(self, call: ToolCall) -> Ask:
         question = self.question(call) if callable(self.question) else self.question
         return structs.replace(self.ask, question=question or f"May {call.name} run?")
+
+    def warnings(self, tools: Mapping[str, Tool[..., Any]]) -> list[str]:
+        """Rules that match none of these tools, and what else is odd about the rules; `explain` shows it."""
+        return self.when.warnings(tools) if isinstance(self.when, Permissions) else []
 
     def summary(self) -> str:
         """The terms in one line, for `explain`."""

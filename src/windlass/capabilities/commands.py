@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .globs import UNKNOWN
 from .shell_parser import MAX_BYTES, Unparsable
+from .shell_programs import PLAIN
 from .shell_special import HIDDEN
 from .shell_syntax import FILES, INNER, QUOTED, UPWARDS, Simple, parse_script
 from .shell_wrappers import inner_commands, runs_hidden_code
@@ -17,15 +18,6 @@ from .shell_wrappers import inner_commands, runs_hidden_code
 _MAX_DEPTH = 6
 _MAX_CACHED = 20_000
 _MAX_COMMANDS = 400
-
-_PLAIN = frozenset(
-    {
-        "[", "[[", "((", "<", ">", "cat", "cd", "cmp", "cut", "diff", "dirname", "basename", "echo", "egrep", "exit",
-        "export", "false", "fgrep", "function", "grep", "head", "jq", "let", "local", "ls", "mkdir", "printf", "pwd",
-        "return", "rg", "sort", "tail", "test", "touch", "tr", "true", "uniq", "wc", "which",
-    }
-)  # fmt: skip
-"""Commands that do not run their arguments. Any other may be a wrapper that we do not know."""
 
 
 class Command:
@@ -75,7 +67,7 @@ class Command:
     def suffixes(self) -> tuple[str, ...]:
         """What it runs if its first words are a wrapper."""
         words = [_open(word) for word in self.words]
-        if words and words[0].rpartition("/")[2] in _PLAIN:
+        if words and words[0].rpartition("/")[2] in PLAIN:
             return ()
         tails = [words[at:] for at in range(1, min(len(words), 40))]
         return tuple([" ".join([tail[0].rpartition("/")[2], *tail[1:]]) for tail in tails])

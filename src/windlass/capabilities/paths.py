@@ -26,11 +26,13 @@ class Place(NamedTuple):
     """A path from the arguments of a call.
 
     A tool may read it in several ways, such as with `~` or as a `file:` address. For each reading there is the absolute
-    path, and the path with its links followed. There are no readings if it cannot be a path.
+    path, and the path with its links followed. There are no readings if it cannot be a path. It is not `resolved` if
+    its links lead nowhere, as in a loop, or cannot be read.
     """
 
     text: str
     readings: tuple[tuple[str, str], ...]
+    resolved: bool = True
 
 
 def place_of(text: str, folder: str) -> Place:
@@ -41,7 +43,8 @@ def place_of(text: str, folder: str) -> Place:
     if text.lower().startswith("file:"):
         texts.append(re.sub(r"(?i)^file:(//[^/]*)?(?=/|$)|^file:", "", unquote(text)))
     try:
-        return Place(text, tuple([_reading(one, folder) for one in texts]))
+        readings = tuple([_reading(one, folder) for one in texts])
+        return Place(text, readings, all(_is_resolved(real) for _, real in readings))
     except (ValueError, OSError):  # a NUL in it, or a folder that cannot be read
         return Place(text, ())
 
@@ -49,6 +52,17 @@ def place_of(text: str, folder: str) -> Place:
 def _reading(text: str, folder: str) -> tuple[str, str]:
     path = os.path.join(folder, text)
     return _plain(os.path.abspath(path)), _plain(os.path.realpath(path))
+
+
+def _is_resolved(real: str) -> bool:
+    """Whether a path, whose links were followed, can be looked up. What does not exist yet, can be."""
+    try:
+        os.stat(real)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _plain(path: str) -> str:
@@ -88,7 +102,8 @@ class PathPattern:
     def allows(self, place: Place) -> bool:
         """Whether the path matches in every reading, with its links followed."""
         matches = self._real.match
-        return bool(place.readings) and all(matches(self._folded(real)) for _, real in place.readings)
+        usable = place.resolved and bool(place.readings)
+        return usable and all(matches(self._folded(real)) for _, real in place.readings)
 
     def touches(self, place: Place) -> bool:
         """Whether the path matches in any reading, as it is written or with its links followed."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def rule_problems(rules: Sequence[Rule], setting: Setting) -> list[str]:
     """Rules that never count because another one is stricter or wider, and rules that no call can match."""
-    return [*_unmatchable(rules, setting), *_shadowed(rules, setting)]
+    return [*_unmatchable(rules, setting), *_boundless(rules, setting), *_shadowed(rules, setting)]
 
 
 def tool_problems(rules: Iterable[Rule], tools: Mapping[str, Tool[..., Any]], setting: Setting) -> list[str]:
@@ -37,6 +37,16 @@ def _unmatchable(rules: Iterable[Rule], setting: Setting) -> Iterator[str]:
         for path, glob in rule.parts.tests:
             if command is not None and path in ((), (command,)) and (problem := pattern_problem(glob)):
                 yield f"{rule!r} never matches: {problem}"
+
+
+def _boundless(rules: Iterable[Rule], setting: Setting) -> Iterator[str]:
+    """Patterns that look as if they had a limit, but match every command: `:*`."""
+    for rule in rules:
+        tool, tests = rule.parts
+        command = setting.shells.get(tool)
+        for path, glob in tests:
+            if command is not None and path in ((), (command,)) and glob.strip("*") and not glob.strip("*: "):
+                yield f"{rule!r} matches every command: name the program before {glob!r}, or write {tool!r} instead"
 
 
 def _shadowed(rules: Sequence[Rule], setting: Setting) -> Iterator[str]:

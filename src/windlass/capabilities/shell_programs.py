@@ -67,13 +67,15 @@ AWK_CODE = re.compile(r"(?s)-[fiEl].*|--(file|include|exec|load).*|.*(system\s*\
 CODE = re.compile(r"-[A-Za-z]*[ceErp]|--eval.*|--print.*|--command.*|eval")
 TELLING = re.compile(
     r"LD_.*|DYLD_.*|BASH_.*|ENV|PROMPT_COMMAND|PS[0-4]|PATH|IFS|SHELLOPTS|BASHOPTS|.*PAGER|.*EDITOR|VISUAL|LESS.*|GIT_.*"
-    r"|PYTHON.*|PERL.*|RUBY.*|NODE_.*|npm_config_.*|CC|CXX|MAKEFLAGS|BROWSER|SHELL"
+    r"|PYTHON.*|PERL.*|RUBY.*|NODE_.*|npm_config_.*|CC|CXX|MAKEFLAGS|BROWSER|SHELL|HOME|XDG_.*|TAR_OPTIONS|RIPGREP_.*|ZDOTDIR|JAVA_.*|_JAVA.*"
 )
 """Variables that make other programs run code."""
 TELLING_OPTIONS = {
-    "git": re.compile(r"-c.*|--(config-env|exec-path|upload-pack|receive-pack|ext-diff|extcmd).*|-O.*"),
+    "flock": re.compile(r"-[a-z]*c.*|--c.*"),
+    "git": re.compile(r"-c.*|--(conf|exe|upl|rec[a-z]*-p|ext|templ|open).*|-O.*|.*(ext|fd)::.*"),
     "rg": re.compile(r"--pre.*|--hostname-bin.*"),
     "man": re.compile(r"-P.*|--pager.*|-H.*"),
+    "runuser": re.compile(r"-[a-z]*c.*|--(session-)?c.*"),
     "rsync": re.compile(r"-e.*|--rsh.*|--rsync-path.*"),
     "scp": re.compile(r"-S.*|-o.*"),
     "sed": re.compile(r"-[a-zA-Z]*f.*|--file.*|(.*[;\d$/\s]|)e(\s.*|)|.*/[gpI\d]*e[gpI\d]*|(.*[;\d$/\s]|)[wr]\s.*"),
@@ -82,9 +84,38 @@ TELLING_OPTIONS = {
     "tar": re.compile(r"--checkpoint-action.*|--to-command.*|-I.*|--use-compress-program.*|--rsh-command.*|-F.*"),
     "zip": re.compile(r"-TT.*|--unzip-command.*"),
 }  # fmt: skip
+GIT_COMMANDS = {
+    "bisect": re.compile(r"run|vi.*|replay"),
+    "clone": re.compile(r"-[a-z]*u.*"),
+    "config": re.compile(r"-e|--edit|edit|(?!user\.(name|email)$)[\w-]+\..+"),
+    "difftool": re.compile(r"-[a-z]*[xt].*|--tool.*"),
+    "filter-branch": re.compile(r".*"),
+    "for-each-repo": re.compile(r".*"),
+    "mergetool": re.compile(r"-[a-z]*t.*|--tool.*"),
+    "rebase": re.compile(r"-[a-zA-Z]*x.*"),
+    "remote-ext": re.compile(r".*"),
+    "shell": re.compile(r".*"),
+    "submodule": re.compile(r"foreach"),
+}
+"""Words that make a command of `git` run code."""
+GIT_READING = re.compile(r"(--(global|local|system|worktree) )*((--get|--list|-l|get|list)\b.*|[\w.-]+\.[\w-]+)")
+"""What follows `git config` where it only reads."""
 EDITORS = frozenset({"ed", "emacs", "ex", "gdb", "less", "more", "nvim", "rvim", "view", "vi", "vim"})
 OUTPUTS = {"git": "--output", "sed": "-i --in-place", "sort": "-o --output", "tree": "-o", "yq": "-i --inplace"}
-BUILTINS = (
-    "[", "declare", "export", "getopts", "let", "local", "mapfile", "printf", "read", "readarray", "readonly", "test",
-    "typeset", "unset", "wait",
+DECLARING = ("declare", "export", "local", "readonly", "typeset")
+FILLING = ("getopts", "mapfile", "read", "readarray", "unset", "wait")
+SCHEDULERS = frozenset(
+    {
+        "at", "batch", "bind", "compgen", "complete", "crontab", "enable", "entr", "expect", "fc", "hyperfine",
+        "newgrp", "screen", "sg", "socat", "tmux",
+    }
 )  # fmt: skip
+"""Commands that run code which they read, keep or get as text."""
+PLAIN = frozenset(
+    {
+        "[", "[[", "((", "<", ">", "cat", "cd", "cmp", "cut", "diff", "dirname", "basename", "echo", "egrep", "exit",
+        "export", "false", "fgrep", "function", "grep", "head", "jq", "let", "local", "ls", "mkdir", "printf", "pwd",
+        "return", "rg", "sort", "tail", "test", "touch", "tr", "true", "uniq", "wc", "which",
+    }
+)  # fmt: skip
+"""Commands that do not run their arguments. Any other may be a wrapper that we do not know."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from .globs import UNKNOWN
-from .shell_programs import BUILTINS, EXECS, OUTPUTS
-from .shell_syntax import FILES, INNER, UPWARDS, Simple
+from .shell_programs import DECLARING, EXECS, FILLING, OUTPUTS, TELLING
+from .shell_syntax import FILES, INNER, QUOTED, UPWARDS, Simple
 
 HIDDEN = Simple((UNKNOWN,))
 """A command that nobody can see."""
@@ -104,10 +105,55 @@ def _output(simple: Simple) -> Inner:
     return Inner(True, found)
 
 
-def _subscripts(simple: Simple) -> Inner:
-    """Builtins that take the name of a variable run what stands in its subscript: `printf -v 'a[$(date)]' x`."""
-    hides = any(re.search(r"\$\(|`|\$\{", word) for word in simple.words[1:])
+def _with_variables(simple: Simple) -> Inner:
+    """Builtins that take the name of a variable run what stands in its subscript: `printf -v 'a[$(date)]' x`.
+
+    Some set the variable; one that other programs obey, such as `PATH`, makes them run other code.
+    """
+    program, rest = program_name(simple.words[0]), simple.words[1:]
+    hides = any(re.search(r"\$\(|`|\$\{", word) for word in rest) or _NAMING[program](rest)
     return Inner(True, [HIDDEN] if hides else ())
+
+
+def _declares(rest: Sequence[str]) -> bool:
+    """Whether a declaration may be about any variable, or about one whose value is evaluated (`-i`, `-n`)."""
+    return any(not is_known(word.partition("=")[0]) or re.match(r"[-+]\w*[in]", word) for word in rest)
+
+
+def _prints(rest: Sequence[str]) -> bool:
+    return bool(rest) and (rest[0].startswith("-v") or re.match(_OPEN_START, rest[0]) is not None)
+
+
+def _compares(rest: Sequence[str]) -> bool:
+    """Whether `test` may look up a variable, whose name is evaluated: `-v`, or an unknown word before another one."""
+    if any(re.search(f"(?<!{QUOTED}){UNKNOWN}|^{FILES}", word) for word in rest):
+        return True
+    unknown = [not is_known(word) for word in rest]
+    looks = "-v" in rest or "-R" in rest
+    return (looks and (any(unknown) or any("[" in word for word in rest))) or any(map(all, pairwise(unknown)))
+
+
+def _fills(rest: Sequence[str]) -> bool:
+    """Whether `read` and its like may set a variable that other programs obey, or run code (`mapfile -C`)."""
+    return any(
+        not is_known(word) or "[" in word or re.match(r"-[A-Za-z]*C", word) or any(map(TELLING.fullmatch, _tails(word)))
+        for word in rest
+    )
+
+
+def _tails(word: str) -> list[str]:
+    """A word, or what may be the value that is attached to an option."""
+    return [word[at:] for at in range(1, len(word))] if word.startswith("-") else [word]
+
+
+_OPEN_START = f"{QUOTED}?[{UNKNOWN}{FILES}]"
+_NAMING: dict[str, Callable[[Sequence[str]], bool]] = {
+    **dict.fromkeys(DECLARING, _declares),
+    **dict.fromkeys(FILLING, _fills),
+    **dict.fromkeys(("[", "test"), _compares),
+    "let": bool,
+    "printf": _prints,
+}
 
 
 def _eval(simple: Simple) -> Inner:
@@ -129,10 +175,9 @@ def _with_text_option(simple: Simple) -> Inner:
     """`su -c 'a command'` and `script -c 'a command'`."""
     words = simple.words
     for at, word in enumerate(words[1:], 1):
-        if re.fullmatch(r"-[a-z]*c|--command", word):
-            return script_inside(joined_text(words[at + 1 : at + 2]))
-        if word.startswith("--command="):
-            return script_inside(joined_text([word.partition("=")[2]]))
+        if found := re.fullmatch(r"-[a-zA-Z]*?c(.*)|--(?:session-)?c[a-z]*(?:=(.*))?", word):
+            attached = found[1] or found[2]
+            return script_inside(joined_text([attached] if attached else words[at + 1 : at + 2]))
     return script_inside(simple.script) if simple.piped else Inner()
 
 
@@ -145,7 +190,7 @@ def _source(simple: Simple) -> Inner:
 SOURCES = frozenset({".", "source"})
 SPECIAL: dict[str, Callable[[Simple], Inner]] = {
     **dict.fromkeys(OUTPUTS, _output),
-    **dict.fromkeys(BUILTINS, _subscripts),
+    **dict.fromkeys(_NAMING, _with_variables),
     ".": _source,
     "alias": _alias,
     "eval": _eval,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .globs import UNKNOWN
+from .shell_evaluation import evaluates, variables_set
 from .shell_parser import Unparsable, syntax_tree
 
 INNER = "\ufdd1"
@@ -19,6 +20,8 @@ UPWARDS = "\ufdd3"
 QUOTED = "\ufdd4"
 """Stands before an unknown part in quotes, which stays in its word."""
 
+_NUMBERS = ("?", "#", "$", "!")
+"""Variables that hold a number, which is one word also without quotes."""
 _SILENT = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
 
 
@@ -58,8 +61,9 @@ def _simple_commands(tree: Any) -> Iterator[Simple]:
                 yield from _statement(node, piped)
             elif kind == "CStyleLoop":
                 yield Simple(("((", UNKNOWN))
-            elif kind == "ParamExp" and (node.get("Exp") or {}).get("Op") == "@":
-                yield Simple((UNKNOWN,))  # ${x@P} runs what the variable holds
+            if evaluates(node):
+                yield Simple((UNKNOWN,))
+            yield from [Simple((), (f"{name}={UNKNOWN}",)) for name in variables_set(node)]
             reads_pipe = kind == "BinaryCmd" and node.get("Op") in ("|", "|&")
             inner = [(value, piped or (reads_pipe and key == "Y")) for key, value in node.items()]
             pending += reversed(inner)
@@ -141,6 +145,8 @@ def _part(part: dict[str, Any], *, quoted: bool = False) -> str:
             return "".join([_part(inner, quoted=True) for inner in part.get("Parts") or []])
         case "ParamExp" if quoted and ((part.get("Param") or {}).get("Value") == "@" or part.get("Index")):
             return UNKNOWN  # "$@" and "${a[@]}" are several words
+        case "ParamExp" if part.get("Short") and part["Param"]["Value"] in _NUMBERS:
+            return f"{QUOTED}{UNKNOWN}"
         case _:
             return f"{QUOTED}{UNKNOWN}" if quoted else UNKNOWN
 

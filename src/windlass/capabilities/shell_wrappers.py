@@ -10,9 +10,14 @@ from .shell_programs import (
     AWK,
     AWK_CODE,
     CODE,
+    DECLARING,
     EDITORS,
+    GIT_COMMANDS,
+    GIT_READING,
     INLINE,
     OUTPUTS,
+    PLAIN,
+    SCHEDULERS,
     SHELLS,
     TELLING,
     TELLING_OPTIONS,
@@ -40,7 +45,31 @@ def inner_commands(simple: Simple) -> Inner:
     if not simple.words:
         return Inner()
     found = _inner(simple)
-    return found._replace(commands=(*found.commands, HIDDEN)) if _told_to_run(simple) else found
+    more = [HIDDEN] if _told_to_run(simple) else []
+    return found._replace(commands=(*found.commands, *more, *_shells_among(simple)))
+
+
+def _shells_among(simple: Simple) -> list[Simple]:
+    """A shell that gets its script, among the words of a program that may run them: `docker exec web sh -c ls`."""
+    program, words = program_name(simple.words[0]), simple.words
+    if program != "git" and any(program in known for known in (PLAIN, SHELLS, SPECIAL, WRAPPERS)):
+        return []
+    return [
+        Simple(words[at:], (), simple.script, simple.piped)
+        for at in range(1, len(words))
+        if program_name(words[at]) in SHELLS
+        and (simple.piped or any(re.match(r"-[A-Za-z]*c", word) for word in words[at + 1 :]))
+    ]
+
+
+def _git_runs(words: Sequence[str]) -> bool:
+    """Whether a command of `git` is one that runs code, or has words that make it do so."""
+    for at, word in enumerate(words):
+        rest = words[at + 1 :]
+        reads = word == "config" and GIT_READING.fullmatch(" ".join(rest)) is not None
+        if word in GIT_COMMANDS and not reads and any(map(GIT_COMMANDS[word].fullmatch, rest)):
+            return True
+    return False
 
 
 def _told_to_run(simple: Simple) -> bool:
@@ -48,6 +77,8 @@ def _told_to_run(simple: Simple) -> bool:
     program, rest = program_name(simple.words[0]), [word.replace(INNER, " ") for word in simple.words[1:]]
     telling = AWK_CODE if AWK.fullmatch(program) else TELLING_OPTIONS.get(program)
     if telling is not None and any(telling.fullmatch(word) for word in rest):
+        return True
+    if program == "git" and _git_runs(rest):
         return True
     careful = telling is not None or program in OUTPUTS or SPECIAL.get(program) in (inside_find, inside_fd)
     return careful and any(_may_be_option(word, files=program != "git") for word in rest)
@@ -80,9 +111,9 @@ def runs_hidden_code(simple: Simple) -> bool:
     if not simple.words:
         return False
     program, rest = program_name(simple.words[0]), simple.words[1:]
-    if program in ("export", "declare", "typeset", "readonly", "local"):
+    if program in DECLARING:
         return any(TELLING.fullmatch(word.partition("=")[0]) for word in rest)
-    if program in EDITORS or program in SOURCES:
+    if program in EDITORS or program in SOURCES or program in SCHEDULERS:
         return True
     return INLINE.fullmatch(program) is not None and (simple.piped or any(CODE.fullmatch(word) for word in rest))
 
@@ -116,6 +147,8 @@ def _wrapped(simple: Simple, wrapper: Wrapper) -> Inner:
         return Inner(True, [HIDDEN])
     if not rest:
         return Inner()
+    if rest[0].startswith("-"):  # an option in an unusual place
+        return Inner(True, [HIDDEN])
     if wrapper.joined:
         return script_inside(joined_text(rest))
     if wrapper.more:
