@@ -877,7 +877,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         check_reason(reason)
         cancelled = self._sessions.cancel(session, reason)
-        if cancelled:
+        if cancelled or ("//" in session and await self._background.cancel_unbegun(session, reason)):
             return True
         if cancelled is None and not (state := await self.state(session)).over:
             await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})

@@ -209,6 +209,17 @@ class BackgroundTasks:
         if running is None or not running.cancel(reason) or not begun:  # a pass that is entered may yet do nothing
             await self._sessions.put(session, f"cancel/{session}", "cancel", {"turn": 1, "reason": reason})
 
+    async def cancel_unbegun(self, session: str, reason: str) -> bool:
+        """Cancel a child that has no log yet; False if the session is not that of one."""
+        if await self._store.read(session):
+            return False
+        above = await self._fold(session.rpartition("//")[0])
+        started = [child.started.session for child in above.background if not child.taken]
+        if session not in started or await self._is_erased(session):
+            return False
+        await self.cancel(session, reason)
+        return True
+
     async def cancel_all(self, session: str, reason: str) -> bool:
         """Cancel the children that work for a session, begun or not, and those of agents below it; whether there were
         any."""

@@ -384,6 +384,17 @@ async def test_cancelling_a_session_reaches_a_child_that_has_not_begun():
     assert not gate.began.is_set()
 
 
+async def test_a_child_that_has_not_begun_is_cancelled_alone():
+    gate, tasks = Gate(), list[Any]()
+    agent = parent(slow_kid(gate), tasks=tasks)
+    await agent.run("go", session="s")
+    assert await agent.cancel(tasks[0].session, "not that") is True
+    assert (await tasks[0].result()).outcome == Cancelled("not that")
+    assert not gate.began.is_set()
+    with pytest.raises(SessionError, match="there is no session 's//other'"):
+        await agent.cancel("s//other")
+
+
 async def test_cancelling_a_session_reaches_a_child_whose_process_died_before_it_began(store: Any):
     gate, tasks = Gate(), list[Any]()
     child = slow_kid(gate)
