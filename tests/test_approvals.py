@@ -15,6 +15,7 @@ from windlass.approvals import at_the_terminal, open_questions, resolve, termina
 from windlass.errors import SessionUnknown, StaleAnswer, StoreError
 from windlass.records import InboxTaken
 from windlass.stores import MemoryStore
+from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
@@ -328,6 +329,7 @@ ANSWER = """
 import asyncio, sys
 from windlass.approvals import resolve
 from windlass.decisions import Approve, Reject
+from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 
 async def main(file, how, session, *answers):
@@ -614,3 +616,73 @@ async def test_a_person_at_the_terminal_answers_in_their_own_name(monkeypatch):
     [asked] = (await agent.run("go")).waiting_for
     assert "other: 0 of 2, needs ann or bob" in prompts[0]
     assert [answered.by for answered in asked.answers] == ["ann"]
+
+
+# ---------------------------------------------------------------- two answers at the same time
+
+
+class Interrupted:
+    """Lets somebody else act just after the n-th call that a pass makes to its store."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.act: Any = None
+        for name in ("read", "inbox", "put", "append"):
+            monkeypatch.setattr(store, name, self._watch(getattr(store, name)))
+
+    def _watch(self, method: Any) -> Any:
+        async def call(*args: Any, **named: Any) -> Any:
+            returned = await method(*args, **named)
+            if self.act is not None:
+                self.left -= 1
+                if self.left == 0:
+                    act, self.act = self.act, None
+                    await act()
+            return returned
+
+        return call
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def kept(request: Any, tmp_path: Any) -> Any:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    where = tmp_path / "s.db" if request.param == "sqlite" else request.getfixturevalue("database")
+    made = SQLiteStore(where) if request.param == "sqlite" else PostgresStore(where)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_of_two_answers_at_the_same_time_the_one_that_is_accepted_takes_effect(kept, below, monkeypatch):
+    """Behaviour 101: whenever `resolve` comes while `resume` brings an answer, too."""
+    interrupted = Interrupted(kept, monkeypatch)
+    winners: list[str] = []
+    for n in range(1, 40):
+        agent, paid = make(kept, calls("pay", euros=5), says("done"))
+        if below:
+            payer = agent.as_tool("payer", "Pays.")
+            agent = Agent(ScriptedModel(calls("payer", task="t"), says("done")), tools=[payer], store=kept)
+        (asked,) = (await agent.run("go", session=f"s{n}")).waiting_for
+        refused: list[str] = []
+
+        async def reject(session: str = f"s{n}", asked: Any = asked, refused: list[str] = refused) -> None:
+            try:
+                await resolve(kept, session, asked.id, Reject("no"))
+            except StaleAnswer:
+                refused.append("reject")
+
+        interrupted.left, interrupted.act = n, reject
+        try:
+            await agent.resume(f"s{n}", answers={asked.id: Approve()})
+        except StaleAnswer:
+            refused.append("approve")
+            await agent.resume(f"s{n}")
+        if interrupted.act is not None:  # the pass was over before its n-th call
+            interrupted.act = None
+            break
+        assert (len(refused), paid) == (1, [5] if refused == ["reject"] else []), n
+        assert list(await kept.inbox(f"s{n}", ())) == []
+        winners += refused
+    assert set(winners) == {"approve", "reject"}

@@ -73,15 +73,53 @@ async def resolve(
         answered = check_answer(session, asked, answer, now, fits)
         if answered.partial and isinstance(answer, Edit) and asked.call is not None and fits is None:
             raise stale_answer(session, ask_id, _UNCHECKED)
-        entry = {"id": ask_id, "digest": answered.digest, "answer": msgspec.to_builtins(answered.answer), "at": now}
-        data: dict[str, Any] | None = entry if mask is None else mask(entry)
-        if data is not None and data != entry:
-            data["masked"] = True
+        data = _entry(answered, now, mask)
         if await store.put(holders[0].session, holders[0].key(holders[0].place), "answer", data):
             for above in holders[1:]:
                 await store.put(above.session, above.key(holders[0].place), "answer", data)
             return
         # somebody has answered since the log was read: look again at what is still needed
+
+
+async def claim(
+    store: Store,
+    session: str,
+    answered: Answered,
+    *,
+    now: float,
+    mask: Callable[[Any], Any] | None = None,
+    fits: Fits | None = None,
+) -> tuple[str, str] | None:
+    """Take the place of an answer with which a session is resumed, before the answer is used.
+
+    It is the place that `resolve` would take, so that of two answers at the same time one is refused. Returns the
+    session and the key of the inbox entry; the key is empty if nobody else could answer. None says that others have
+    answered since the inbox was read, and that the question is still open. `StaleAnswer` says that it is not.
+    """
+    log = await _read_log(store, session)
+    asked = next((asked for asked in log.fold.state.waiting if asked.id == answered.id), None)
+    holders = [] if asked is None else await _holders(store, log, asked)
+    if not holders:
+        return session, ""
+    current = _current(holders, now, fits)
+    if current is None:
+        raise stale_answer(session, answered.id, "it has been answered already")
+    if (
+        current.digest != answered.digest
+        or check_answer(session, current, answered.answer, now).partial != answered.partial
+    ):
+        return None
+    key = holders[0].key(holders[0].place)
+    made = await store.put(holders[0].session, key, "answer", _entry(answered, now, mask))
+    return (holders[0].session, key) if made else None
+
+
+def _entry(answered: Answered, now: float, mask: Callable[[Any], Any] | None) -> dict[str, Any]:
+    """An answer as an inbox entry."""
+    answer = msgspec.to_builtins(answered.answer)
+    entry = {"id": answered.id, "digest": answered.digest, "answer": answer, "at": now}
+    data: dict[str, Any] = entry if mask is None else mask(entry)
+    return data if data == entry else {**data, "masked": True}
 
 
 async def open_questions(
@@ -167,7 +205,7 @@ async def _unanswered(store: Store, log: _Log, now: float) -> list[Asked]:
     return found
 
 
-def _current(holders: Sequence[_Holder], now: float) -> Asked | None:
+def _current(holders: Sequence[_Holder], now: float, fits: Fits | None = None) -> Asked | None:
     """A question with the answers that logs and inboxes have, of all sessions that hold it; None if it is settled."""
     current: Asked | None = max(
         [holder.asked for holder in holders], key=lambda one: (one.proposed is not None, len(one.answers))
@@ -176,7 +214,7 @@ def _current(holders: Sequence[_Holder], now: float) -> Asked | None:
         if current is None:
             break
         try:
-            answered = matching_answer(holders[0].session, current, data, now)
+            answered = matching_answer(holders[0].session, current, data, now, fits)
         except StaleAnswer:
             continue
         if answered is not None:

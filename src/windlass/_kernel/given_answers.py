@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from windlass.approvals import answers_in, checked_answers, stale_answer
+from windlass.approvals import answers_in, checked_answers, claim, stale_answer
 from windlass.decisions import AnyResolution, Edit
 from windlass.errors import StoreError
 from windlass.records import Answered, Asked, InboxTaken, Suspended, TakenOver
@@ -21,15 +21,72 @@ from .journal import Journal
 if TYPE_CHECKING:
     from .segment import Segment
 
+AnyAnswers: TypeAlias = Mapping[str, AnyResolution | Sequence[AnyResolution]]
+
+_TRIES = 10
+"""How often an answer is compared with those that others give meanwhile."""
+
 
 async def read_answers(
-    journal: Journal, inbox: Inbox, given: Mapping[str, AnyResolution | Sequence[AnyResolution]]
+    journal: Journal, inbox: Inbox, given: AnyAnswers
 ) -> tuple[list[InboxTaken], list[Answered]]:
     """The entries of the inbox, and all answers that count now: those in inboxes, those that the
     caller gave, and those of questions whose time has run out.
 
-    `StaleAnswer` refuses what the caller gave if it does not count; then nothing is written.
+    `StaleAnswer` refuses what the caller gave if it does not count; then nothing is written. What
+    counts is put into an inbox first, where it has to be the first to take its place: of two
+    answers at the same time one is refused. If that is one of several that the caller gave, those
+    before it stay in the inbox, and count at the next resume.
     """
+    left = given
+    for _ in range(_TRIES):
+        left = _without(given, inbox.claimed)
+        taken, known, counted = await _answers_now(journal, inbox, left)
+        many = sum([len(answers_in(answers)) for answers in left.values()])
+        if await _claim(journal, inbox, taken, counted[:many]):
+            return taken, known + counted
+    why = "others are answering it, too; look at it again with session.approvals()"
+    raise stale_answer(journal.fold.session, next(iter(left)), why)
+
+
+async def _claim(
+    journal: Journal, inbox: Inbox, taken: list[InboxTaken], answers: Sequence[Answered]
+) -> bool:
+    """Put the caller's answers into inboxes. Whether each could take its place; if not, others have
+    answered since the inboxes were read.
+
+    The session is claimed first: a pass that another one outruns must leave no answer behind.
+    """
+    if answers:
+        await journal.begin()
+    session, program = journal.fold.session, journal.program
+    mask, fits = None if journal.mask is None else journal.mask.plain, partial(check_edit, program)
+    for answered in answers:
+        place = await claim(program.store, session, answered, now=answered.at, mask=mask, fits=fits)
+        if place is None:
+            return False
+        holder, key = place
+        if key:
+            inbox.claimed = (*inbox.claimed, answered)
+        if key and holder == session:
+            taken.append(InboxTaken(key, "answer"))
+    return True
+
+
+def _without(given: AnyAnswers, claimed: Sequence[Answered]) -> AnyAnswers:
+    """The answers that the caller gave, without those that have their place: they are the first."""
+    if not claimed:
+        return given
+    ids = [answered.id for answered in claimed]
+    left = {ask_id: answers_in(answers)[ids.count(ask_id) :] for ask_id, answers in given.items()}
+    return {ask_id: answers for ask_id, answers in left.items() if answers}
+
+
+async def _answers_now(
+    journal: Journal, inbox: Inbox, given: AnyAnswers
+) -> tuple[list[InboxTaken], list[Answered], list[Answered]]:
+    """The entries of the inbox, the answers in inboxes, and the others that count: the caller's
+    first."""
     now = journal.now()  # before the inbox is read: an answer that came until then is known
     waiting = journal.fold.turn.waiting if journal.fold.turn is not None else ()
     taken, known = await inbox.answers() if journal.has_mail or waiting else ([], [])
@@ -42,7 +99,9 @@ async def read_answers(
         if answered.id in given:
             _check_unchanged(session, answered, given[answered.id])
     fits = partial(check_edit, journal.program)
-    return taken, known + checked_answers(session, list(questions.values()), given, now, fits, mask)
+    claimed = {(answered.id, answered.by): answered for answered in inbox.claimed}
+    known = [claimed.get((answered.id, answered.by), answered) for answered in known]
+    return taken, known, checked_answers(session, list(questions.values()), given, now, fits, mask)
 
 
 def _check_unchanged(

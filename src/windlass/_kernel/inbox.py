@@ -39,10 +39,15 @@ log = logging.getLogger("windlass")
 
 
 class Inbox(Struct, eq=False):
-    """The inbox of a session, during one pass."""
+    """The inbox of a session, during one pass.
+
+    `claimed` are the caller's answers that have their place in an inbox, as the caller gave them:
+    the entries are without secrets.
+    """
 
     _journal: Journal
     _transcript: Transcript
+    claimed: tuple[Answered, ...] = ()
 
     async def take(self) -> bool:
         """Move entries into the log: steering becomes a message, a cancel ends the turn that it was
