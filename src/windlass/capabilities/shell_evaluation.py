@@ -52,7 +52,7 @@ def variables_set(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _expands_more(node: dict[str, Any]) -> bool:
-    """Whether an expansion is indirect, computes, or has quotes inside, which mean other things in other places."""
+    """Whether an expansion is indirect, computes, or has quotes or `<(…)` inside, which mean other things elsewhere."""
     expansion, part = node.get("Exp") or {}, node.get("Slice") or {}
     if node.get("Excl") or expansion.get("Op") == "@":  # ${x@P} runs what the variable holds
         return True
@@ -70,7 +70,7 @@ def _has_quotes(inside: Any) -> bool:
         elif isinstance(node, dict):
             if node.get("Type") in ("SglQuoted", "DblQuoted"):
                 return True
-            if node.get("Type") == "Lit" and re.search(r"[$`'\"\\]", node.get("Value", "")):
+            if node.get("Type") == "Lit" and re.search(r"[$`'\"\\()]", node.get("Value", "")):
                 return True
             pending += node.values()
     return False

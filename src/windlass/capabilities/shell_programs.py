@@ -72,7 +72,9 @@ TELLING = re.compile(
 """Variables that make other programs run code."""
 TELLING_OPTIONS = {
     "flock": re.compile(r"-[a-z]*c.*|--c.*"),
-    "git": re.compile(r"-c.*|--(conf|exe|upl|rec[a-z]*-p|ext|templ|open).*|-O.*|.*(ext|fd)::.*"),
+    "git": re.compile(
+        r"-c.*|-O.*|.*(ext|fd)::.*|--(c(o(n(f.*)?)?)?|e(x([et].*)?)?|o(p(e.*)?)?|rec(e.*)?|t(e(m.*)?)?|u(p(l.*)?)?)(=.*)?"
+    ),  # long options may be abbreviated
     "rg": re.compile(r"--pre.*|--hostname-bin.*"),
     "man": re.compile(r"-P.*|--pager.*|-H.*"),
     "runuser": re.compile(r"-[a-z]*c.*|--(session-)?c.*"),
@@ -96,6 +98,7 @@ GIT_COMMANDS = {
     "remote-ext": re.compile(r".*"),
     "shell": re.compile(r".*"),
     "submodule": re.compile(r"foreach"),
+    "submodule--helper": re.compile(r"foreach"),
 }
 """Words that make a command of `git` run code."""
 GIT_READING = re.compile(r"(--(global|local|system|worktree) )*((--get|--list|-l|get|list)\b.*|[\w.-]+\.[\w-]+)")

@@ -52,7 +52,7 @@ def inside_shell(simple: Simple) -> Inner:
         if words[at] == "--":
             at += 1
             break
-        if not is_known(words[at]):
+        if not is_known(words[at]) or INNER in words[at]:
             return Inner(True, (HIDDEN,))
         if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", words[at]) or words[at] == "--command":
             reads_text = True
