@@ -95,17 +95,17 @@ def test_map_text_names_a_function_that_returns_no_text():
 
 
 def _redact(text: str) -> str:
-    return text.replace("4111", "[card]")
+    return text.replace("hunter2", "[card]")
 
 
 @tool(effect="pure", inline=True)
 def look() -> Any:
     """Look something up."""
-    return [ImagePart(b"1"), TextPart("card 4111")]
+    return [ImagePart(b"1"), TextPart("card hunter2")]
 
 
 def redacting() -> Agent:
-    agent = Agent(ScriptedModel(calls("look", _text="4111?"), says("it is 4111")), tools=[look])
+    agent = Agent(ScriptedModel(calls("look", _text="hunter2?"), says("it is hunter2")), tools=[look])
     agent.rewrite(TurnStarting)(lambda event: event.message.map_text(_redact))
     agent.rewrite(ModelReplying)(lambda event: event.reply.map_text(_redact))
     agent.rewrite(ToolReturning)(lambda event: event.result.map_text(_redact))
@@ -116,8 +116,8 @@ def redacting() -> Agent:
 
 
 async def test_one_line_redacts_messages_replies_results_and_requests_however_the_turn_is_run():
-    lived = await assert_same_everywhere(redacting, "pay with 4111")
-    assert "4111" not in repr(lived.log)
+    lived = await assert_same_everywhere(redacting, "pay with hunter2")
+    assert "hunter2" not in repr(lived.log)
     assert lived.state.text == "it is [card]"
     assert lived.state.messages[2].parts[0].content == (ImagePart(b"1"), TextPart("card [card]"))  # type: ignore
 

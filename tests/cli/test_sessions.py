@@ -790,6 +790,7 @@ def test_an_answer_that_reached_only_the_sub_agent_counts_for_its_parent_too(fol
     database = sqlite3.connect("till.db")
     with database:
         assert database.execute("DELETE FROM inbox WHERE session = 'top'").rowcount == 1
+        database.execute("DELETE FROM tallies WHERE kind = 'inbox' AND session = 'top'")
     database.close()
     assert listings(boss, "top") == []
 
