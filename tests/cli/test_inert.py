@@ -146,7 +146,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "ann", "--digest", EVIL],
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "ann", "--remember", EVIL],
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--by", "eve"],
-        ["resumed" + EVIL, f"resumed{EVIL}/1/1", "--edit", json.dumps({"to": EVIL}), "--by", "ann"],
+        ["resumed" + EVIL, f"resumed{EVIL}/1/1", "--edit", json.dumps({"to": EVIL}), "--by", "ann", "--agent", "evil"],
         ["refused" + EVIL, f"refused{EVIL}/1/1", "--reject", EVIL, "--by", "ann", "--agent", "evil"],
         ["exported" + EVIL, f"exported{EVIL}/1/1", "--respond", EVIL, "--by", "ann"],
         ["exported" + EVIL, f"exported{EVIL}/1/1", "--respond", EVIL, "--by", "ann"],

@@ -55,7 +55,7 @@ def approve(
 
     The answer waits in the session's inbox. It takes effect when the session is resumed, or at once if the session is
     running. The agent masks its secrets when it reads the answer; with --agent, they are masked before the answer is
-    stored, and edited arguments are checked. --edit needs --agent if other people have to approve, too.
+    stored, and edited arguments are checked. So --edit needs --agent.
     """
     if agent is not None and ctx.get_parameter_source("address") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--agent has its own store: leave out --store")
@@ -64,6 +64,8 @@ def approve(
         _list(where, session)
         return
     answer = _answer(message, arguments, text, by or _login(), remember, digest)
+    if isinstance(answer, Edit) and agent is None:
+        raise click.UsageError("--edit needs --agent MODULE:AGENT, so that the new arguments can be checked")
 
     async def work(store: Store) -> str:
         asking = {name for name, asked in await store.approvals() if asked.id == question}
