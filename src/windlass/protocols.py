@@ -43,7 +43,8 @@ class Clock(Protocol):
     """The source of time: `now` in seconds since the epoch, and `monotonic` seconds, which never go back.
 
     `sleep` pauses its caller. `alarm` is awaited by a watchdog beside running work: a fake clock must not skip ahead
-    for it.
+    for it. A clock that goes with the event loop may also offer `timeout(seconds)`, an `asyncio.Timeout`: then no task
+    is needed to limit the time of some work.
     """
 
     def now(self) -> float:

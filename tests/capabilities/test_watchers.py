@@ -334,9 +334,6 @@ async def test_a_target_that_never_works_is_given_up_and_recorded():
 
 
 async def test_another_process_notifies_what_this_one_did_not(tmp_path):
-    def down(notification):
-        raise SystemExit
-
     path = tmp_path / "agent.db"
     first = Agent(ScriptedModel(AuthFailed("bad key")), store=SQLiteStore(path), observer_patience=0.0)
     await first.run("go", session="s")

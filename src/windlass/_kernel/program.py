@@ -91,6 +91,9 @@ class SystemClock:
     async def alarm(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds)
+
 
 _DOMAIN = "domain"
 

@@ -27,7 +27,7 @@ from .cancellation import Cancellation
 from .injections import InjectionLedger
 from .journal import Journal
 from .limits import Limits
-from .program import Program, SystemClock
+from .program import Program
 from .writes import WriteBuffer
 
 if TYPE_CHECKING:
@@ -220,8 +220,11 @@ class Site:
         await self.program.clock.alarm(seconds)
 
     def timeout(self, seconds: float) -> asyncio.Timeout | None:
-        """A time-out by the agent's clock, if that is the clock of the event loop."""
-        return asyncio.timeout(seconds) if isinstance(self.program.clock, SystemClock) else None
+        """A time-out by the agent's clock, if the clock offers one."""
+        make: Callable[[float], asyncio.Timeout] | None = getattr(
+            self.program.clock, "timeout", None
+        )
+        return None if make is None else make(seconds)
 
     def left(self) -> Left:
         """What the turn may still spend."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Place = Literal["input", "output", "thinking", "arguments", "results", "requests"]
 PLACES: tuple[Place, ...] = ("input", "output", "thinking", "arguments", "results")
+_Stream = Literal["text", "thinking"]
+_CHANNELS: tuple[tuple[Place, _Stream], ...] = (("output", "text"), ("thinking", "thinking"))
 ACTIONS = ("redact", "mask", "hash", "block")
 Action: TypeAlias = Literal["redact", "mask", "hash", "block"] | Callable[[str, str], str]
 """What happens to a find: one of the names, or a function of the kind and the text that returns a new text."""
@@ -194,10 +196,9 @@ class Redact:
             def clean_request(event: ModelCalling) -> ModelRequest | None:
                 return _changed(event.request, event.request.map_text(self.clean))
 
-        if "output" in where:
-            registrar.transform(channels=("text",), inherit=inherit, name=f"{self.name}_output")(self._stream)
-        if "thinking" in where:
-            registrar.transform(channels=("thinking",), inherit=inherit, name=f"{self.name}_thinking")(self._thoughts)
+        channels: tuple[_Stream, ...] = tuple([channel for place, channel in _CHANNELS if place in where])
+        if channels:
+            registrar.transform(channels=channels, inherit=inherit, name=f"{self.name}_output")(self._stream)
         if "arguments" in where:
             registrar.transform(channels=("arguments",), inherit=inherit, name=f"{self.name}_arguments")(
                 self._arguments
@@ -238,9 +239,6 @@ class Redact:
     # ------------------------------------------------------------ streams
 
     def _stream(self) -> Stream:
-        return Stream(self)
-
-    def _thoughts(self) -> Stream:
         return Stream(self)
 
     def _arguments(self) -> Arguments:
