@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass import Agent, tool
-from windlass.capabilities import Cache, Fallback, LoopGuard, Retry, Steering, Timeout, Validate
+from windlass.capabilities import Cache, Fallback, LoopGuard, Planning, Retry, Steering, Timeout, Validate
 from windlass.errors import ServerError
 from windlass.testing import World, calls, says
 
@@ -51,3 +51,24 @@ def followed_up(world: World) -> Agent:
     model = world.model(calls("work"), says("done"), says("done again"))
     agent: Agent = Agent(model, tools=[work], capabilities=[Steering()], store=world.store)
     return agent
+
+
+def planned(world: World) -> Agent:
+    """A plan that is written and updated beside an effect, with a reminder at every step and a veto."""
+
+    @tool(effect="idempotent")
+    async def pay(idempotency_key: str) -> str:
+        """Pay."""
+        world.effect("pay", idempotency_key)
+        return "paid"
+
+    items = [{"text": "pay", "status": "in_progress"}, {"text": "tell", "status": "pending"}]
+    model = world.model(
+        calls("write_todos", items=items),
+        calls([("pay", {}), ("update_todo", {"item": 1, "status": "done", "start": 2})]),
+        says("Is it done?"),
+        calls("update_todo", item=2, status="done"),
+        says("All done."),
+    )
+    planning = Planning(remind=1, finish_first=True)
+    return Agent(model, tools=[pay], capabilities=[planning], store=world.store)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .notify import Notify
     from .offload import Offload
     from .permissions import Permissions
+    from .planning import Plan, PlanItem, Planning, plan_of
     from .posting import signature_of
     from .rate_limit import RateLimit
     from .redact import MemoryVault, Redact, Vault
@@ -65,6 +66,9 @@ __all__ = [
     "Offload",
     "Pattern",
     "Permissions",
+    "Plan",
+    "PlanItem",
+    "Planning",
     "RateLimit",
     "Redact",
     "RememberedRules",
@@ -85,6 +89,7 @@ __all__ = [
     "answer_from",
     "check_trail",
     "datafog_detector",
+    "plan_of",
     "presidio_detector",
     "signature_of",
     "user_rules",
@@ -115,6 +120,9 @@ _HOMES = {
     "Offload": "offload",
     "Pattern": "detectors",
     "Permissions": "permissions",
+    "Plan": "planning",
+    "PlanItem": "planning",
+    "Planning": "planning",
     "RateLimit": "rate_limit",
     "Redact": "redact",
     "RememberedRules": "remembered_rules",
@@ -135,6 +143,7 @@ _HOMES = {
     "answer_from": "webhook",
     "check_trail": "audit_trail",
     "datafog_detector": "detectors",
+    "plan_of": "planning",
     "presidio_detector": "detectors",
     "signature_of": "posting",
     "user_rules": "remembered_rules",
