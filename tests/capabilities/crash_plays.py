@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from windlass import Agent, tool
-from windlass.capabilities import Cache, Fallback, LoopGuard, Planning, Retry, Steering, Timeout, Validate
+from typing import Any
+
+from windlass import Agent, Turn, TurnEnding, tool
+from windlass.capabilities import (
+    Cache,
+    Fallback,
+    Key,
+    LoopGuard,
+    Metadata,
+    Planning,
+    Retry,
+    Steering,
+    Timeout,
+    Validate,
+)
 from windlass.errors import ServerError
 from windlass.testing import World, calls, says
 
@@ -72,3 +85,25 @@ def planned(world: World) -> Agent:
     )
     planning = Planning(remind=1, finish_first=True)
     return Agent(model, tools=[pay], capabilities=[planning], store=world.store)
+
+
+def counted(world: World) -> Agent:
+    """A number that each call of a tool raises by one, and that the last answer must tell."""
+    number = Key("number", int, default=0, merge=lambda old, new: old + new)
+    metadata = Metadata(number)
+
+    @tool(effect="idempotent")
+    async def count(idempotency_key: str, turn: Turn[Any]) -> str:
+        """Count."""
+        metadata.set(turn, number, 1)
+        world.effect("count", idempotency_key)
+        return "counted"
+
+    model = world.model(calls([("count", {})] * 2), calls("count"), says("Counted."))
+    agent: Agent = Agent(model, tools=[count], capabilities=[metadata], store=world.store)
+
+    @agent.rewrite(TurnEnding)
+    def tell(event: TurnEnding, turn: Turn[Any]) -> str:
+        return f"Counted to {metadata.get(turn, number)}."
+
+    return agent

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .fallback import Fallback
     from .logging import Logging
     from .loop_guard import LoopGuard
+    from .metadata import Key, Metadata
     from .metrics import Metrics
     from .moderate import Moderate
     from .notify import Notify
@@ -57,9 +58,11 @@ __all__ = [
     "Events",
     "Fallback",
     "Found",
+    "Key",
     "Logging",
     "LoopGuard",
     "MemoryVault",
+    "Metadata",
     "Metrics",
     "Moderate",
     "Notify",
@@ -111,9 +114,11 @@ _HOMES = {
     "Events": "events",
     "Fallback": "fallback",
     "Found": "detectors",
+    "Key": "metadata",
     "Logging": "logging",
     "LoopGuard": "loop_guard",
     "MemoryVault": "redact",
+    "Metadata": "metadata",
     "Metrics": "metrics",
     "Moderate": "moderate",
     "Notify": "notify",
