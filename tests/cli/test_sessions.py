@@ -933,6 +933,7 @@ def rewrite_history(session: str) -> None:
         (number,) = database.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
         database.execute("DELETE FROM batches WHERE session = ?", (number,))
         database.execute("DELETE FROM sessions WHERE number = ?", (number,))
+        database.execute("DELETE FROM tallies WHERE session = ?", (session,))
     database.close()
     finished(session, "Something else.")
     database = sqlite3.connect("till.db")

@@ -13,6 +13,7 @@ import pytest
 from windlass.errors import StoreError
 from windlass.messages import TextPart, user
 from windlass.outcomes import Completed
+from windlass.ownership import Claim
 from windlass.protocols import Store
 from windlass.records import Injected, MessageAdded, Record, SessionOpened, TurnEnded, TurnStarted
 from windlass.stores.postgres import PostgresStore
@@ -35,10 +36,17 @@ SESSIONS = {"s": PLAIN, "rainy": RAINY, "pruned": PRUNED}
 class Old:
     """A store of format 2."""
 
-    def __init__(self, make: Callable[[dict[str, Sequence[OldBatch]]], None], execute: Any, open_: Any) -> None:
+    def __init__(
+        self, make: Callable[[dict[str, Sequence[OldBatch]]], None], execute: Any, open_: Any, version: str
+    ) -> None:
+        self.version = version
         self.make = make
         self.execute = execute
         self.open = open_
+
+    def set_version(self, version: int) -> None:
+        """Let the store say that it has another format."""
+        self.execute(f"{self.version} = {version}")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -51,7 +59,10 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Old:
                 db.execute(query)
             db.close()
 
-        return Old(lambda sessions: old_sqlite(file, sessions), on_file, lambda **given: SQLiteStore(file, **given))
+        return Old(
+            lambda sessions: old_sqlite(file, sessions), on_file, lambda **given: SQLiteStore(file, **given),
+            "PRAGMA user_version",
+        )  # fmt: skip
     url = request.getfixturevalue("database")
 
     def on_server(query: str) -> None:
@@ -59,7 +70,10 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Old:
             db.execute("SET search_path = windlass")
             db.execute(query.replace("x'", "'\\x").encode())
 
-    return Old(lambda sessions: old_postgres(url, sessions), on_server, lambda **given: PostgresStore(url, **given))
+    return Old(
+        lambda sessions: old_postgres(url, sessions), on_server, lambda **given: PostgresStore(url, **given),
+        "UPDATE format SET version",
+    )  # fmt: skip
 
 
 def heads(batches: Sequence[OldBatch]) -> list[bytes]:
@@ -132,4 +146,29 @@ async def test_an_old_store_is_not_opened_with_a_key(old):
     await with_key.close()
     store = old.open()
     await store.verify("s")
+    await store.close()
+
+
+# ---------------------------------------------------------------- format 4
+
+
+async def test_a_store_of_format_4_misses_deleted_sessions_and_changed_claims_when_it_was_opened(old):
+    store = old.open()
+    await store.append("s", BEGIN, 0, Claim("s", 1, begins=True))
+    await store.append("idle", BEGIN, 0)
+    await store.close()
+    old.execute("DELETE FROM tallies WHERE kind = 'sessions'")
+    old.execute("ALTER TABLE sessions DROP COLUMN claim")
+    old.set_version(4)
+    store = old.open()
+    assert (await store.ownership("s")).epoch == 1
+    assert await store.verify_store() == []
+    for name in ("s", "idle"):
+        await store.verify(name)
+    old.execute("UPDATE sessions SET epoch = 7 WHERE id = 's'")
+    with pytest.raises(StoreError, match="session 's': its owner or epoch was changed"):
+        await store.verify("s")
+    old.execute("DELETE FROM sessions WHERE id = 'idle'")
+    with pytest.raises(StoreError, match="the row of session 'idle' was deleted"):
+        await store.read("idle")
     await store.close()

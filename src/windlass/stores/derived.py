@@ -17,6 +17,7 @@ from .batches import SLICE, Change, change_of, pack, records_of
 from .chains import START, Chain, pack_seals
 from .old_parents import is_fork
 from .reading import ODD, BatchRow, checked, read_batches
+from .session_rows import check_absent, check_claimed
 from .shared import Execute, broken_log, from_json, from_key, key_of
 from .tallies import check_tally
 
@@ -118,11 +119,11 @@ async def prepare(chain: Chain, log: Log) -> NewSession:
 
 class Stored(NamedTuple):
     """What the tables have of a session: its log, as `read_batches` takes it, its row, its questions, inbox entries and
-    cursors, and how many of the last two were written.
+    cursors, how many of the last two were written, and whose pass the row names.
 
     `row` has status, agent, title, parent, started and updated, and is None if there is no such session; `asks` have id
     and data; `inbox` key, kind, position, taken, data and checksum; `cursors` reader, position and checksum; `tallies`
-    kind, count and checksum.
+    kind, count and checksum; `claim` owner, epoch and checksum.
     """
 
     log: Sequence[Sequence[Any]]
@@ -131,6 +132,7 @@ class Stored(NamedTuple):
     inbox: Sequence[Sequence[Any]] = ()
     cursors: Sequence[Sequence[Any]] = ()
     tallies: Sequence[Sequence[Any]] = ()
+    claim: Sequence[Any] = ("", 0, b"")
 
 
 LOG: LiteralString = (
@@ -142,11 +144,15 @@ LOG: LiteralString = (
 
 def read_stored(execute: Execute, session: str) -> Stored:
     """All that the tables have of a session."""
-    rows = execute("SELECT number, status, agent, title, parent, started, updated FROM sessions WHERE id = ?", session)
+    rows = execute(f"SELECT number, owner, epoch, claim, {', '.join(_COLUMNS)} FROM sessions WHERE id = ?", session)
     log = execute(f"{LOG} WHERE id = ? ORDER BY seq", session)
-    if not rows or rows[0][1] == "erased":
+    if not rows:
+        check_absent(execute, session)
         return Stored(log, None)
-    number, *row = rows[0]
+    number, *claim = rows[0][:4]
+    row = rows[0][4:]
+    if row[0] == "erased":
+        return Stored(log, None, claim=claim)
     inbox = "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? ORDER BY position"
     return Stored(
         log,
@@ -155,6 +161,7 @@ def read_stored(execute: Execute, session: str) -> Stored:
         execute(inbox, session),
         execute("SELECT reader, seq, checksum FROM cursors WHERE session = ?", session),
         execute("SELECT kind, count, checksum FROM tallies WHERE session = ?", session),
+        claim,
     )
 
 
@@ -164,6 +171,7 @@ _COLUMNS = ("status", "agent", "title", "parent", "started", "updated")
 async def verify_stored(chain: Chain, session: str, stored: Stored) -> Verified:
     """Raise `StoreError` unless the log of a session is sound, and the tables agree with it."""
     batches = await read_batches(chain, session, stored.log)
+    check_claimed(chain, session, *stored.claim)
     if stored.row is None:
         return Verified(session, 0, "")
     derived = await derive(session, batches)
@@ -183,6 +191,7 @@ async def verify_stored(chain: Chain, session: str, stored: Stored) -> Verified:
     tallies = {kind: row for kind, *row in stored.tallies}
     check_tally(chain, "inbox", session, tallies.get("inbox"), len(stored.inbox))
     check_tally(chain, "cursors", session, tallies.get("cursors"), len(stored.cursors))
+    check_tally(chain, "sessions", session, tallies.get("sessions"), 1)
     records = batches[-1].seq + batches[-1].count if batches else 0
     for reader, seq, checksum in stored.cursors:
         check_cursor(chain, session, reader, seq, checksum)

@@ -42,6 +42,7 @@ from .postgres_values import PostgresValues
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .refusals import busy, busy_here, taken_over
+from .session_rows import check_absent, check_claimed, claim_checksum, count_session, lost_row
 from .shared import (
     Search,
     as_json,
@@ -53,7 +54,7 @@ from .shared import (
 )
 from .sharing import Lease, call_after_fork
 from .tables import store_problems
-from .tallies import begin_row, count_row
+from .tallies import begin_row, count_row, tally_checksum
 from .values import value_problems
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class _Row(NamedTuple):
     head: bytes
     owner: str
     epoch: int
+    claim: bytes
 
 
 class _Head(NamedTuple):
@@ -167,19 +169,15 @@ class PostgresStore:
         return waiting
 
     def _append(self, db: Connection, appending: _Appending) -> bool:
-        session, expected, records = appending.session, appending.expected, appending.records
-        claim, change = appending.claim, change_of(records) or _NO_CHANGE
+        session, expected, claim = appending.session, appending.expected, appending.claim
+        change = change_of(appending.records) or _NO_CHANGE
         if claim is not None:
             self._owner.get().take()
-        if claim is not None and session != claim.root:
-            _check_root(db, session, claim)
+            if session != claim.root:
+                _check_root(db, session, claim)
         if not expected:
             _insert(db, self.chain, session, change.at or time.time())
-        row = _locked(db, session)
-        if row is None:
-            raise conflict(session, 0, expected)
-        if row.status == "erased":
-            raise erased_session(session)
+        row = _existing(db, session, expected)
         if appending.head is not None and _is_there(db, row.number, expected, appending.head):
             return _waiting(db, session)
         self._check(db, row, session, expected)
@@ -188,13 +186,18 @@ class PostgresStore:
             owner = ""
         elif change.status == "running" and claim is not None and session == claim.root:
             owner = self._owner.get().name
+        self._apply(db, session, row.number, change)
+        return self._extend(db, appending, row, change, owner, epoch)
+
+    def _extend(self, db: Connection, appending: _Appending, row: _Row, change: Change, owner: str, epoch: int) -> bool:
+        """Write a batch, link it to the chain, and update the session's row. Returns whether the inbox has entries."""
+        session, expected, records = appending.session, appending.expected, appending.records
         lines, length = lines_of(records), expected + len(records)
         link, seals, nonce = self.chain.seal(session, expected, row.head, lines)
-        self._apply(db, session, row.number, change)
         made = db.execute(
             "WITH made AS (INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s) "
             "RETURNING xmin::text AS transaction) "
-            "UPDATE sessions SET records = %s, head = %s, checksum = %s, owner = %s, epoch = %s, "
+            "UPDATE sessions SET records = %s, head = %s, checksum = %s, owner = %s, epoch = %s, claim = %s, "
             "status = coalesce(%s, status), agent = coalesce(%s, agent), "
             "title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
             "updated = coalesce(%s, updated), started = coalesce(%s, started), parent = coalesce(%s, parent) "
@@ -203,6 +206,7 @@ class PostgresStore:
             (
                 row.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None,
                 length, link, self.chain.end(session, length, link), owner, epoch,
+                self._claim_checksum(row, session, owner, epoch),
                 change.status, change.agent, change.title, change.at or None,
                 None if expected else change.at or None, change.parent, row.number, session,
             ),
@@ -227,27 +231,34 @@ class PostgresStore:
         if begins and not appending.expected:
             _insert(db, self.chain, session, time.time())
         row = _locked(db, session)
+        if row is None:
+            check_absent(executes(db), session)
         if (found := 0 if row is None else row.records) != appending.expected:
             raise conflict(session, found, appending.expected)
         if row is not None and begins:
             self._owner.get().take()
             owner, epoch = self._check_claim(db, row, session, claim, again=True)
-            db.execute("UPDATE sessions SET owner = %s, epoch = %s WHERE number = %s", (owner, epoch, row.number))
+            checksum = self._claim_checksum(row, session, owner, epoch)
+            query = "UPDATE sessions SET owner = %s, epoch = %s, claim = %s WHERE number = %s"
+            db.execute(query, (owner, epoch, checksum, row.number))
         return _waiting(db, session)
 
     # ------------------------------------------------------------ who owns a session
 
     async def ownership(self, session: str) -> Ownership:
         def work(db: Connection) -> Ownership:
-            row = db.execute("SELECT owner, epoch FROM sessions WHERE id = %s", (session,)).fetchone()
-            return Ownership() if row is None else Ownership(row[1], row[0], self._is_alive(db, row[0]))
+            row = db.execute("SELECT owner, epoch, claim FROM sessions WHERE id = %s", (session,)).fetchone()
+            if row is None:
+                return Ownership()
+            check_claimed(self.chain, session, *row)
+            return Ownership(row[1], row[0], self._is_alive(db, row[0]))
 
         return await self._server.get().look(work)
 
     async def release(self, session: str, epoch: int) -> None:
-        query: LiteralString = "UPDATE sessions SET owner = '' WHERE id = %s AND epoch = %s AND owner = %s"
-        owner = self._owner.get().name
-        await self._write(lambda db: db.execute(query, (session, epoch, owner)).rowcount)
+        query: LiteralString = "UPDATE sessions SET owner = '', claim = %s WHERE id = %s AND epoch = %s AND owner = %s"
+        row = (claim_checksum(self.chain, session, "", epoch), session, epoch, self._owner.get().name)
+        await self._write(lambda db: db.execute(query, row).rowcount)
 
     def _is_alive(self, db: Connection, name: str) -> bool:
         return name != "" and self._owner.get().is_alive(name, lambda number: is_held_by_server(db, number))
@@ -261,6 +272,8 @@ class PostgresStore:
         """
         if claim is None or session != claim.root:
             return row.owner, row.epoch
+        if claim.begins:
+            check_claimed(self.chain, session, row.owner, row.epoch, row.claim)
         mine = self._owner.get().name
         made = again and (row.owner, row.epoch) == (mine, claim.epoch)
         if row.epoch != claim.epoch - claim.begins and not made:
@@ -268,6 +281,12 @@ class PostgresStore:
                 raise busy(session, row.owner)
             raise taken_over(session, claim.root)
         return "" if claim.ends else mine if claim.begins else row.owner, claim.epoch
+
+    def _claim_checksum(self, row: _Row, session: str, owner: str, epoch: int) -> bytes:
+        """The checksum that a batch leaves in its session's row. Most batches change neither owner nor epoch."""
+        if (owner, epoch) == (row.owner, row.epoch):
+            return row.claim
+        return claim_checksum(self.chain, session, owner, epoch)
 
     # ------------------------------------------------------------ the log, read
 
@@ -285,6 +304,8 @@ class PostgresStore:
             )  # fmt: skip
         else:
             rows = await self._read(LOG + "WHERE id = %s ORDER BY seq", session)
+        if not rows:
+            await self._server.get().look(lambda db: check_absent(executes(db), session))
         return await read_batches(self.chain, session, rows, start)
 
     async def create(self, logs: Sequence[Log]) -> None:
@@ -496,6 +517,7 @@ class PostgresStore:
 
 
 _LOCKED = "FOR UPDATE"
+_UNIQUE_VIOLATION = "23505"
 _MAX = 2**62
 """More records than a log can have."""
 
@@ -522,9 +544,20 @@ class _Appending:
 
 def _locked(db: Connection, session: str) -> _Row | None:
     """A session's row, locked until the transaction ends."""
-    query = "SELECT number, status, records, head, owner, epoch FROM sessions WHERE id = %s FOR UPDATE"
+    query = "SELECT number, status, records, head, owner, epoch, claim FROM sessions WHERE id = %s FOR UPDATE"
     row = db.execute(query, (session,)).fetchone()
     return None if row is None else _Row(*row)
+
+
+def _existing(db: Connection, session: str, expected: int) -> _Row:
+    """A session's row, locked, of a log that can be extended."""
+    row = _locked(db, session)
+    if row is None:
+        check_absent(executes(db), session)
+        raise conflict(session, 0, expected)
+    if row.status == "erased":
+        raise erased_session(session)
+    return row
 
 
 def _is_there(db: Connection, number: int, seq: int, head: _Head) -> bool:
@@ -546,18 +579,29 @@ def _waiting(db: Connection, session: str) -> bool:
 
 
 def _insert(db: Connection, chain: Chain, session: str, now: float) -> None:
-    """Make the row of a session, unless it is there."""
+    """Make the row of a session, unless it is there. Raises if it was there before."""
     start = os.urandom(16)
-    db.execute(
-        "INSERT INTO sessions (id, started, updated, head, start, checksum) VALUES (%s, %s, %s, %s, %s, %s) "
-        "ON CONFLICT DO NOTHING",
-        (session, now, now, start, start, chain.end(session, 0, start)),
-    )
+    try:
+        db.execute(
+            "WITH made AS (INSERT INTO sessions (id, started, updated, head, start, checksum) "
+            "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING id) "
+            "INSERT INTO tallies SELECT 'sessions', id, 1, %s FROM made",
+            (
+                session, now, now, start, start, chain.end(session, 0, start),
+                tally_checksum(chain, "sessions", session, 1),
+            ),
+        )  # fmt: skip
+    except Exception as error:
+        if getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION:  # the session was counted when its row was made
+            raise lost_row(session) from None
+        raise
 
 
 def _check_root(db: Connection, session: str, claim: Claim) -> None:
     """Raise unless the root of the tree is at the epoch of the claim. It stays there until the transaction ends."""
     row = db.execute("SELECT epoch FROM sessions WHERE id = %s FOR SHARE", (claim.root,)).fetchone()
+    if row is None:
+        check_absent(executes(db), claim.root)
     if row is None or row[0] != claim.epoch:
         raise taken_over(session, claim.root)
 
@@ -573,6 +617,7 @@ def _insert_ask(db: Connection, number: int, asked: Asked) -> None:
 def _create(db: Connection, chain: Chain, new: Sequence[NewSession]) -> None:
     for one in new:
         derived, now = one.derived, time.time()
+        check_absent(executes(db), one.session)
         made = db.execute(
             "INSERT INTO sessions (id, status, agent, title, parent, started, updated, records, head, start, checksum) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING number",
@@ -587,6 +632,7 @@ def _create(db: Connection, chain: Chain, new: Sequence[NewSession]) -> None:
             if row is not None and row.status == "erased":
                 raise erased_session(one.session)
             raise used_session(one.session)
+        count_session(executes(db), chain, one.session)
         with db.cursor() as cursor:
             query = "INSERT INTO batches VALUES (%s, %s, %s, %s, %s, %s, %s)"
             cursor.executemany(query, [(made[0], *row) for row in one.rows])

@@ -13,6 +13,7 @@ from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombsto
 from .old_parents import fill_parents
 from .postgres_server import Format
 from .reading import BatchRow
+from .session_rows import fill_rows
 from .shared import Execute
 from .tallies import TABLE, fill_tallies
 from .upgrading import check_fingerprint, sealed_rows
@@ -20,7 +21,7 @@ from .upgrading import check_fingerprint, sealed_rows
 if TYPE_CHECKING:
     from .postgres_server import Connection, Settings
 
-VERSION = 4
+VERSION = 5
 VALUES = b"""
 CREATE TABLE storage (
     name BYTEA NOT NULL, key BYTEA NOT NULL, data BYTEA NOT NULL, expires DOUBLE PRECISION, checksum BYTEA NOT NULL,
@@ -43,7 +44,8 @@ CREATE TABLE sessions (
     started DOUBLE PRECISION NOT NULL, updated DOUBLE PRECISION NOT NULL,
     records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0,
     parent TEXT COLLATE "C" NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
-    start BYTEA NOT NULL DEFAULT '\x00000000000000000000000000000000', checksum BYTEA
+    start BYTEA NOT NULL DEFAULT '\x00000000000000000000000000000000', checksum BYTEA,
+    claim BYTEA NOT NULL DEFAULT ''
 );
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
@@ -91,12 +93,14 @@ CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 INSERT INTO settings VALUES ('key', '');
 """,
     3: VALUES + TALLIES,
+    4: b"ALTER TABLE sessions ADD COLUMN claim BYTEA NOT NULL DEFAULT ''",
 }
 """The SQL that upgrades each version to the next."""
 
 STEPS: dict[int, Callable[[Connection, Chain], None]] = {
     2: lambda db, chain: _upgrade_logs(db),
     3: lambda db, chain: fill_tallies(executes(db), chain),
+    4: lambda db, chain: fill_rows(executes(db), chain),
 }
 """What else an upgrade does, after its SQL."""
 

@@ -40,6 +40,7 @@ from .owners import FileLocks, Owner
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .refusals import busy, busy_here, taken_over
+from .session_rows import check_absent, check_claimed, claim_checksum, count_session
 from .shared import (
     Search,
     as_json,
@@ -167,7 +168,7 @@ class SQLiteStore:
         if head is None:
             if claim is not None and session == claim.root and not claim.begins:
                 raise taken_over(session, session)
-            head = _new(db, session, change)
+            head = self._new(db, session, change)
         heads[session] = self._extend(db, heads, session, head, records, claim)
         heads.move_to_end(session)
         if len(heads) > _KNOWN:
@@ -178,9 +179,9 @@ class SQLiteStore:
             self._apply(db, session, head.number, change)
         ends = change is not None and change.ends
         if claim is not None and session == claim.root and (claim.begins or ends or _goes_on(change)):
-            self._own(db, head.number, claim, ends=ends or claim.ends)
+            self._own(db, session, head.number, claim, ends=ends or claim.ends)
         elif claim is None and ends:
-            db.execute("UPDATE sessions SET owner = '' WHERE number = ?", (head.number,))
+            self._disown(db, session, head.number)
 
     def _extend(
         self,
@@ -213,15 +214,26 @@ class SQLiteStore:
     def _begin_pass(self, db: sqlite3.Connection, session: str, head: _Head | None, claim: Claim) -> None:
         """Begin a pass without records."""
         if head is None:
-            head = _new(db, session, None)
+            head = self._new(db, session, None)
             db.execute(_UPDATE, (0, head.link, self.chain.end(session, 0, head.link), head.number))
-        self._own(db, head.number, claim, ends=claim.ends)
+        self._own(db, session, head.number, claim, ends=claim.ends)
+
+    def _new(self, db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
+        """Make the row of a session, which `_end_of_log` did not find."""
+        now = time.time() if change is None else change.at
+        start = os.urandom(16)
+        row = (session, now, now, start)
+        made = db.execute("INSERT INTO sessions (id, started, updated, start) VALUES (?, ?, ?, ?)", row)
+        count_session(executes(db), self.chain, session)
+        return _Head(made.lastrowid or 0, 0, start)
 
     def _create(self, db: sqlite3.Connection, new: Sequence[NewSession]) -> None:
         for one in new:  # before anything is written: what was written before an error is committed with other jobs
             if _head(db, one.session) is not None:
                 raise used_session(one.session)
+            check_absent(executes(db), one.session)
         for one in new:
+            count_session(executes(db), self.chain, one.session)
             derived, now = one.derived, time.time()
             started, updated = derived.started or now, derived.updated or now
             made = db.execute(
@@ -240,15 +252,17 @@ class SQLiteStore:
     # ------------------------------------------------------------ who owns a session
 
     async def ownership(self, session: str) -> Ownership:
-        rows = await self._read("SELECT owner, epoch FROM sessions WHERE id = ?", session)
+        rows = await self._read("SELECT owner, epoch, claim FROM sessions WHERE id = ?", session)
         if not rows:
             return Ownership()
-        name, epoch = rows[0]
+        check_claimed(self.chain, session, *rows[0])
+        name, epoch, _ = rows[0]
         return Ownership(epoch, name, self._is_alive(name))
 
     async def release(self, session: str, epoch: int) -> None:
-        query, owner = "UPDATE sessions SET owner = '' WHERE id = ? AND epoch = ? AND owner = ?", self._owner.get().name
-        await self._write(lambda db: db.execute(query, (session, epoch, owner)).rowcount)
+        query = "UPDATE sessions SET owner = '', claim = ? WHERE id = ? AND epoch = ? AND owner = ?"
+        row = (claim_checksum(self.chain, session, "", epoch), session, epoch, self._owner.get().name)
+        await self._write(lambda db: db.execute(query, row).rowcount)
 
     def _is_alive(self, name: str) -> bool:
         owner = self._owner.get()
@@ -260,19 +274,35 @@ class SQLiteStore:
         A claim without records may be made `again`, after a cancel. Nothing is written before all this is known: the
         other writes of the same transaction are committed.
         """
-        found = db.execute("SELECT owner, epoch FROM sessions WHERE id = ?", (claim.root,)).fetchone() or ("", 0)
-        mine = again and found == (self._owner.get().name, claim.epoch)
-        if found[1] != claim.epoch - claim.begins and not mine:
-            if claim.begins and self._is_alive(found[0]):
-                raise busy(session, found[0])
+        query = "SELECT owner, epoch, claim FROM sessions WHERE id = ?"
+        row = db.execute(query, (claim.root,)).fetchone()
+        if row is None:
+            check_absent(executes(db), claim.root)
+        owner, epoch, checksum = row or ("", 0, b"")
+        if claim.begins:
+            check_claimed(self.chain, claim.root, owner, epoch, checksum)
+        mine = again and (owner, epoch) == (self._owner.get().name, claim.epoch)
+        if epoch != claim.epoch - claim.begins and not mine:
+            if claim.begins and self._is_alive(owner):
+                raise busy(session, owner)
             raise taken_over(session, claim.root)
         if claim.begins and not claim.ends:
             self._owner.get().take()
 
-    def _own(self, db: sqlite3.Connection, number: int, claim: Claim, *, ends: bool) -> None:
+    def _own(self, db: sqlite3.Connection, session: str, number: int, claim: Claim, *, ends: bool) -> None:
         """Write into a session's row whose pass this is, unless it ends."""
-        name = "" if ends else self._owner.get().name
-        db.execute("UPDATE sessions SET owner = ?, epoch = ? WHERE number = ?", (name, claim.epoch, number))
+        self._set_owner(db, session, number, "" if ends else self._owner.get().name, claim.epoch)
+
+    def _disown(self, db: sqlite3.Connection, session: str, number: int) -> None:
+        """Clear the owner in a session's row: its turn has ended by an append without a claim."""
+        owner, epoch = db.execute("SELECT owner, epoch FROM sessions WHERE number = ?", (number,)).fetchone()
+        if owner != "":
+            self._set_owner(db, session, number, "", epoch)
+
+    def _set_owner(self, db: sqlite3.Connection, session: str, number: int, owner: str, epoch: int) -> None:
+        checksum = claim_checksum(self.chain, session, owner, epoch)
+        query = "UPDATE sessions SET owner = ?, epoch = ?, claim = ? WHERE number = ?"
+        db.execute(query, (owner, epoch, checksum, number))
 
     # ------------------------------------------------------------ the log, read
 
@@ -281,15 +311,7 @@ class SQLiteStore:
 
     async def batches(self, session: str, start: int = 0) -> Sequence[Batch]:
         """The append batches that contain the records from `start` on. They and the end of the log are checked."""
-        if start > 0:
-            rows = await self._read(
-                f"{LOG} AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE before.session = number "
-                "AND before.seq < (SELECT max(first.seq) FROM batches first WHERE first.session = number AND "
-                "first.seq <= ?)), 0) WHERE id = ? ORDER BY seq",
-                min(start, _MAX), session,
-            )  # fmt: skip
-        else:
-            rows = await self._read(f"{LOG} WHERE id = ? ORDER BY seq", session)
+        rows = await self._file.get().snapshot(lambda db: _rows_of_log(db, session, start))
         return await read_batches(self.chain, session, rows, start)
 
     async def create(self, logs: Sequence[Log]) -> None:
@@ -518,14 +540,6 @@ def _goes_on(change: Change | None) -> bool:
     return change is not None and change.status == "running"
 
 
-def _new(db: sqlite3.Connection, session: str, change: Change | None) -> _Head:
-    now = time.time() if change is None else change.at
-    start = os.urandom(16)
-    row = (session, now, now, start)
-    made = db.execute("INSERT INTO sessions (id, started, updated, start) VALUES (?, ?, ?, ?)", row)
-    return _Head(made.lastrowid or 0, 0, start)
-
-
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:
     """The end of a session's log, as its row states it; None if there is no such session."""
     row = db.execute("SELECT number, status, records, head FROM sessions WHERE id = ?", (session,)).fetchone()
@@ -538,16 +552,37 @@ def _head(db: sqlite3.Connection, session: str) -> _Head | None:
 
 
 def _end_of_log(db: sqlite3.Connection, heads: _Heads, session: str, expected: int) -> _Head | None:
-    """The end of a session's log; None if there is no such session. Raises unless it has the expected length."""
+    """The end of a session's log; None if there is no such session, and never was one.
+
+    Raises unless it has the expected length.
+    """
     head = heads.get(session)
     if head is None or head.records != expected:
         head = _head(db, session)
+        if head is None:
+            check_absent(executes(db), session)
     found = 0 if head is None else head.records
     if found != expected:
         if head is not None:
             check_end(session, _length(db, head.number), head.records)
         raise conflict(session, found, expected)
     return head
+
+
+def _rows_of_log(db: sqlite3.Connection, session: str, start: int) -> list[Any]:
+    """The rows of the batches that contain the records from `start` on, and of the batch before them."""
+    if start > 0:
+        rows = db.execute(
+            f"{LOG} AND seq >= coalesce((SELECT max(before.seq) FROM batches before WHERE before.session = number "
+            "AND before.seq < (SELECT max(first.seq) FROM batches first WHERE first.session = number AND "
+            "first.seq <= ?)), 0) WHERE id = ? ORDER BY seq",
+            (min(start, _MAX), session),
+        ).fetchall()
+    else:
+        rows = db.execute(f"{LOG} WHERE id = ? ORDER BY seq", (session,)).fetchall()
+    if not rows:
+        check_absent(executes(db), session)
+    return rows
 
 
 def _length(db: sqlite3.Connection, number: int) -> int:

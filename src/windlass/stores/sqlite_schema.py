@@ -14,13 +14,14 @@ from .chains import Chain
 from .derived import cursor_checksum, entry_checksum, pipeline_checksum, tombstone_checksum
 from .old_parents import fill_parents
 from .reading import BatchRow
+from .session_rows import fill_rows
 from .shared import Execute
 from .sqlite_file import Format
 from .tables import TOMBSTONE
 from .tallies import TABLE, fill_tallies
 from .upgrading import check_fingerprint, sealed_rows
 
-VERSION = 4
+VERSION = 5
 APPLICATION = 0x57494E44  # "WIND"
 VALUES = """
 CREATE TABLE storage (
@@ -40,7 +41,8 @@ CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
     agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
     records INTEGER, head BLOB, parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
-    epoch INTEGER NOT NULL DEFAULT 0, start BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', checksum BLOB
+    epoch INTEGER NOT NULL DEFAULT 0, start BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', checksum BLOB,
+    claim BLOB NOT NULL DEFAULT x''
 );
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
@@ -105,12 +107,14 @@ CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID
 INSERT INTO settings VALUES ('key', x'');
 """,
     3: VALUES + TALLIES,
+    4: "ALTER TABLE sessions ADD COLUMN claim BLOB NOT NULL DEFAULT x''",
 }
 """The SQL that upgrades each version to the next."""
 
 STEPS: dict[int, Callable[[sqlite3.Connection, Chain], None]] = {
     2: lambda db, chain: _upgrade_logs(db),
     3: lambda db, chain: fill_tallies(executes(db), chain),
+    4: lambda db, chain: fill_rows(executes(db), chain),
 }
 """What else an upgrade does, after its SQL."""
 

@@ -10,6 +10,7 @@ from windlass.errors import StoreError
 from .chains import Chain
 from .derived import check_cursor, check_entry, check_pipeline, tombstone_checksum
 from .reading import ODD
+from .session_rows import check_claimed
 from .tallies import tally_problems
 
 Select: TypeAlias = Callable[[str], Sequence[Sequence[Any]]]
@@ -24,6 +25,7 @@ def store_problems(select: Select, chain: Chain) -> list[str]:
     return [
         *_orphans(select),
         *_tombstones(select, chain),
+        *_claims(select, chain),
         *_entries(select, chain),
         *_pipelines(select, chain),
         *tally_problems(select, chain),
@@ -72,6 +74,15 @@ def _tombstones(select: Select, chain: Chain) -> list[str]:
     live = "('open', 'running', 'suspended', 'ended', 'erased')"
     for session, status in select(f"SELECT id, status FROM sessions WHERE status NOT IN {live}"):
         problems.append(f"the row of session {session!r} has an unknown status: {status!r}")
+    return problems
+
+
+def _claims(select: Select, chain: Chain) -> list[str]:
+    """Owners and epochs of sessions without a log. Those of other sessions are verified with them."""
+    problems: list[str] = []
+    query = "SELECT id, owner, epoch, claim FROM sessions WHERE status = 'erased' OR records IS NULL OR records <= 0"
+    for row in select(query):
+        problems += _problem(lambda row=row: check_claimed(chain, *row))  # type: ignore[misc]
     return problems
 
 
