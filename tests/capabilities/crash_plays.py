@@ -13,6 +13,7 @@ from windlass.capabilities import (
     Metadata,
     Planning,
     Retry,
+    Rewind,
     Steering,
     Timeout,
     Validate,
@@ -107,3 +108,21 @@ def counted(world: World) -> Agent:
         return f"Counted to {metadata.get(turn, number)}."
 
     return agent
+
+
+def returned(world: World) -> Agent:
+    """A checkpoint, an effect, a rewind that must tell of the effect, and another way to the end."""
+
+    @tool(effect="idempotent")
+    async def pay(idempotency_key: str) -> str:
+        """Pay."""
+        world.effect("pay", idempotency_key)
+        return "paid"
+
+    model = world.model(
+        calls("checkpoint", label="before"),
+        calls("pay"),
+        calls("rewind", label="before", note="It is paid already."),
+        says("Paid once."),
+    )
+    return Agent(model, tools=[pay], capabilities=[Rewind()], store=world.store)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
     from .retry import Retry
+    from .rewind import Rewind
     from .steering import Steering
     from .subagents import Subagent, Subagents
     from .summarize import Summarize
@@ -77,6 +78,7 @@ __all__ = [
     "RememberedRules",
     "RequestArchive",
     "Retry",
+    "Rewind",
     "Scanner",
     "Steering",
     "Subagent",
@@ -133,6 +135,7 @@ _HOMES = {
     "RememberedRules": "remembered_rules",
     "RequestArchive": "request_archive",
     "Retry": "retry",
+    "Rewind": "rewind",
     "Scanner": "detectors",
     "Steering": "steering",
     "Subagent": "subagents",

@@ -57,7 +57,7 @@ class Key(Generic[T]):
 
 
 class Metadata:
-    """Keep typed values in the session: `Metadata(Key("visits", int, default=0), Key("city", str, model="write"))`.
+    """Keep the values of these `keys` in the session: `Metadata(Key("visits", int), Key("city", str, model="write"))`.
 
     Tools and hooks use `metadata.get(turn, key)` and `metadata.set(turn, key, value)`, the application
     `metadata.of(result)`. A key is the `Key` or its name. The model has the tools `get_metadata`, `list_metadata` and,
@@ -119,7 +119,7 @@ class Metadata:
         return {name: entry.value for name, entry in entries.items() if entry is not None}
 
     def slots(self, **values: Any) -> dict[str, Any]:
-        """These values for a run: `agent.run("Hi", slots=metadata.slots(city="Oslo"))`."""
+        """These `values`, by key, for a run: `agent.run("Hi", slots=metadata.slots(city="Oslo"))`."""
         slots = {self._slot(key): value for key, value in values.items()}
         return {slot.name: slot.dump(slot.type(value), "Metadata.slots") for slot, value in slots.items()}
 
