@@ -576,5 +576,5 @@ async def test_a_webhook_keeps_the_rules_for_capabilities(service: Service):
 
 def test_only_web_addresses_are_webhooks():
     for url in ("file:///etc/passwd", "ftp://x", "example.org"):
-        with pytest.raises(ConfigError, match="not an http"):
+        with pytest.raises(ConfigError, match="must be an http"):
             Webhook(url)

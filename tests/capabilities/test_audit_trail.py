@@ -211,7 +211,7 @@ def test_a_killed_process_leaves_no_gap(tmp_path):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(ConfigError, match="records must be kinds of records"):
+    with pytest.raises(ConfigError, match="records must be a list of subclasses of Record"):
         AuditTrail(print, records=[int])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="name must be a text"):
         AuditTrail(print, name="")

@@ -293,7 +293,7 @@ async def test_attempts_of_retries_count_before_the_next_one():
         ({"usd": 1, "window": 60}, "window is only for a budget per key"),
         ({"usd": 1, "warn_at": 2}, "warn_at must be a fraction"),
         ({"usd": 1, "unknown_cost": "maybe"}, "unknown_cost must be"),
-        ({"usd": 1, "prices": {"m": "cheap"}}, "pass a Price"),
+        ({"usd": 1, "prices": {"m": "cheap"}}, "prices must be a mapping from texts to Price"),
     ],
 )
 def test_bad_options_are_refused(options, why):

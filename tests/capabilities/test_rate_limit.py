@@ -390,7 +390,7 @@ async def test_threads_share_a_limit():
         ({"window": 0}, "window must be a number of seconds above 0"),
         ({"max_wait": -1}, "max_wait must be a number of seconds above 0"),
         ({"shared": "redis"}, "shared must be 'process' or 'store'"),
-        ({"per": "user"}, "per must be a function of the scope"),
+        ({"per": "user"}, "per must be a function or None"),
         ({"models": False}, "name tools"),
         ({"tools": "search"}, "give requests or concurrency"),
         ({"tools": "search", "tokens": 5}, "tools use no tokens"),

@@ -224,10 +224,10 @@ def test_presidio_is_a_detector():
     ("make", "why"),
     [
         (lambda: Redact("emails"), "'emails' is neither a kind nor a detector. Kinds: secrets, pii"),
-        (lambda: Redact("email", action="hide"), "'hide' is not an action for 'email'; use redact, mask, hash, block"),  # type: ignore[arg-type]
+        (lambda: Redact("email", action="hide"), "action must be 'redact', 'mask', 'hash', 'block' or a function"),  # type: ignore[arg-type]
         (lambda: Redact("email", action="hash"), "needs key="),
         (lambda: Redact("email", actions={"card": "mask"}), "names 'card', which is not looked for"),
-        (lambda: Redact(where=["outputs"]), "where names 'outputs'"),  # type: ignore[list-item]
+        (lambda: Redact(where=["outputs"]), "where must be 'input', 'output'"),  # type: ignore[list-item]
         (lambda: Redact(vault=MemoryVault()), "give vault= and reveal_to= together"),
         (lambda: Redact(reveal_to="*"), "give vault= and reveal_to= together"),
         (lambda: Pattern("a b", "x"), "'a b' is not the name of a kind"),

@@ -14,6 +14,8 @@ from windlass.events import ToolCalling
 from windlass.messages import ToolCall
 from windlass.types import Approver
 
+from .option_types import check_types
+from .options import require_name
 from .permissions import Permissions
 from .remembered_rules import RememberedRules
 from .verdicts import Verdict
@@ -37,6 +39,7 @@ class Approval:
     questions that such a rule answers are approved. Sub-agents inherit the gate.
     """
 
+    @check_types
     def __init__(
         self,
         when: When = None,
@@ -55,6 +58,7 @@ class Approval:
         remember: bool | str | Path = False,
         name: str = "approval",
     ) -> None:
+        require_name("Approval", name)
         self.name = name
         self.when = _when(when)
         self.question = question

@@ -43,6 +43,7 @@ from windlass.records import (
 )
 from windlass.stores import linked_records
 
+from .option_types import check_types
 from .options import require, require_name
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class AuditTrail:
     with the logs.
     """
 
+    @check_types
     def __init__(
         self,
         target: str | os.PathLike[str] | Callable[[Line], object],
@@ -88,6 +90,7 @@ class AuditTrail:
         name: str = "audit_trail",
     ) -> None:
         require_name("AuditTrail", name)
+        require("AuditTrail", "target", target, target != "", "a file or a function")
         self.records = frozenset(records)
         legal = bool(self.records) and self.records <= frozenset(KINDS.values())
         require("AuditTrail", "records", records, legal, "kinds of records, such as ToolReturned")

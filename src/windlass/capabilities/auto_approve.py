@@ -11,6 +11,8 @@ from windlass.errors import ConfigError
 from windlass.records import Asked
 from windlass.turns import Turn
 
+from .option_types import check_types
+from .options import require, require_amount, require_count
 from .permissions import Permissions
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class AutoApprove:
     one of `Approval(by=[…])`.
     """
 
+    @check_types
     def __init__(
         self,
         when: str | Iterable[str] | Callable[[Asked, Turn[Any]], bool],
@@ -44,11 +47,12 @@ class AutoApprove:
             self.when = Permissions(allow=[when] if isinstance(when, str) else when, unmatched="ask")
         if isinstance(until, datetime) and until.tzinfo is None:
             raise ConfigError(f"AutoApprove(until={until!r}) needs a time zone, such as datetime.UTC")
-        if uses is not None and (type(uses) is not int or uses < 1):
-            raise ConfigError(f"AutoApprove(uses={uses!r}) must be an int, 1 or more")
-        if not by:
-            raise ConfigError(f"AutoApprove(by={by!r}) must be a name")
+        if uses is not None:
+            require_count("AutoApprove", "uses", uses)
+        require("AutoApprove", "by", by, by != "", "a name")
         self.until = until.timestamp() if isinstance(until, datetime) else until
+        if self.until is not None:
+            require_amount("AutoApprove", "until", self.until)
         self.uses = uses
         self.gates = None if gates is None else frozenset(gates)
         self.by = self.name = by

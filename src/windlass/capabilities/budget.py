@@ -16,6 +16,7 @@ from windlass.turns import Turn
 from windlass.types import CallModel
 
 from .budget_accounts import UNITS, Account, root_of, spent_in
+from .option_types import check_types
 from .options import require, require_amount, require_count, require_name
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Budget:
     capability and of its storage.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -70,13 +72,10 @@ class Budget:
                 require_amount("Budget", option, amount)
         if all(limit is None for limit in (tokens, usd, steps, calls, seconds, deadline)):
             raise ConfigError("Budget() limits nothing: give tokens, usd, steps, calls, seconds or deadline")
-        require("Budget", "per", per, callable(per) or per in ("turn", "session"), "'turn', 'session' or a function")
         if window is not None and not callable(per):
             raise ConfigError("Budget: window is only for a budget per key: pass per=, a function of the scope")
         if warn_at is not None:
             require("Budget", "warn_at", warn_at, 0 < warn_at < 1, "a fraction between 0 and 1, or None")
-        legal = unknown_cost in ("refuse", "allow")
-        require("Budget", "unknown_cost", unknown_cost, legal, "'refuse' or 'allow'")
         given = {"tokens": tokens, "usd": usd, "steps": steps, "seconds": seconds}
         self.limits = {kind: amount for kind, amount in given.items() if amount is not None}
         self.calls = calls

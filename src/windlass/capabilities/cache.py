@@ -18,7 +18,8 @@ from windlass.tools import Tool
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
 
-from .options import require, require_name, require_seconds
+from .option_types import check_types
+from .options import require_name, require_seconds
 
 if TYPE_CHECKING:
     from windlass import Assembly, Hooks
@@ -43,6 +44,7 @@ class Cache:
     the user.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -53,7 +55,6 @@ class Cache:
         name: str = "cache",
     ) -> None:
         require_name("Cache", name)
-        require("Cache", "vary", vary, vary is None or callable(vary), "a function of the turn")
         if ttl is not None:
             require_seconds("Cache", "ttl", ttl)
         if not models and not tools:

@@ -12,6 +12,7 @@ from windlass.messages import Message, Part, TextPart, ToolResultPart
 from windlass.turns import Turn
 
 from .cutting import check_text
+from .option_types import check_types
 from .triggers import AtFraction, Trigger, as_trigger, is_number, notes_on
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class ClearResults:
     It waits until clearing would free at least the fraction `gain` of the request.
     """
 
+    @check_types
     def __init__(
         self,
         trigger: Trigger | Iterable[Trigger] = AtFraction(0.6),  # noqa: B008

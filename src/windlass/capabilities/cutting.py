@@ -7,6 +7,7 @@ from typing import TypeAlias
 from windlass.context.compaction import Window
 from windlass.errors import ConfigError
 
+from .options import require_count
 from .triggers import AtMessages, AtTokens, Trigger, is_number
 
 Keep: TypeAlias = AtMessages | AtTokens
@@ -48,6 +49,7 @@ def compacted_recently(window: Window, name: str) -> bool:
 def as_keep(owner: str, keep: Keep | int, trigger: Trigger) -> Keep:
     """Check `keep` and convert an int. Refused if the trigger would be due again at once."""
     if type(keep) is int:
+        require_count(owner, "keep", keep)
         keep = AtMessages(keep)
     if not isinstance(keep, AtMessages | AtTokens):
         raise ConfigError(f"{owner}: keep={keep!r} must be AtMessages(…) or AtTokens(…)")

@@ -9,7 +9,8 @@ from windlass.decisions import Answer
 from windlass.events import ToolCalling
 from windlass.messages import ToolCall
 
-from .options import require, require_name
+from .option_types import check_types
+from .options import require_name
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -24,6 +25,7 @@ class DryRun:
     of a tool, a function that says what a call would do. `tools` limits it to some tools.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -34,8 +36,6 @@ class DryRun:
     ) -> None:
         require_name("DryRun", name)
         describe = dict(describe or {})
-        legal = all(callable(fn) for fn in describe.values())
-        require("DryRun", "describe", describe, legal, "a mapping from names of tools to functions of a call")
         self.name = name
         self.tools = tools
         self.pure = pure

@@ -31,6 +31,9 @@ from windlass.records import (
     TurnStarted,
 )
 
+from .option_types import check_types
+from .options import require_name
+
 if TYPE_CHECKING:
     from windlass import Hooks
 
@@ -56,11 +59,11 @@ class Events:
     emitter may serve many agents. `preset` says which facts are emitted; more can be named.
     """
 
+    @check_types
     def __init__(self, preset: Preset = "standard", *facts: type[Fact], name: str = "events") -> None:
-        if preset not in PRESETS:
-            raise ConfigError(f"Events: {preset!r} is not a preset; use one of {', '.join(PRESETS)}")
         if unknown := [fact for fact in facts if fact not in FACTS]:
-            raise ConfigError(f"Events: {unknown} are not facts")
+            raise ConfigError(f"Events(facts={unknown}): these are not facts")
+        require_name("Events", name)
         self.name = name
         self.facts = tuple(dict.fromkeys([*PRESETS[preset], *facts]))
         self._listeners: dict[type[Fact] | None, tuple[tuple[Listener, bool], ...]] = {}

@@ -12,6 +12,7 @@ from windlass.turns import Turn
 from windlass.types import CallModel
 
 from .breakers import Breaker, Breakers
+from .option_types import check_types
 from .options import Errors, error_test, require, require_name, require_seconds
 from .timeout import late_model, within
 
@@ -36,6 +37,7 @@ class Fallback:
     failures in a row a model is not asked for `breaker.seconds`, unless all others fail, too. `None` turns it off.
     """
 
+    @check_types
     def __init__(
         self,
         *models: Model | str,
@@ -47,7 +49,6 @@ class Fallback:
     ) -> None:
         require_name("Fallback", name)
         require("Fallback", "models", models, bool(models), "one or more models")
-        require("Fallback", "breaker", breaker, breaker is None or isinstance(breaker, Breaker), "a Breaker or None")
         if timeout is not None:
             require_seconds("Fallback", "timeout", timeout)
         self.name = name

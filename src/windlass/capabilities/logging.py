@@ -40,6 +40,9 @@ from windlass.records import (
     TurnStarted,
 )
 
+from .option_types import check_types
+from .options import require_count, require_name
+
 if TYPE_CHECKING:
     from windlass import Hooks
 
@@ -179,6 +182,7 @@ class Logging:
     each text has at most `limit` characters. Secrets of the application are masked in any case.
     """
 
+    @check_types
     def __init__(
         self,
         logger: logging.Logger | str = "windlass.agent",
@@ -188,6 +192,8 @@ class Logging:
         limit: int = 200,
         name: str = "logging",
     ) -> None:
+        require_name("Logging", name)
+        require_count("Logging", "limit", limit)
         self.name = name
         self.logger = logging.getLogger(logger) if isinstance(logger, str) else logger
         self.level = _level(level)

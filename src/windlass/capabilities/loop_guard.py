@@ -14,7 +14,8 @@ from windlass.messages import Message, ToolCallPart
 from windlass.states import State
 from windlass.turns import Turn
 
-from .options import require, require_count, require_name
+from .option_types import check_types
+from .options import require_count, require_name
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -35,6 +36,7 @@ class LoopGuard:
     Calls of one step count, too. Tools that `ignore` names, such as one that polls, may be called as often as you like.
     """
 
+    @check_types
     def __init__(
         self,
         warn: int | None = 3,
@@ -55,7 +57,6 @@ class LoopGuard:
         self.name = name
         self.warn, self.block, self.halt = warn, block, halt
         self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-        require("LoopGuard", "ignore", ignore, all(isinstance(one, str) for one in self.ignore), "names of tools")
         self._made: OrderedDict[str, _Made] = OrderedDict()
 
     def install(self, registrar: Hooks) -> None:

@@ -28,6 +28,9 @@ from windlass.records import (
     TurnStarted,
 )
 
+from .option_types import check_types
+from .options import require, require_name
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -50,6 +53,7 @@ class Metrics:
     serve many agents. `text()` is what a scraper reads.
     """
 
+    @check_types
     def __init__(
         self, registry: CollectorRegistry | None = None, *, prefix: str = "windlass", name: str = "metrics"
     ) -> None:
@@ -57,8 +61,13 @@ class Metrics:
             import prometheus_client as prometheus
         except ImportError as error:
             raise ConfigError(f"Metrics needs prometheus_client ({error}): pip install 'windlass[metrics]'") from error
+        require_name("Metrics", name)
+        legal = registry is None or isinstance(registry, prometheus.CollectorRegistry)
+        require("Metrics", "registry", registry, legal, "a CollectorRegistry of prometheus_client, or None")
+        words = "letters, digits and underscores, not beginning with a digit"
+        require("Metrics", "prefix", prefix, prefix.isidentifier() and prefix.isascii(), words)
         self.name = name
-        self.registry = registry or prometheus.CollectorRegistry()
+        self.registry = prometheus.CollectorRegistry() if registry is None else registry
         self._began: OrderedDict[Any, float] = OrderedDict()
         self._names: dict[str, set[str]] = {"tool": set(), "model": set()}
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from windlass.protocols import Model
 from windlass.turns import Turn
 from windlass.types import CallModel
 
+from .option_types import check_types
 from .options import require, require_name
 from .validate import is_input, opens_turn
 
@@ -47,6 +48,7 @@ class Moderate:
     says so.
     """
 
+    @check_types
     def __init__(
         self,
         classifier: Model | str | Callable[[str], Any],
@@ -62,9 +64,7 @@ class Moderate:
     ) -> None:
         is_model = isinstance(classifier, str) or (hasattr(classifier, "reply") and hasattr(classifier, "name"))
         require_name("Moderate", name)
-        require("Moderate", "classifier", classifier, is_model or callable(classifier), "a model or a function")
         require("Moderate", "input", input, input or output, "True if output is False")
-        require("Moderate", "unreachable", unreachable, unreachable in ("halt", "pass"), "'halt' or 'pass'")
         self.name = name
         self.classifier = classifier
         self.is_model = is_model

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windlass.errors import ConfigError
 from windlass.outcomes import Cancelled, Failed, Stopped
 from windlass.records import Asked, Suspended, TurnEnded
 from windlass.turns import Turn
 
+from .option_types import check_types
+from .options import require_count, require_name, require_seconds
 from .posting import Poster, check_url
 
 if TYPE_CHECKING:
     from windlass import Hooks
 
 Occasion = Literal["suspended", "completed", "stopped", "failed", "cancelled"]
-OCCASIONS: tuple[Occasion, ...] = ("suspended", "completed", "stopped", "failed", "cancelled")
 Notification: TypeAlias = dict[str, Any]
 
 
@@ -31,11 +31,12 @@ class Notify:
     `content` adds the answer and the questions' text. `headers` are sent along.
     """
 
+    @check_types
     def __init__(
         self,
         target: str | Callable[[Notification], object],
         *,
-        on: Iterable[Occasion] = ("suspended", "failed", "stopped"),
+        on: Occasion | Iterable[Occasion] = ("suspended", "failed", "stopped"),
         secret: str | None = None,
         headers: dict[str, str] | None = None,
         content: bool = False,
@@ -43,11 +44,12 @@ class Notify:
         tries: int = 8,
         name: str = "notify",
     ) -> None:
+        require_name("Notify", name)
+        require_seconds("Notify", "timeout", timeout)
+        require_count("Notify", "tries", tries)
         self.name = name
         self.on = (on,) if isinstance(on, str) else tuple(on)
-        if unknown := [one for one in self.on if one not in OCCASIONS]:
-            raise ConfigError(f"Notify: {unknown} are not occasions; use some of {', '.join(OCCASIONS)}")
-        url = "" if callable(target) else check_url("Notify", target)
+        url = "" if callable(target) else check_url("Notify", "target", target)
         self.target = target if callable(target) else Poster(url, secret, dict(headers or {}), timeout)
         self.content = content
         self.tries = tries

@@ -13,6 +13,7 @@ from windlass.tools import tool
 from windlass.turns import Turn
 
 from .cutting import check_text
+from .option_types import check_types
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -28,6 +29,7 @@ class Offload:
     result is cut before the model first sees it, or by `agent.compact`; otherwise it does not change once seen.
     """
 
+    @check_types
     def __init__(self, over: int = 4000, *, preview: int = 400, name: str = "offload") -> None:
         check_text("Offload", "name", name)
         for option, value in (("over", over), ("preview", preview)):

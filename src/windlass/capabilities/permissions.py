@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from msgspec import structs
 
 from windlass.decisions import Allow, Ask, Deny
-from windlass.errors import ConfigError
 from windlass.events import ToolCalling
 from windlass.messages import ToolCall
 
 from .commands import Command, commands_of, is_parsed
+from .option_types import check_types
+from .options import require_name
 from .paths import PARAMETERS
 from .rule_checks import rule_problems, tool_problems
 from .rule_files import read_policy
@@ -60,6 +61,7 @@ class Permissions:
     questions, with their approvers, expiry and so on.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -74,9 +76,8 @@ class Permissions:
         name: str = "permissions",
     ) -> None:
         given: dict[Kind, Iterable[str]] = {"allow": allow, "ask": ask, "deny": deny}
-        self.rules = tuple([rule for kind in KINDS for rule in _rules(kind, given[kind])])
-        if unmatched not in KINDS:
-            raise ConfigError(f"Permissions(unmatched={unmatched!r}): must be one of {', '.join(KINDS)}")
+        self.rules = tuple([Rule(kind, text) for kind in KINDS for text in given[kind]])
+        require_name("Permissions", name)
         self.name = name
         self.unmatched: Kind = unmatched
         self.asks = Ask() if asks is None else asks
@@ -228,12 +229,3 @@ def _commands(script: tuple[object]) -> tuple[Command, ...]:
     if not isinstance(script[0], str):
         raise Unparsable("the command is not a text")
     return commands_of(script[0])
-
-
-def _rules(kind: Kind, texts: object) -> Iterator[Rule]:
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise ConfigError(f"Permissions({kind}={texts!r}) takes a list of rules")
-    for text in texts:
-        if not isinstance(text, str):
-            raise ConfigError(f"Permissions({kind}=…): {text!r} is not a rule; a rule is a text such as 'bash(git *)'")
-        yield Rule(kind, text)

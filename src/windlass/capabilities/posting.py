@@ -66,8 +66,8 @@ def signature_of(body: bytes, secret: str) -> str:
     return "sha256=" + hmac.digest(secret.encode(), body, "sha256").hex()
 
 
-def check_url(owner: str, url: object) -> str:
+def check_url(owner: str, name: str, url: object) -> str:
     """Raise unless it is a URL to post to."""
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{owner}({url!r}) is not an http(s) URL")
+        raise ConfigError(f"{owner}({name}={url!r}) must be an http(s) URL")
     return url

@@ -11,7 +11,8 @@ from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, Too
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
 
-from .options import require, require_count, require_name, require_seconds
+from .option_types import check_types
+from .options import require_count, require_name, require_seconds
 from .rate_calls import LimitedCall
 from .rate_lines import Lines
 
@@ -36,6 +37,7 @@ class RateLimit:
     loses its permits for concurrency there; choose it longer than a call takes.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -60,8 +62,6 @@ class RateLimit:
             require_seconds("RateLimit", option, seconds)
         if max_wait is not None:
             require_seconds("RateLimit", "max_wait", max_wait)
-        require("RateLimit", "shared", shared, shared in ("process", "store"), "'process' or 'store'")
-        require("RateLimit", "per", per, per is None or callable(per), "a function of the scope")
         self.tools = [tools] if isinstance(tools, str) else list(tools)
         self.models = not self.tools if models is None else models
         if not self.models and not self.tools:

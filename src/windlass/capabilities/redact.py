@@ -17,6 +17,8 @@ from windlass.events import MessageAdding, ModelCalling, ModelReplying, ToolCall
 from windlass.messages import Message, ModelRequest, TextPart, ThinkingPart, ToolResult
 
 from .detectors import Detector, Found, check_kind, detectors_of, merged
+from .option_types import check_types
+from .options import require_name
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -75,22 +77,24 @@ class Redact:
     tools that `reveal_to` names get the real text.
     """
 
+    @check_types
     def __init__(
         self,
         *kinds: str | Detector,
         action: Action = "redact",
         actions: Mapping[str, Action] | None = None,
-        where: Iterable[Place] = PLACES,
+        where: Place | Iterable[Place] = PLACES,
         key: str | bytes | None = None,
         vault: Vault | None = None,
         reveal_to: Any = None,
         inherit: bool = False,
         name: str = "redact",
     ) -> None:
+        require_name("Redact", name)
         self.name = name
         self.detectors = detectors_of(kinds or ("secrets", "pii"))
         self.kinds = [kind for detector in self.detectors for kind in detector.kinds]
-        self.where = _places(where)
+        self.where: tuple[Any, ...] = (where,) if isinstance(where, str) else tuple(where)
         self.inherit = inherit
         self.vault = vault
         self.reveal_to = reveal_to
@@ -314,12 +318,3 @@ def _changed(before: T, after: T) -> T | None:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def _places(where: Iterable[Place]) -> tuple[Place, ...]:
-    known = (*PLACES, "requests")
-    chosen = (where,) if isinstance(where, str) else tuple(where)
-    for place in chosen:
-        if place not in known:
-            raise ConfigError(f"Redact: where names {place!r}; use some of {_listed(known)}")
-    return chosen  # type: ignore[return-value]

@@ -16,6 +16,7 @@ from windlass.matching import parse_rule
 from windlass.records import Answered, Asked
 from windlass.turns import Turn
 
+from .option_types import check_types
 from .permissions import Permissions
 from .rule_files import read_policy
 
@@ -65,6 +66,7 @@ class RememberedRules:
     The file is read for every question, so it can be edited at any time; rules in it that ask or deny count, too.
     """
 
+    @check_types
     def __init__(self, path: Path | None = None, *, gates: tuple[str, ...] = ("permissions", "approval")) -> None:
         self.path = user_rules() if path is None else path.expanduser().absolute()
         if path is not None and self.path.resolve().is_relative_to(Path.cwd().resolve()):

@@ -21,6 +21,8 @@ from windlass.messages import Message, Messages, ModelRequest, TextPart, ToolSpe
 from windlass.stores.sqlite_file import create_private, write_ahead
 from windlass.turns import Turn
 
+from .option_types import check_types
+
 if TYPE_CHECKING:
     from windlass import Hooks
 
@@ -73,6 +75,7 @@ class RequestArchive:
     use one file.
     """
 
+    @check_types
     def __init__(self, path: str | Path, *, ttl: float | None = None) -> None:
         if ttl is not None and ttl <= 0:
             raise ConfigError(f"RequestArchive(ttl={ttl}): ttl must be above 0")

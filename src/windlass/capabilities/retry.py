@@ -13,6 +13,7 @@ from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, Too
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
 
+from .option_types import check_types
 from .options import Errors, error_test, require, require_count, require_name, require_seconds
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Retry:
     than `cap`, it gives up at once. The agent's error policy makes no further attempt.
     """
 
+    @check_types
     def __init__(
         self,
         attempts: int = 3,

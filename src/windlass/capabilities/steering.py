@@ -15,6 +15,7 @@ from windlass.slots import Slot
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool, RunTurn
 
+from .option_types import check_types
 from .options import require, require_name
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Steering:
     for follow-ups at most `Agent(max_vetoes=…)` times; the others wait for the next turn.
     """
 
+    @check_types
     def __init__(self, *, name: str = "steering") -> None:
         require_name("Steering", name)
         self.name = name

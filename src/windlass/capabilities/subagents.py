@@ -13,6 +13,7 @@ from windlass.outcomes import Completed
 from windlass.tools import tool
 from windlass.turns import Turn
 
+from .option_types import check_types
 from .options import require, require_count, require_name
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Subagents:
     message. `tool` is the name of the tool.
     """
 
+    @check_types
     def __init__(
         self,
         agents: Iterable[Agent[Any, Any] | Subagent],
@@ -52,10 +54,10 @@ class Subagents:
         name: str = "subagents",
     ) -> None:
         require_name("Subagents", name)
-        require_name("Subagents", tool)
+        require("Subagents", "tool", tool, tool != "", "a text")
         require_count("Subagents", "fan_out", fan_out)
         require_count("Subagents", "depth", depth)
-        require("Subagents", "background", background, isinstance(background, bool), "True or False")
+        require("Subagents", "agents", agents, isinstance(agents, Iterable), "a list of agents")
         given = [one if isinstance(one, Subagent) else Subagent(one) for one in agents]
         for one in given:
             require("Subagents", "agents", one.agent, hasattr(one.agent, "as_tool"), "agents, or Subagent(agent, …)")

@@ -18,6 +18,7 @@ from windlass.records import SessionEnded
 from windlass.turns import Turn
 
 from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
+from .option_types import check_types
 from .triggers import AtFraction, AtMessages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Summarize:
     shown, recorded and charged at the next compaction. If the process ends before, it is lost.
     """
 
+    @check_types
     def __init__(
         self,
         model: Model | str | None = None,

@@ -13,6 +13,7 @@ from windlass.states import State, Step
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool, RunStep
 
+from .option_types import check_types
 from .options import require, require_name, require_seconds
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Timeout:
     count.
     """
 
+    @check_types
     def __init__(
         self,
         *,

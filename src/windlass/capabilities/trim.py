@@ -11,6 +11,7 @@ from windlass.messages import Message, user
 from windlass.turns import Turn
 
 from .cutting import Keep, as_keep, check_target, check_text, compacted_recently, oldest
+from .option_types import check_types
 from .triggers import AtFraction, AtMessages, Trigger, as_trigger, notes_on
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Trim:
     trigger's threshold. A note replaces the hidden messages. The transcript keeps them all.
     """
 
+    @check_types
     def __init__(
         self,
         trigger: Trigger | Iterable[Trigger] = AtFraction(0.8),  # noqa: B008

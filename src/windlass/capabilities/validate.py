@@ -10,7 +10,8 @@ from windlass.decisions import Deny, Halt, Regenerate
 from windlass.errors import ConfigError
 from windlass.events import MessageAdding, ModelReplying, ToolReturning
 
-from .options import require, require_name
+from .option_types import check_types
+from .options import require_name
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -31,6 +32,7 @@ class Validate:
     until it is checked; `live=True` streams it at once, and retracts it if it is invalid.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -43,10 +45,7 @@ class Validate:
         name: str = "validate",
     ) -> None:
         require_name("Validate", name)
-        require("Validate", "otherwise", otherwise, otherwise in ("stop", "pass"), "'stop' or 'pass'")
         of_tools = dict(results) if isinstance(results, Mapping) else {} if results is None else {"*": results}
-        for option, check in {"input": input, "output": output, **of_tools}.items():
-            require("Validate", option, check, check is None or callable(check), "a function")
         if input is None and output is None and not of_tools:
             raise ConfigError("Validate() checks nothing: pass input=, output= or results=")
         self.name = name

@@ -13,6 +13,8 @@ from windlass.errors import StaleAnswer
 from windlass.records import Asked, Suspended
 from windlass.turns import Turn
 
+from .option_types import check_types
+from .options import require_count, require_name, require_seconds
 from .posting import Poster, check_url
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Webhook:
     `Approval(by=[…])`.
     """
 
+    @check_types
     def __init__(
         self,
         url: str,
@@ -44,7 +47,10 @@ class Webhook:
         tries: int = 8,
         name: str = "webhook",
     ) -> None:
-        self.url = check_url("Webhook", url)
+        require_name("Webhook", name)
+        require_seconds("Webhook", "timeout", timeout)
+        require_count("Webhook", "tries", tries)
+        self.url = check_url("Webhook", "url", url)
         self._poster = Poster(url, secret, dict(headers or {}), timeout)
         self.tries = tries
         self.name = name
