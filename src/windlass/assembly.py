@@ -207,7 +207,8 @@ def _windows(model: Model, window: int | None, models: Mapping[str, Model]) -> d
 def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask: Mask | None) -> CompiledHooks:
     """All hooks and transformers, with those that check the output and remove the secrets."""
     observers = [Hook("observe", fact, fn, {}) for fact, fn in pipeline.observers]
-    hooks, transforms = [*registered.hooks, *observers], [*registered.transforms]
+    hooks = [*[hook for hook in registered.hooks if hook.is_enabled()], *observers]
+    transforms = [*registered.transforms]
     if output.schema is not None:
         check = Hook("gate", ModelReplying, output.check, {"name": "output", "band": "guard", "live": True})
         check.inherit = False

@@ -363,12 +363,18 @@ class ModelCalled(Fact, frozen=True, gc=True):
 class HookRan(Fact, frozen=True):
     """A hook was asked about an event or an effect, and took this many seconds; a wrap's time includes its inner calls.
 
-    It is only made if an observer listens to it. Observers, transformers and wraps of a turn are not measured.
+    `verb` is how it was registered, `capability` what brought it, and `about` the id of what it was asked about.
+    `verdict` says what it answered: the name of a decision or vote such as `deny`, `rewrite`, `inject`, `failed`, or
+    nothing. It is only made if an observer listens to it. Observers, transformers and wraps of a turn are not measured.
     """
 
     hook: str
     event: str
     seconds: float
+    verb: str = ""
+    capability: str = ""
+    about: str = ""
+    verdict: str = ""
 
 
 class TurnFailed(Fact, frozen=True, gc=True):

@@ -31,6 +31,10 @@ class Host(Protocol):
     @property
     def session(self) -> str: ...
     @property
+    def agent(self) -> str: ...
+    @property
+    def in_background(self) -> bool: ...
+    @property
     def latest(self) -> TurnFold | None: ...
     @property
     def scope(self) -> Any: ...
@@ -242,6 +246,19 @@ class Turn(Generic[ScopeT]):
     def session_id(self) -> str:
         """The id of the session."""
         return self._host.session if self._state is None else self._state.session
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent. In a hook that sub-agents inherit, it is the name of the sub-agent at work."""
+        if self._state is None:
+            return self._host.agent
+        return self._state.opened.agent if self._state.opened is not None else ""
+
+    @property
+    def in_background(self) -> bool:
+        """Whether another agent started this one in the background and does not wait for it."""
+        self._refuse_observer("ask whether the agent works in the background")
+        return self._host.in_background
 
     @property
     def scope(self) -> ScopeT:

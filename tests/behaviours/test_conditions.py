@@ -485,3 +485,40 @@ def test_explain_shows_conditions():
         "when broken at",
     ):
         assert shown in text
+
+
+# ---------------------------------------------------------------- enabled
+
+
+async def test_a_hook_that_is_not_enabled_when_the_agent_is_compiled_is_left_out():
+    on, asked = [False], []
+    agent = Agent(ScriptedModel(says("1"), says("2")))
+    agent.gate(TurnStarting, name="flagged", enabled=lambda: on[0])(lambda event: asked.append("gate"))
+    agent.observe(TurnEnded, name="seen", enabled=lambda: on[0], wait=True)(lambda fact: asked.append("fact"))
+    assert "flagged" not in str(agent.explain())
+    assert "seen" not in str(agent.explain())
+    await agent.run("go")
+    on[0] = True  # too late for this agent
+    await agent.run("go")
+    assert asked == []
+
+
+async def test_a_hook_that_is_enabled_runs_and_is_inherited():
+    asked: list[str] = []
+    child = Agent(ScriptedModel(says("mine")), name="child")
+    agent = Agent(ScriptedModel(calls("child", task="go"), says("done")), tools=[child.as_tool()], name="root")
+    flag = {"enabled": lambda: True, "inherit": True}
+    agent.gate(TurnStarting, name="flagged", **flag)(lambda event: asked.append(event.turn.agent))
+    await agent.run("go")
+    assert asked == ["root", "child"]
+
+
+async def _later() -> bool:
+    return True
+
+
+@pytest.mark.parametrize("enabled", [True, _later])
+def test_enabled_must_be_a_plain_function(enabled):
+    agent = Agent(ScriptedModel())
+    with pytest.raises(RegistrationError, match="enabled must be a plain function without parameters"):
+        agent.gate(TurnStarting, enabled=enabled)(lambda event: None)

@@ -12,6 +12,7 @@ from tests.logs import crashed_after, find, log_of
 
 from windlass import (
     Agent,
+    Allow,
     Ask,
     Completed,
     Continuing,
@@ -33,16 +34,20 @@ from windlass import (
     Pipeline,
     Regenerate,
     ReplyPassed,
+    Says,
     Step,
+    StepStarting,
     Stopped,
     StopReason,
     ToolCall,
     ToolCalled,
     ToolCalling,
     ToolError,
+    ToolReturning,
     Turn,
     TurnEnding,
     TurnStarting,
+    Vote,
     tool,
 )
 from windlass.errors import ConfigError, RegistrationError
@@ -538,6 +543,41 @@ async def test_an_observer_above_hears_how_long_the_hooks_of_a_sub_agent_take():
     parent.observe(HookRan, wait=True)(lambda fact: seen.append((fact.hook, fact.seconds, bool(fact.path))))
     await parent.run("go")
     assert ("slow", 2.0, True) in seen
+
+
+async def test_an_observer_hears_what_hooks_answered_about_what():
+    seen: list[Any] = []
+    model = ScriptedModel(calls("look"), says("done"))
+    agent = Agent(model, tools=[look], capabilities=[Strict()])
+    agent.inject(StepStarting, name="tip")(lambda event: "Look closely.")
+    agent.rewrite(TurnStarting, name="shout")(lambda event: event.message.map_text(str.upper))
+    agent.gate(Continuing, name="vote")(lambda event: (Vote.ALLOW, "why not"))
+    agent.gate(ToolCalling, name="silent")(lambda event: None)
+    agent.hook(ToolReturning, name="both")(lambda event: Says(decision=Allow()))
+    agent.gate(ModelReplying, name="broken", on_error="unreviewed")(lambda event: 1 / 0)
+    agent.observe(HookRan, wait=True)(
+        lambda fact: seen.append((fact.hook, fact.verb, fact.capability, fact.about, fact.verdict))
+    )
+    await agent.run("go", session="s")
+    assert set(seen) == {
+        ("shout", "rewrite", "", "s/t1", "rewrite"),
+        ("tip", "inject", "", "s/1/start", "inject"),
+        ("tip", "inject", "", "s/2/start", "inject"),
+        ("broken", "gate", "", "s/1/reply", "failed"),
+        ("broken", "gate", "", "s/2/reply", "failed"),
+        ("never", "gate", "strict", "s/1/1", "deny"),
+        ("silent", "gate", "", "s/1/1", ""),
+        ("both", "hook", "", "s/1/1", "allow"),
+        ("vote", "gate", "", "1", "allow"),
+        ("vote", "gate", "", "2", "allow"),
+    }
+
+
+class Strict:
+    name = "strict"
+
+    def install(self, registrar: Any) -> None:
+        registrar.gate(ToolCalling, name="never")(lambda event: Deny("no"))
 
 
 async def test_without_an_observer_no_such_fact_is_made():

@@ -26,6 +26,7 @@ from windlass import (
     ToolCalling,
     ToolReturned,
     Turn,
+    TurnEnded,
     TurnStarting,
     assistant,
     tool,
@@ -433,3 +434,31 @@ async def test_a_type_that_no_schema_describes_is_refused():
 
     with pytest.raises((HookError, ConfigError, OutputError), match="cannot be described to a model"):
         (await agent.run("go")).raise_for_error()
+
+
+async def test_a_hook_knows_which_agent_is_at_work_and_whether_in_the_background():
+    seen: list[Any] = []
+    told: list[Any] = []
+    child = Agent(ScriptedModel(says("mine"), says("mine")), name="child")
+    agent = Agent(ScriptedModel(calls("child", task="go"), calls("later"), says("done")), name="root")
+    agent.tool(child.as_tool())
+    agent.subagent(child)
+
+    @agent.tool
+    async def later(turn: Turn) -> str:
+        """Start it."""
+        return await (await turn.delegate(child, "go", background=True)).result() and "started"
+
+    @agent.gate(TurnStarting, inherit=True)
+    def note(event: TurnStarting, turn: Turn) -> None:
+        seen.append((turn.agent, turn.in_background))
+
+    @agent.observe(TurnEnded, wait=True)
+    def tell(fact: TurnEnded, turn: Turn) -> None:
+        told.append(turn.agent)
+        with pytest.raises(HookError, match="an observer cannot ask whether the agent works in the background"):
+            assert turn.in_background
+
+    await agent.run("go", session="s")
+    assert seen == [("root", False), ("child", False), ("child", True)]
+    assert told == ["child", "child", "root"]

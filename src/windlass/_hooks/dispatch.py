@@ -12,7 +12,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.checking import checked_decision, checked_parts
-from windlass.decisions import Again, Allow, Answer, Ask, Deny, Finish, Halt, Ignore, Says, Vote
+from windlass.decisions import (
+    Again,
+    Allow,
+    Answer,
+    Ask,
+    Decision,
+    Deny,
+    Finish,
+    Halt,
+    Ignore,
+    Says,
+    Vote,
+)
 from windlass.errors import (
     BadReply,
     HookError,
@@ -57,7 +69,7 @@ class Site(Host, Protocol):
     def monotonic(self) -> Callable[[], float]: ...
     def keep(self, writes: Writes, stage: str = "") -> None: ...
     def beside(self, coroutine: Any) -> None: ...
-    def tell_time(self, hook: Hook, began: float) -> None: ...
+    def tell_time(self, hook: Hook, began: float, about: str, verdict: str) -> None: ...
     def tokens(self, parts: Any) -> int: ...
     def injected_tokens(self) -> int: ...
     def completed(self, call: ToolCall) -> ToolCall: ...
@@ -84,12 +96,14 @@ async def call(
         supplied = supply(hook, site, writes, about, chain)
         if hook.guards_models and hook.view is None:
             given = replace(event, turn=Turn(site, asker=asker_of(hook, about, chain)))
-        began = site.monotonic() if hook.timed else 0.0
+        began, verdict = site.monotonic() if hook.timed else 0.0, "failed"
         try:
             answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
+            if hook.timed:
+                verdict = _verdict_in_words(hook, answer)
         finally:
             if hook.timed:
-                site.tell_time(hook, began)
+                site.tell_time(hook, began, about, verdict)
             if supplied:
                 check_not_broken_off(supplied)
     except asyncio.CancelledError as error:
@@ -101,6 +115,22 @@ async def call(
         if writes.slots or writes.messages:
             site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
+
+
+def _verdict_in_words(hook: Hook, answer: Any) -> str:
+    """What a hook answered, for `HookRan`; empty if it was silent."""
+    if hook.kind == "gate" and type(answer) is tuple and answer:  # a vote and its reason
+        answer = answer[0]
+    if isinstance(answer, Says) and answer.decision is not None:
+        answer = answer.decision
+    if isinstance(answer, Vote):
+        return answer.name.lower()
+    if isinstance(answer, Decision):
+        return type(answer).__name__.lower()
+    if answer is None or hook.kind == "gate":
+        return ""
+    inject = hook.kind == "inject" or (isinstance(answer, Says) and answer.rewrite is None)
+    return "inject" if inject else "rewrite"
 
 
 def call_inline(hook: Hook, event: Any, site: Site, began: float) -> Any:

@@ -56,10 +56,11 @@ class Options(typing.TypedDict, total=False):
     side_calls: bool
     read_only: bool
     tries: int
+    enabled: Callable[[], Any]
 
 
 _CONDITIONS = {"tool", "when", "agent", "model", "error"}
-_COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", *_CONDITIONS}
+_COMMON = {"name", "priority", "band", "timeout", "thread", "inherit", "enabled", *_CONDITIONS}
 _LEGAL: dict[str, set[str]] = {
     "observe": {
         "name",
@@ -72,6 +73,7 @@ _LEGAL: dict[str, set[str]] = {
         "tool",
         "when",
         "agent",
+        "enabled",
     },
     "inject": {*_COMMON, "group", "optional", "reserve"},
     "rewrite": {*_COMMON, "live"},
@@ -86,6 +88,7 @@ _LEGAL: dict[str, set[str]] = {
         "model",
         "side_calls",
         "read_only",
+        "enabled",
     },
     "hook": {*_COMMON, "live"},
 }
@@ -231,6 +234,9 @@ class Hook:
         yield from misplaced_conditions(options, self.event)
         if (problem := problem_of_when(options.get("when"))) is not None:
             yield problem
+        enabled: object = options.get("enabled")
+        if enabled is not None and (not callable(enabled) or is_async(enabled)):
+            yield f"has enabled={short_repr(enabled)}; enabled must be a plain function without parameters"
         unreviewed = self.event is ModelReplying and str(options.get("on_error")) == "unreviewed"
         if "on_error" in options and not unreviewed:
             yield "has on_error, which must be 'unreviewed' and is only for gates on ModelReplying"
@@ -277,6 +283,11 @@ class Hook:
     def in_thread(self) -> bool:
         """Whether an awaited or durable observer runs in a thread."""
         return not self.is_async and (self.thread or self.durable)
+
+    def is_enabled(self) -> bool:
+        """Whether it is part of an agent that is compiled now."""
+        enabled = self.options.get("enabled")
+        return enabled is None or bool(enabled())
 
     @property
     def inherited(self) -> bool:

@@ -107,6 +107,9 @@ class _Options(TypedDict, total=False):
     innermost wrap, last transformer. Only the application may use it."""
     inherit: bool
     """Whether sub-agents get the hook, too. They always get those of the guard band."""
+    enabled: Callable[[], Any]
+    """A function that is called when the agent is compiled. If it returns false, the hook is left out and costs
+    nothing."""
 
 
 class ToolWrapOptions(_Options, total=False):
@@ -163,6 +166,9 @@ class ObserveOptions(TypedDict, total=False):
     """Run a plain function with `wait` in a thread. Without `wait` a plain function always runs in a thread."""
     inherit: bool
     """Whether sub-agents get the observer, too, with facts of their own sessions."""
+    enabled: Callable[[], Any]
+    """A function that is called when the agent is compiled. If it returns false, the hook is left out and costs
+    nothing."""
 
 
 class InjectOptions(_Timed, total=False):

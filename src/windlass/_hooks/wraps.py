@@ -319,15 +319,16 @@ def _writing_layer(
             _raise_named(hook.kind, hook.name, hook.event.__name__, error)
         if not is_match:
             return await inner(value)
-        writes = Writes(hook.name, depth)
-        supplied = _supplied(hook, site, writes, place(value))
-        began = site.monotonic()
+        writes, where = Writes(hook.name, depth), place(value)
+        supplied = _supplied(hook, site, writes, where)
+        began, verdict = site.monotonic(), "failed"
         try:
             try:
                 result = await fn(value, call_next, **supplied)
+                verdict = ""
             finally:
                 if hook.timed:
-                    site.tell_time(hook, began)
+                    site.tell_time(hook, began, where[0], verdict)
                 check_not_broken_off(supplied)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotPassable) and error.value is value:
@@ -524,9 +525,10 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
 
     writes = Writes(hook.name)
     about = str(site.state.steps + 1) if hook.event is Step else ""
-    began = site.monotonic()
+    began, verdict = site.monotonic(), "failed"
     try:
         await _as_async(hook)(value, call_next, **supply(hook, site, writes, about))
+        verdict = ""
     except asyncio.CancelledError as error:
         if cancelled() or error in from_inside:
             raise
@@ -539,7 +541,7 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
     finally:
         closed = True
         if hook.timed:
-            site.tell_time(hook, began)
+            site.tell_time(hook, began, about, verdict)
     if not results:
         how = "called call_next and swallowed its error" if calls else "did not call call_next"
         raise _not_once(hook, how)

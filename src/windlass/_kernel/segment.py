@@ -153,7 +153,13 @@ class Segment:
             None if parent is None else parent.started,
         )
         self.site = Site(
-            hooks, journal, self.cancellation, self.limits, entry.scope, resumed=entry.resumed
+            hooks,
+            journal,
+            self.cancellation,
+            self.limits,
+            entry.scope,
+            resumed=entry.resumed,
+            in_background=parent is not None and parent.started.background,
         )
         may_ask = parent is None or parent.may_wait
         self.questions = Questions(journal, resumed=entry.resumed, may_ask=may_ask)

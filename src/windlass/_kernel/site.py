@@ -54,7 +54,8 @@ class Site:
 
     __slots__ = (
         "_cancellation", "_delegates", "_limits", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
-        "arguments", "closed", "hooks", "injected", "journal", "monotonic", "program", "scope", "tasks", "turn",
+        "arguments", "closed", "hooks", "in_background", "injected", "journal", "monotonic", "program", "scope",
+        "tasks", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -66,11 +67,13 @@ class Site:
         scope: Any,
         *,
         resumed: bool,
+        in_background: bool = False,
     ) -> None:
         self.program: Program = journal.program
         self.hooks = hooks
         self.journal = journal
         self.scope = scope
+        self.in_background = in_background
         self.monotonic = self.program.clock.monotonic
         self.arguments = Arguments(
             self.program.tools,
@@ -145,10 +148,11 @@ class Site:
         """Record what a hook wrote."""
         self.writes.keep(writes, stage)
 
-    def tell_time(self, hook: Hook, began: float) -> None:
-        """Tell how long a hook took, if somebody wants to know."""
+    def tell_time(self, hook: Hook, began: float, about: str = "", verdict: str = "") -> None:
+        """Tell how long a hook took and what it answered, if somebody wants to know."""
         seconds = round(self.monotonic() - began, 6)
-        self.journal.fact(HookRan, hook.name, hook.event.__name__, seconds)
+        event, capability = hook.event.__name__, hook.capability or ""
+        self.journal.fact(HookRan, hook.name, event, seconds, hook.kind, capability, about, verdict)
 
     def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the turn."""
@@ -188,6 +192,11 @@ class Site:
     def session(self) -> str:
         """The id of the session."""
         return self.journal.fold.session
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent."""
+        return self.program.name
 
     @property
     def latest(self) -> TurnFold | None:

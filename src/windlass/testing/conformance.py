@@ -326,7 +326,7 @@ async def _fails_as_it_says(bench: Bench) -> None:
 def _own_hooks(agent: AnyAgent) -> list[Hook]:
     """The hooks that the capability brought."""
     hooks = agent._registered.hooks  # pyright: ignore[reportPrivateUsage]
-    return [hook for hook in hooks if hook.capability is not None]
+    return [hook for hook in hooks if hook.capability is not None and hook.is_enabled()]
 
 
 class BrokenHook(Exception):
