@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from .checking import message_without_calls
 from .errors import ConfigError, HookError
-from .messages import Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
+from .messages import ContentPart, Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
 from .slots import Slot
 from .states import State, TurnFold
 
@@ -51,6 +51,8 @@ class Host(Protocol):
     def left(self) -> Left: ...
     def knows_cost(self, model: str) -> bool | None: ...
     def window(self) -> ContextWindow: ...
+    def reserve_left(self) -> int: ...
+    def tokens(self, parts: Any) -> int: ...
     def note(self, asker: Asker, kind: str, data: Any) -> None: ...
     async def delegate(self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]) -> Any: ...
     async def delegate_in_background(
@@ -388,6 +390,20 @@ class Turn(Generic[ScopeT]):
         """How full the model's context window is, and with what. It is counted when you ask, so ask rarely."""
         self._refuse_observer("look at the context window")
         return self._host.window()
+
+    @property
+    def reserve(self) -> int:
+        """How many tokens hooks may still inject into the next request: `injection_reserve`, less what is there.
+
+        Members of a parallel group do not see what the others of the group inject.
+        """
+        self._refuse_observer("ask what may be injected")
+        return self._host.reserve_left()
+
+    def tokens(self, content: str | Iterable[ContentPart]) -> int:
+        """About how many tokens a text or some parts are, by the agent's tokenizer if it has one."""
+        self._refuse_observer("count tokens")
+        return self._host.tokens((TextPart(content),) if isinstance(content, str) else content)
 
     def _refuse_observer(self, what: str) -> None:
         if self._state is not None:

@@ -72,6 +72,9 @@ class Site(Host, Protocol):
     def tell_time(self, hook: Hook, began: float, about: str, verdict: str) -> None: ...
     def tokens(self, parts: Any) -> int: ...
     def injected_tokens(self) -> int: ...
+
+    injecting: tuple[list[tuple[Hook, Any, float]], ...]
+
     def completed(self, call: ToolCall) -> ToolCall: ...
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool: ...
     async def in_thread(self, fn: Callable[[], Any]) -> Any: ...
@@ -510,6 +513,22 @@ class Passage(Struct, gc=False):
             answers += [
                 (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
             ]
+        if len(self.point.groups) < 2:
+            await self._ask_groups(answers, only)
+        else:  # a later hook may ask how much room the earlier ones have left
+            self.site.injecting += (answers,)
+            try:
+                await self._ask_groups(answers, only)
+            finally:
+                self.site.injecting = tuple(
+                    [one for one in self.site.injecting if one is not answers]
+                )
+        return self._checked(answers, self.about if about is None else about) if answers else []
+
+    async def _ask_groups(
+        self, answers: list[tuple[Hook, Any, float]], only: Callable[[Hook], bool] | None
+    ) -> None:
+        """Ask the hooks one group after another, and collect what they inject."""
         for group in self.point.groups:
             mine = group if only is None else tuple(filter(only, group))
             if len(group) > 1:
@@ -524,7 +543,6 @@ class Passage(Struct, gc=False):
                     answer = await self._injecting(hook, may_write=hook.group is None)
                     if answer is not None:
                         answers.append(answer)
-        return self._checked(answers, self.about if about is None else about) if answers else []
 
     def _checked(self, answers: Iterable[tuple[Hook, Any, float]], about: str) -> list[Injected]:
         """What hooks injected, each with how long it took, as it is recorded."""

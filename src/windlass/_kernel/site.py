@@ -11,6 +11,7 @@ from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.hooks import Hook
 from windlass._hooks.wraps import Effect, Guarded, Kind, Onion, Place, compose
+from windlass.checking import checked_parts
 from windlass.context.assembly import assemble
 from windlass.context.budget import Meter
 from windlass.events import HookRan, Progressed, ToolReturning
@@ -54,8 +55,8 @@ class Site:
 
     __slots__ = (
         "_cancellation", "_delegates", "_limits", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
-        "arguments", "closed", "hooks", "in_background", "injected", "journal", "monotonic", "program", "scope",
-        "tasks", "turn",
+        "arguments", "closed", "hooks", "in_background", "injected", "injecting", "journal", "monotonic", "program",
+        "scope", "tasks", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Site:
             self.program.held,
         )
         self.injected: InjectionLedger = InjectionLedger(journal.fold, self.program.budget.counter)
+        self.injecting: tuple[list[tuple[Hook, Any, float]], ...] = ()
         self.tasks: SideTasks | None = None
         self.closed = False
         self._cancellation = cancellation
@@ -172,6 +174,12 @@ class Site:
     def injected_tokens(self) -> int:
         """About how many injected tokens the turn carries."""
         return self.injected.size()
+
+    def reserve_left(self) -> int:
+        """How many tokens may still be injected, also after what hooks of this event have answered so far."""
+        waiting = [answer for answers in self.injecting for _, answer, _ in answers]
+        size = sum([self.tokens(parts) for parts in map(_parts_of, waiting)])
+        return max(self.reserve - self.injected_tokens() - size, 0)
 
     def has_injected(self, item: Injected, beside: Sequence[Injected]) -> bool:
         """Whether models are shown the same already, for as long as this would be."""
@@ -316,3 +324,12 @@ class Site:
 
             self._side_calls = SideCalls(self.journal, self._limits, self.hooks, self._resumed)
         return await self._side_calls.ask(self, asker, model, messages, options)
+
+
+def _parts_of(answer: Any) -> tuple[Any, ...]:
+    """What a hook is about to inject; nothing if it is not valid, or becomes a message."""
+    given = answer if isinstance(answer, Injected) else Injected(answer)
+    try:
+        return () if given.durable else checked_parts(given.parts)
+    except TypeError:  # it is refused, in the name of its hook, once all of them have answered
+        return ()

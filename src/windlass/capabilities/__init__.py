@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .dry_run import DryRun
     from .events import Events
     from .fallback import Fallback
+    from .file_index import FileIndex, IndexChanges
     from .logging import Logging
     from .loop_guard import LoopGuard
     from .metadata import Key, Metadata
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .moderate import Moderate
     from .notify import Notify
     from .offload import Offload
+    from .passages import Passage
     from .permissions import Permissions
     from .planning import Plan, PlanItem, Planning, plan_of
     from .posting import signature_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from .redact import MemoryVault, Redact, Vault
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
+    from .retrieve import Retrieve
     from .retry import Retry
     from .rewind import Rewind
     from .steering import Steering
@@ -58,7 +61,9 @@ __all__ = [
     "DryRun",
     "Events",
     "Fallback",
+    "FileIndex",
     "Found",
+    "IndexChanges",
     "Key",
     "Logging",
     "LoopGuard",
@@ -68,6 +73,7 @@ __all__ = [
     "Moderate",
     "Notify",
     "Offload",
+    "Passage",
     "Pattern",
     "Permissions",
     "Plan",
@@ -77,6 +83,7 @@ __all__ = [
     "Redact",
     "RememberedRules",
     "RequestArchive",
+    "Retrieve",
     "Retry",
     "Rewind",
     "Scanner",
@@ -115,7 +122,9 @@ _HOMES = {
     "DryRun": "dry_run",
     "Events": "events",
     "Fallback": "fallback",
+    "FileIndex": "file_index",
     "Found": "detectors",
+    "IndexChanges": "file_index",
     "Key": "metadata",
     "Logging": "logging",
     "LoopGuard": "loop_guard",
@@ -125,6 +134,7 @@ _HOMES = {
     "Moderate": "moderate",
     "Notify": "notify",
     "Offload": "offload",
+    "Passage": "passages",
     "Pattern": "detectors",
     "Permissions": "permissions",
     "Plan": "planning",
@@ -134,6 +144,7 @@ _HOMES = {
     "Redact": "redact",
     "RememberedRules": "remembered_rules",
     "RequestArchive": "request_archive",
+    "Retrieve": "retrieve",
     "Retry": "retry",
     "Rewind": "rewind",
     "Scanner": "detectors",
