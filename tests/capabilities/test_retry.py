@@ -21,9 +21,10 @@ from windlass import (
     Suspended,
     TextDelta,
     ToolCalling,
+    Turn,
     tool,
 )
-from windlass.capabilities import Retry
+from windlass.capabilities import Fallback, Retry
 from windlass.errors import AuthFailed, ConfigError, ConnectionFailed, Overloaded, RateLimited, ServerError
 from windlass.testing import (
     FakeClock,
@@ -80,6 +81,64 @@ async def test_attempts_of_wrap_and_policy_are_counted_together(attempts, policy
     agent = agent_with(*[ServerError("down")] * 9, retry=Retry(attempts), errors=policy)
     assert isinstance((await agent.run("go")).outcome, Failed)
     assert len(agent.model.requests) == attempts
+
+
+@pytest.mark.parametrize("several", [[3, 3], [2, 5], [5, 2], [2, 3, 4]], ids=str)
+async def test_several_retries_around_a_model_call_share_one_count(several):
+    retries = [Retry(attempts, jitter=False, name=f"retry{n}") for n, attempts in enumerate(several)]
+    model = ScriptedModel(*[ServerError("down")] * 20)
+    agent = Agent(model, clock=FakeClock(auto=True), capabilities=retries)
+    assert isinstance((await agent.run("go")).outcome, Failed)
+    assert len(model.requests) == max(several)
+    assert len(slept(agent)) == max(several) - 1
+
+
+@pytest.mark.parametrize("several", [[3, 3], [2, 5], [5, 2]], ids=str)
+async def test_several_retries_around_a_tool_call_share_one_count(several):
+    made = []
+
+    @tool(effect="pure")
+    async def fetch() -> str:
+        """Fetch."""
+        made.append(1)
+        raise ConnectionFailed("lost")
+
+    retries = [Retry(attempts, tools="fetch", models=False, name=f"retry{n}") for n, attempts in enumerate(several)]
+    model = ScriptedModel(calls("fetch"), says("sorry"))
+    agent = Agent(model, tools=[fetch], clock=FakeClock(auto=True), capabilities=retries)
+    assert (await agent.run("go")).text == "sorry"
+    assert len(made) == max(several)
+
+
+async def test_a_tool_that_two_patterns_of_one_retry_name_is_called_as_often_as_the_greater_says():
+    made = []
+
+    @tool(effect="pure")
+    async def fetch() -> str:
+        """Fetch."""
+        made.append(1)
+        raise ConnectionFailed("lost")
+
+    model = ScriptedModel(calls("fetch"), says("sorry"))
+    retry = Retry(tools={"f*": 2, "fetch": 4})
+    await Agent(model, tools=[fetch], clock=FakeClock(auto=True), capabilities=[retry]).run("go")
+    assert len(made) == 4
+
+
+async def test_the_calls_of_a_sub_agent_have_a_count_of_their_own():
+    child_model = ScriptedModel(*[ServerError("down")] * 2, says("done"), name="child")
+    child = Agent(child_model, name="child", capabilities=[Retry(jitter=False)], clock=FakeClock(auto=True))
+
+    @tool(effect="idempotent")
+    async def ask_child(turn: Turn) -> str:
+        """Ask the child."""
+        return (await turn.delegate(child, "go")).text
+
+    model = ScriptedModel(calls("ask_child"), says("fine"))
+    retry = Retry(2, tools="ask_child", jitter=False)
+    agent = Agent(model, tools=[ask_child], clock=FakeClock(auto=True), capabilities=[retry])
+    assert (await agent.run("go")).text == "fine"
+    assert len(child_model.requests) == 3
 
 
 async def test_an_error_that_is_not_retryable_propagates_at_once():
@@ -382,3 +441,11 @@ async def test_the_policy_handles_models_that_it_is_not_for():
 async def test_it_can_be_limited_to_some_models():
     agent = agent_with(ServerError("down"), says("never"), retry=Retry(models="other*"), errors=ErrorPolicy.never())
     assert isinstance((await agent.run("go")).outcome, Failed)
+
+
+async def test_a_retry_inside_a_fallback_counts_each_model_on_its_own():
+    backup = ScriptedModel(ServerError("down"), says("hi"), name="backup")
+    retries = [Retry(2, jitter=False, name="outer"), Fallback(backup), Retry(2, jitter=False, name="inner")]
+    agent = Agent(ScriptedModel(*[ServerError("down")] * 9), clock=FakeClock(auto=True), capabilities=retries)
+    assert (await agent.run("go")).text == "hi"
+    assert len(agent.model.requests) == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from random import random
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,8 @@ class Retry:
 
     Before attempt n + 1 it waits for a random time of up to `delay * factor ** (n - 1)` seconds, at most `cap`; with
     `jitter=False`, for exactly that time. If the vendor asks for a wait, it waits at least that long. If that is more
-    than `cap`, it gives up at once. The agent's error policy makes no further attempt.
+    than `cap`, it gives up at once. The agent's error policy makes no further attempt. Several of them around the same
+    call share one count: together they make as many attempts as the one with the most would make alone.
     """
 
     @check_types
@@ -82,40 +85,40 @@ class Retry:
         return ", ".join([*models, *[f"{count} at {tool}" for tool, count in self.tools.items()]])
 
     async def _retry_model(self, request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-        failed = 0
-        while True:
-            try:
-                return await call_next(request)
-            except Exception as error:
-                failed += 1
-                step = turn.state.open
-                made = failed if step is None else failed + step.tried  # the error policy may have made some
-                matches = self._matches or is_transient
-                wait = self._wait(error, made, self.attempts, matches)
-                if wait is None:
-                    if made >= self.attempts and matches(error):
-                        error.__dict__[_GIVEN_UP] = True
-                    raise
-            await turn.sleep(wait)
+        with _attempts_at(f"{turn.turn_ref}/{turn.steps}/{request.model}") as attempts:
+            while True:
+                try:
+                    attempts.begin()
+                    return await call_next(request)
+                except Exception as error:
+                    step = turn.state.open
+                    made = attempts.fail() + (0 if step is None else step.tried)  # the error policy may have made some
+                    matches = self._matches or is_transient
+                    wait = self._wait(error, made, self.attempts, matches)
+                    if wait is None:
+                        if made >= self.attempts and matches(error):
+                            error.__dict__[_GIVEN_UP] = True
+                        raise
+                await turn.sleep(wait)
 
     def _give_up(self, event: Erring) -> Fail | None:
         """The policy may make attempts after errors that are not retried here, but none after the last one here."""
         return Fail() if event.error.__dict__.get(_GIVEN_UP) else None
 
     async def _retry_tool(self, attempts: int, call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
-        made = 0
-        while True:
-            try:
-                return await call_next(call)
-            except Exception as error:
-                made += 1
-                wait = self._wait(error, made, attempts, self._matches or _passes)
-                if wait is None:
-                    raise
-                tool = turn.tools.get(call.name)
-                refused = tool is not None and not tool.repeatable and not isinstance(error, NotDone)
-            if not refused:  # otherwise the next attempt is refused at once, and the model reads why
-                await turn.sleep(wait)
+        with _attempts_at(call.id) as count:
+            while True:
+                try:
+                    count.begin()
+                    return await call_next(call)
+                except Exception as error:
+                    wait = self._wait(error, count.fail(), attempts, self._matches or _passes)
+                    if wait is None:
+                        raise
+                    tool = turn.tools.get(call.name)
+                    refused = tool is not None and not tool.repeatable and not isinstance(error, NotDone)
+                if not refused:  # otherwise the next attempt is refused at once, and the model reads why
+                    await turn.sleep(wait)
 
     def _wait(
         self, error: BaseException, made: int, attempts: int, matches: Callable[[BaseException], bool]
@@ -130,6 +133,43 @@ class Retry:
         if self.jitter:  # also after a wait that all clients were asked for
             return float(asked + random() * self.delay if asked else random() * wait)
         return float(max(asked, wait))
+
+
+class _Attempts:
+    """The failed attempts at one call, counted by the innermost of the retries around it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.failed = 0
+        self._counted = False
+
+    def begin(self) -> None:
+        """An attempt begins. A retry further inside may make several of it, and counts them."""
+        self._counted = False
+
+    def fail(self) -> int:
+        """An attempt failed. Returns how many have."""
+        if not self._counted:
+            self.failed += 1
+            self._counted = True
+        return self.failed
+
+
+_current: ContextVar[_Attempts | None] = ContextVar("windlass_retry", default=None)
+
+
+@contextmanager
+def _attempts_at(place: str) -> Iterator[_Attempts]:
+    """The attempts at a call, shared with the retries around it."""
+    outer = _current.get()
+    if outer is not None and outer.place == place:
+        yield outer
+        return
+    token = _current.set(made := _Attempts(place))
+    try:
+        yield made
+    finally:
+        _current.reset(token)
 
 
 def _passes(error: BaseException) -> bool:
