@@ -8,13 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+    from ._thread_pools import ThreadPool
 
 T = TypeVar("T")
 Job = TypeVar("Job")
@@ -137,7 +141,7 @@ class SystemThreads:
     """
 
     def __init__(self) -> None:
-        self._pools: WeakSet[_ThreadPool] = WeakSet()
+        self._pools: WeakSet[ThreadPool] = WeakSet()
         self.forget()
 
     def forget(self) -> None:
@@ -153,6 +157,8 @@ class SystemThreads:
         with self._lock:
             jobs = self._idle.pop() if self._idle else None
         if jobs is None:
+            from queue import SimpleQueue
+
             jobs = SimpleQueue()
             start_thread(partial(self._work, jobs), "windlass-observer")
         jobs.put(work)
@@ -166,7 +172,9 @@ class SystemThreads:
                 self._idle.append(jobs)
 
     def pool(self, size: int, name: str) -> Executor:
-        pool = _ThreadPool(size, name)
+        from ._thread_pools import ThreadPool  # which `import windlass` does without
+
+        pool = ThreadPool(size, name)
         self._pools.add(pool)
         return pool
 
@@ -175,17 +183,6 @@ class SystemThreads:
 
     def serve(self, step: Callable[[bool], bool], name: str) -> None:
         start_thread(partial(_repeat, step, True), name)
-
-
-class _ThreadPool(ThreadPoolExecutor):
-    def __init__(self, size: int, name: str) -> None:
-        super().__init__(size, thread_name_prefix=name)
-        self._arguments = (size, name)
-
-    def forget(self) -> None:
-        """Start anew in a forked process: the executor would wait for threads that are not there."""
-        size, name = self._arguments
-        super().__init__(size, thread_name_prefix=name)
 
 
 class _Mark:
@@ -198,6 +195,8 @@ class _Mark:
 
 class _ThreadWorker(Generic[Job]):
     def __init__(self, handle: Callable[[list[Job]], None], name: str) -> None:
+        from queue import SimpleQueue
+
         self._handle = handle
         self._jobs: SimpleQueue[Job | _Mark] = SimpleQueue()
         self.put = self._jobs.put

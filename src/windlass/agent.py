@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from ._background import LazyBackground
 from ._hooks.hooks import Band
 from ._hooks.registrar import GivenModel, Registered, Registrar, refuse_compiled
 from ._kernel.channel import PLACES, Channel
@@ -22,7 +23,6 @@ from ._options import as_list, check_options
 from ._sync import run_sync
 from ._threads import run_alone
 from .assembly import OPTIONS, check_program, compile_program
-from .background import BackgroundTasks
 from .checking import check_reason, checked_import, message_without_calls
 from .composition import Composition, label_of
 from .decisions import AnyResolution
@@ -239,7 +239,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._assembled: Program | None = None
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
-        self._background = BackgroundTasks(self._store, self._sessions)
+        self._background = LazyBackground(self._store, self._sessions)
         for capability in capabilities:
             self.with_capability(capability)
 
@@ -522,7 +522,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program, read = self._enter(scope), read_options("resume", options)
         check_answers(answers)
         if "//" in session:
-            child: Result[OutputT] | None = await self._background.resume(program, session, answers, scope, read)
+            child: Result[OutputT] | None = await self._background().resume(program, session, answers, scope, read)
             if child is not None:
                 return child
         request = TurnRequest(session, None, answers, scope, takeover=takeover, options=read)
@@ -536,7 +536,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         event loop, under the guards of this agent. Those that another process drives are left to it.
         """
         check_id(session)
-        return await self._background.go_on(self._enter(scope), session, scope)
+        return await self._background().go_on(self._enter(scope), session, scope)
 
     @overload
     def iterate(
@@ -877,12 +877,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         check_reason(reason)
         cancelled = self._sessions.cancel(session, reason)
-        if cancelled or ("//" in session and await self._background.cancel_unbegun(session, reason)):
+        if cancelled or ("//" in session and await self._background().cancel_unbegun(session, reason)):
             return True
         if cancelled is None and not (state := await self.state(session)).over:
             await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
             cancelled = True
-        return await self._background.cancel_all(session, reason) or bool(cancelled)
+        return await self._background().cancel_all(session, reason) or bool(cancelled)
 
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
         """Answer a question of a session from any process, without resuming it.

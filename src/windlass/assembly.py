@@ -103,7 +103,7 @@ def compile_program(
     home: Home,
     check: Callable[[Program], None],
     scope: Any,
-    background: Background,
+    background: Callable[[], Background],
 ) -> Program:
     """Compile the parts of an agent."""
     model = own.model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from random import random
 from types import MappingProxyType
 from typing import Literal
 
@@ -156,6 +155,8 @@ class ErrorPolicy(Struct, frozen=True):
         asked = getattr(error, "retry_after", None) or 0.0
         if asked > self.cap:
             return None
+        from random import random  # which `import windlass` does without
+
         return max(asked, random() * min(self.cap, delay * 2.0 ** min(made - 1, 60)))
 
     def wait_before_retry(self, error: BaseException, made: int) -> float | None:

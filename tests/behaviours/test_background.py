@@ -399,7 +399,7 @@ async def test_cancelling_a_session_reaches_a_child_whose_process_died_before_it
     gate, tasks = Gate(), list[Any]()
     child = slow_kid(gate)
     agent = parent(child, tasks=tasks, store=store)
-    agent._background.start = lambda child: None  # the process dies right there
+    agent._background().start = lambda child: None  # the process dies right there
     await agent.run("go", session="s")
     another: Agent[Any, Any] = Agent(ScriptedModel(says("two")), subagents=[child], store=store)
     assert await another.cancel("s", "stop") is True
@@ -631,7 +631,7 @@ async def test_a_task_with_a_secret_that_is_lost_before_it_began_is_reported_and
 
     model = ScriptedModel(calls("start"), says("one"), says("two"))
     agent: Agent[Any, Any] = Agent(model, tools=[start], subagents=[child], secrets=["hunter2"])
-    agent._background.start = lambda child: None  # type: ignore[method-assign]  # the process dies right there
+    agent._background().start = lambda child: None  # type: ignore[method-assign]  # the process dies right there
     await agent.run("go", session="s")
     another: Agent[Any, Any] = Agent(
         ScriptedModel(says("two"), says("three")), subagents=[child], secrets=["hunter2"], store=agent.store

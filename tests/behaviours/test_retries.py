@@ -152,7 +152,7 @@ async def test_a_vendor_that_asks_for_more_than_the_cap_is_not_asked_again():
 
 @pytest.mark.parametrize("luck", [0.0, 0.5, 0.999])
 async def test_without_advice_it_backs_off_exponentially_with_full_jitter(luck: float, monkeypatch: Any):
-    monkeypatch.setattr("windlass.policies.random", lambda: luck)
+    monkeypatch.setattr("random.random", lambda: luck)
     clock = FakeClock(auto=True)
     model = ScriptedModel(*[ServerError("x")] * 12, says("ok"))
     policy = ErrorPolicy(retries=12, total=12, delay=0.5, cap=30)

@@ -11,9 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windlass._threads import threads
 from windlass.errors import HookError, HookTimeout
@@ -24,8 +24,10 @@ from windlass.records import Fact, HookFailed
 from .crews import Crew, stray
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
-from .readers import Readers
 from .runs import AnyTurn, Run, call_observer
+
+if TYPE_CHECKING:
+    from .readers import Readers
 
 log = logging.getLogger("windlass")
 
@@ -290,7 +292,13 @@ class Observers:
         self._lanes: dict[int, _ThreadLane] = {}
         self._crews: dict[int, Crew] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.readers = Readers(self)
+
+    @cached_property
+    def readers(self) -> Readers:
+        """The readers of durable observers, which most agents do not have."""
+        from .readers import Readers
+
+        return Readers(self)
 
     def queue(self, hook: Hook, fact: Fact, turn: AnyTurn, backlog: Backlog) -> None:
         """Queue a fact for an observer that nobody waits for."""

@@ -19,22 +19,19 @@ from windlass.protocols import Clock, Store
 from windlass.records import Fact, HookFailed, Record
 from windlass.slots import Slot
 from windlass.states import SLICE, Fold, State, fold_in_slices
-from windlass.stores.batches import decode_batches
-from windlass.stores.links import Links
 from windlass.turns import Host, Turn
 
 from .compiled import CompiledHooks
 from .cursors import Cursor
 from .hooks import Hook
-from .runs import BATCH, AnyTurn, Run, SessionOnly, Told
+from .runs import BATCH, SKIPPED, AnyTurn, Run, SessionOnly, Told
 
 if TYPE_CHECKING:
+    from windlass.stores.links import Links
+
     from .observers import Backlog, Observers
 
 log = logging.getLogger("windlass")
-
-SKIPPED = "hook_failed"
-"""The kind of an inbox entry: an observer skipped a fact while no turn of the session ran here."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 60.0
 """Seconds before a failed fact is delivered again; each pause is four times the last."""
@@ -237,6 +234,9 @@ class Reader:
         store, session = self.source.store, self.session
         if not self.hook.linked:
             return await store.read(session, start), None
+        from windlass.stores.batches import decode_batches
+        from windlass.stores.links import Links
+
         batches = await store.batches(session, start)
         return await decode_batches(session, batches, start), Links(session, batches)
 

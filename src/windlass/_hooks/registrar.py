@@ -31,7 +31,6 @@ from windlass._options import (
     instance,
     optional,
 )
-from windlass.approvals import resolve
 from windlass.context.compaction import Compactor
 from windlass.decisions import AnyResolution
 from windlass.errors import CompiledError, ConfigError, RegistrationError
@@ -584,6 +583,8 @@ class Hooks(Registrar):
             raise ConfigError(
                 "a collection of hooks cannot answer questions before it is part of an agent"
             )
+        from windlass.approvals import resolve
+
         mask = None if place.mask is None else place.mask.plain
         await resolve(place.store, session, ask_id, answer, now=place.clock.now(), mask=mask)
 

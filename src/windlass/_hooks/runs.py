@@ -18,6 +18,9 @@ BATCH = 256
 INTERVAL = 0.1
 """or for how many seconds. A process that is killed leaves these facts to be delivered again."""
 
+SKIPPED = "hook_failed"
+"""The kind of an inbox entry: an observer skipped a fact while no turn of the session ran here."""
+
 
 class Told(NamedTuple):
     """A fact, with what its observer asks for: the turn, and the fact's place in the hash chain."""

@@ -143,7 +143,7 @@ class InBackground(Struct, frozen=True, eq=False):
         known = [child.started for child in journal.fold.background if child.started.key == key]
         slots = program_of(program, tool).hooks.slots
         if known:
-            return handle(program.background, tool, known[0], slots)
+            return handle(program.background(), tool, known[0], slots)
         given = await judge_task(self._site, self._injections, tool, asker, key, task)
         tokens, usd = self._limits.portion(SHARE if given.share is None else given.share)
         session = session_of(journal.fold.session, key)
@@ -163,8 +163,8 @@ class InBackground(Struct, frozen=True, eq=False):
             injected_for(self._site, started, session),
             not self._ephemeral,
         )
-        program.background.start(child)
-        return handle(program.background, tool, started, slots)
+        program.background().start(child)
+        return handle(program.background(), tool, started, slots)
 
     def _check_known(self, tool: Delegate, asker: Asker) -> None:
         """Raise if the agent cannot work in the background here."""
@@ -198,7 +198,7 @@ class InBackground(Struct, frozen=True, eq=False):
                     may_wait=not self._ephemeral,
                 )
                 if found is not None:
-                    journal.program.background.start(found)
+                    journal.program.background().start(found)
 
     async def collect(self) -> bool:
         """Before a session that ends with its turn: wait for its children and take their results.
@@ -207,7 +207,7 @@ class InBackground(Struct, frozen=True, eq=False):
         """
         if not (sessions := self._at_work()):
             return False
-        await self._journal.program.background.wait(sessions)
+        await self._journal.program.background().wait(sessions)
         return await self._inbox.take()
 
     async def end(self, outcome: Any) -> None:
@@ -217,7 +217,7 @@ class InBackground(Struct, frozen=True, eq=False):
         cancelled = isinstance(outcome, Cancelled)
         if not sessions or self._journal.broken is not None or not (cancelled or self._ephemeral):
             return
-        background = self._journal.program.background
+        background = self._journal.program.background()
         reason = outcome.reason if cancelled else "the session that it worked for has ended"
         for session in sessions:
             await background.cancel(session, reason)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from windlass._hooks.readers import SKIPPED
+from windlass._hooks.runs import SKIPPED
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, Usage, as_message, user
 from windlass.outcomes import Cancelled

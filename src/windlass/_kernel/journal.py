@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr
 
-from windlass._hooks.readers import Source
 from windlass.errors import ConfigError, SessionConflict, SessionError, StoreError, WindlassError
 from windlass.masking import Mask
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, marked
@@ -310,6 +309,8 @@ class Journal:
         if audience.listens:
             await audience.flush()
             if audience.hooks.durable and self._followed != self.fold.stored:
+                from windlass._hooks.readers import Source  # most agents have no durable observers
+
                 self._followed = self.fold.stored
                 source = Source(self.program.store, self.program.clock, audience.hooks, self.mask)
                 audience.follow(self.fold.session, source)

@@ -168,7 +168,7 @@ class Program(Options):
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
     declared: tuple[Delegate, ...]
-    background: Background
+    background: Callable[[], Background]
     output_schema: Mapping[str, Any] | None
     read_output: Callable[[str], Any] | None
     hooks: CompiledHooks

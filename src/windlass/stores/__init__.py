@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.errors import ConfigError
 
-from .links import linked_records
 from .memory import MemoryStore
 
 if TYPE_CHECKING:
     from windlass.protocols import Store
 
+    from .links import linked_records
     from .postgres import PostgresStore
     from .sqlite import SQLiteStore
 
 __all__ = ["MemoryStore", "SQLiteStore", "PostgresStore", "linked_records", "open_store"]
 
-_LAZY = {"SQLiteStore": ".sqlite", "PostgresStore": ".postgres"}
+_LAZY = {"SQLiteStore": ".sqlite", "PostgresStore": ".postgres", "linked_records": ".links"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the optional stores on first use."""
+    """Import what most programs do without on first use."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name], __name__), name)
