@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from windlass import Agent, Answered, Approve, Ask, Cancelled, Deny, Edit, Faile
 from windlass.approvals import at_the_terminal, open_questions, resolve, terminal_approver
 from windlass.errors import SessionUnknown, StaleAnswer, StoreError
 from windlass.records import InboxTaken
-from windlass.stores import MemoryStore
+from windlass.stores import MemoryStore, open_store
 from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
@@ -30,7 +32,7 @@ async def store(request: Any, tmp_path: Any) -> Any:
         await made.close()
 
 
-def make(store: Any, *replies: Any, **options: Any) -> tuple[Agent, list[int]]:
+def make(store: Any, *replies: Any, ask: Any = None, **options: Any) -> tuple[Agent, list[int]]:
     paid: list[int] = []
 
     @tool
@@ -40,7 +42,7 @@ def make(store: Any, *replies: Any, **options: Any) -> tuple[Agent, list[int]]:
         return f"paid {euros}"
 
     agent = Agent(ScriptedModel(*replies), tools=[pay], store=store, **options)
-    agent.gate(ToolCalling, name="ask")(lambda event: Ask("Pay?"))
+    agent.gate(ToolCalling, name="ask")(lambda event: Ask("Pay?", **(ask or {})))
     return agent, paid
 
 
@@ -686,3 +688,125 @@ async def test_of_two_answers_at_the_same_time_the_one_that_is_accepted_takes_ef
         assert list(await kept.inbox(f"s{n}", ())) == []
         winners += refused
     assert set(winners) == {"approve", "reject"}
+
+
+ANSWERS = """
+import asyncio, sys
+from windlass.approvals import resolve
+from windlass.decisions import Approve
+from windlass.errors import StaleAnswer
+from windlass.stores import open_store
+
+async def main(address):
+    store = open_store(address)
+    for line in sys.stdin:
+        session, ask_id, now = line.split()
+        try:
+            await resolve(store, session, ask_id, Approve(by="ann"), now=float(now))
+            print("accepted", flush=True)
+        except StaleAnswer:
+            print("refused", flush=True)
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+class Person:
+    """Answers from another process, whose clock says that there is still time."""
+
+    def __init__(self, address: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ANSWERS, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment,
+        )  # fmt: skip
+
+    async def approve(self, session: str, ask_id: str, now: float) -> str:
+        return await asyncio.to_thread(self._approve, f"{session} {ask_id} {now}\n")
+
+    def _approve(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: Any, tmp_path: Any) -> str:
+    return f"sqlite:///{tmp_path}/s.db" if request.param == "sqlite" else request.getfixturevalue("database")
+
+
+@pytest.mark.parametrize("terms", [{"expires": 60.0}, {"expires": 60.0, "approvers": ("ann", "bob"), "quorum": 2}])
+@pytest.mark.parametrize("below", [False, True])
+async def test_of_a_default_and_an_answer_at_the_same_time_the_one_that_is_accepted_takes_effect(
+    address, below, terms, monkeypatch
+):
+    """Behaviour 101: a person's process may read its clock just before the question expires, and answer just after."""
+    store, clock = open_store(address), FakeClock()
+    interrupted = Interrupted(store, monkeypatch)
+    person = Person(address)
+    told: list[str] = []
+    with person.process:
+        for n in range(1, 60):
+            agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock, ask=terms)
+            if below:
+                payer = agent.as_tool("payer", "Pays.")
+                agent = Agent(
+                    ScriptedModel(calls("payer", task="t"), says("done")), tools=[payer], store=store, clock=clock
+                )
+            session = f"s{n}"
+            (asked,) = (await agent.run("go", session=session)).waiting_for
+            in_time = clock.now() + 59
+            await clock.advance(61)
+            said: list[str] = []
+
+            async def approve(
+                session: str = session, ask_id: str = asked.id, now: float = in_time, said: list[str] = said
+            ) -> None:
+                said.append(await person.approve(session, ask_id, now))
+
+            interrupted.left, interrupted.act = n, approve
+            await agent.resume(session)
+            if interrupted.act is not None:  # the pass was over before its n-th call
+                interrupted.act = None
+                break
+            log = await store.read(session)
+            answers = [record for record in log if isinstance(record, Answered)]
+            approved = [record for record in answers if record.by == "ann"]
+            assert (said, bool(approved)) in ((["accepted"], True), (["refused"], False)), n
+            counted = [record for record in answers if not record.partial]
+            assert len(counted) == 1, n
+            assert counted[0].expired == (said == ["refused"] or "quorum" in terms), n
+            assert paid == ([5] if said == ["accepted"] and "quorum" not in terms else []), n
+            assert list(await store.inbox(session, ())) == []
+            told += said
+        person.process.stdin.close()
+    await store.close()
+    assert set(told) == {"accepted", "refused"}
+
+
+async def test_a_default_whose_process_dies_before_it_is_recorded_stands(tmp_path, monkeypatch):
+    """Behaviour 101: it has taken the place of an answer, so an answer that comes later is refused."""
+    store, clock = SQLiteStore(tmp_path / "s.db"), FakeClock()
+    agent, paid = make(store, calls("pay", euros=5), says("done"), clock=clock, ask={"expires": 60.0})
+    (asked,) = (await agent.run("go", session="s")).waiting_for
+    in_time = clock.now() + 59
+    await clock.advance(61)
+    put = store.put
+
+    async def put_and_fail(*entry: Any) -> bool:
+        await put(*entry)
+        raise StoreError("gone")
+
+    monkeypatch.setattr(store, "put", put_and_fail)
+    with suppress(StoreError):
+        await agent.resume("s")
+    monkeypatch.undo()
+    with pytest.raises(StaleAnswer, match="it has been answered already"):
+        await resolve(store, "s", asked.id, Approve(), now=in_time)
+    assert (await agent.resume("s")).text == "done"
+    assert paid == []
+    assert [record.expired for record in await store.read("s") if isinstance(record, Answered)] == [True]
+    await store.close()

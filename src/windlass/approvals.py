@@ -89,28 +89,30 @@ async def claim(
     now: float,
     mask: Callable[[Any], Any] | None = None,
     fits: Fits | None = None,
+    due: bool = False,
 ) -> tuple[str, str] | None:
     """Take the place of an answer with which a session is resumed, before the answer is used.
 
-    It is the place that `resolve` would take, so that of two answers at the same time one is refused. Returns the
-    session and the key of the inbox entry; the key is empty if nobody else could answer. None says that others have
-    answered since the inbox was read, and that the question is still open. `StaleAnswer` says that it is not.
+    It is the place that `resolve` would take, so that of two answers at the same time one is refused. An answer that is
+    `due` comes from `due_answer`. Returns the session and the key of the inbox entry; the key is empty if nobody else
+    could answer. None says that others have answered since the inbox was read, and that the question is still open, or
+    that the answer was due. `StaleAnswer` says that it is not open.
     """
     log = await _read_log(store, session)
     asked = next((asked for asked in log.fold.state.waiting if asked.id == answered.id), None)
     holders = [] if asked is None else await _holders(store, log, asked)
     if not holders:
         return session, ""
-    current = _current(holders, now, fits)
-    if current is None:
+    current = _with_unread(holders, now, fits) if due else _current(holders, now, fits)
+    if current is None and not due:
         raise stale_answer(session, answered.id, "it has been answered already")
-    if (
-        current.digest != answered.digest
-        or check_answer(session, current, answered.answer, now).partial != answered.partial
-    ):
+    if current is None or current.digest != answered.digest:
+        return None
+    if not due and check_answer(session, current, answered.answer, now).partial != answered.partial:
         return None
     key = holders[0].key(holders[0].place)
-    made = await store.put(holders[0].session, key, "answer", _entry(answered, now, mask))
+    entry = _entry(answered, now, mask)
+    made = await store.put(holders[0].session, key, "answer", {**entry, "due": True} if due else entry)
     return (holders[0].session, key) if made else None
 
 
@@ -206,7 +208,17 @@ async def _unanswered(store: Store, log: _Log, now: float) -> list[Asked]:
 
 
 def _current(holders: Sequence[_Holder], now: float, fits: Fits | None = None) -> Asked | None:
-    """A question with the answers that logs and inboxes have, of all sessions that hold it; None if it is settled."""
+    """A question with the answers that logs and inboxes have, of all sessions that hold it; None if it is settled, by
+    an answer or by time."""
+    current = _with_unread(holders, now, fits)
+    if current is None:
+        return None
+    found = standing(current, now)
+    return current if found.status == "open" or found.expired else None
+
+
+def _with_unread(holders: Sequence[_Holder], now: float, fits: Fits | None = None) -> Asked | None:
+    """A question with the answers that logs and inboxes have; None if one of them has settled it."""
     current: Asked | None = max(
         [holder.asked for holder in holders], key=lambda one: (one.proposed is not None, len(one.answers))
     )
@@ -219,10 +231,7 @@ def _current(holders: Sequence[_Holder], now: float, fits: Fits | None = None) -
             continue
         if answered is not None:
             current = with_answer(current, answered) if answered.partial else None
-    if current is None:
-        return None
-    found = standing(current, now)
-    return current if found.status == "open" or found.expired else None
+    return current
 
 
 async def _holders(store: Store, log: _Log, asked: Asked) -> list[_Holder]:
@@ -323,8 +332,9 @@ def answer_of(data: dict[str, Any]) -> tuple[str, str, AnyResolution, float]:
 def matching_answer(session: str, asked: Asked, data: Any, now: float, fits: Fits | None = None) -> Answered | None:
     """An answer from an inbox as a record; None if it is not an answer to this question, as it stands.
 
-    It counts if it was given before the question expired, by the giver's clock, or is read before that, by ours. An
-    `Edit` that others have to approve must fit. `StaleAnswer` says why it does not count.
+    It counts if it was given before the question expired, by the giver's clock, or is read before that, by ours. So
+    does the answer that was due when a turn was resumed. An `Edit` that others have to approve must fit. `StaleAnswer`
+    says why it does not count.
     """
     try:
         ask_id, digest, answer, at = answer_of(data)
@@ -332,6 +342,8 @@ def matching_answer(session: str, asked: Asked, data: Any, now: float, fits: Fit
         return None
     if (ask_id, digest) != (asked.id, asked.digest):
         return None
+    if data.get("due") is True:
+        return due_answer(asked, at)
     answered = check_answer(session, asked, answer, min(at, now), masked=data.get("masked") is True)
     if answered.partial and isinstance(answer, Edit):
         _check_edit(session, asked, answer, fits)

@@ -35,25 +35,29 @@ async def read_answers(
 
     `StaleAnswer` refuses what the caller gave if it does not count; then nothing is written. What
     counts is put into an inbox first, where it has to be the first to take its place: of two
-    answers at the same time one is refused. If that is one of several that the caller gave, those
-    before it stay in the inbox, and count at the next resume.
+    answers at the same time one is refused, also if time gives one of them. If that is one of
+    several that the caller gave, those before it stay in the inbox, and count at the next resume.
     """
-    left = given
+    counted: list[Answered] = []
     for _ in range(_TRIES):
         left = _without(given, inbox.claimed)
         taken, known, counted = await _answers_now(journal, inbox, left)
         many = sum([len(answers_in(answers)) for answers in left.values()])
-        if await _claim(journal, inbox, taken, counted[:many]):
+        if await _claim(journal, inbox, taken, counted, many):
             return taken, known + counted
     why = "others are answering it, too; look at it again with session.approvals()"
-    raise stale_answer(journal.fold.session, next(iter(left)), why)
+    raise stale_answer(journal.fold.session, counted[0].id, why)
 
 
 async def _claim(
-    journal: Journal, inbox: Inbox, taken: list[InboxTaken], answers: Sequence[Answered]
+    journal: Journal,
+    inbox: Inbox,
+    taken: list[InboxTaken],
+    answers: Sequence[Answered],
+    by_caller: int,
 ) -> bool:
-    """Put the caller's answers into inboxes. Whether each could take its place; if not, others have
-    answered since the inboxes were read.
+    """Put answers into inboxes: first those of the caller, then those that are due. Whether each
+    could take its place; if not, others have answered since the inboxes were read.
 
     The session is claimed first: a pass that another one outruns must leave no answer behind.
     """
@@ -61,8 +65,16 @@ async def _claim(
         await journal.begin()
     session, program = journal.fold.session, journal.program
     mask, fits = None if journal.mask is None else journal.mask.plain, partial(check_edit, program)
-    for answered in answers:
-        place = await claim(program.store, session, answered, now=answered.at, mask=mask, fits=fits)
+    for index, answered in enumerate(answers):
+        place = await claim(
+            program.store,
+            session,
+            answered,
+            now=answered.at,
+            mask=mask,
+            fits=fits,
+            due=index >= by_caller,
+        )
         if place is None:
             return False
         holder, key = place
