@@ -380,8 +380,7 @@ class Turn(Generic[ScopeT]):
         return self._host.left()
 
     def knows_cost(self, model: str) -> bool | None:
-        """Whether the cost of a model's replies is known, by the name of the model; None if that cannot be told before
-        it replies."""
+        """Whether the cost of a model's replies is known, by the name of the model; None if the model does not say."""
         self._refuse_observer("ask about costs")
         return self._host.knows_cost(model)
 

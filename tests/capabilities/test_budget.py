@@ -158,6 +158,31 @@ async def test_a_model_with_an_unknown_price_is_not_called():
     assert isinstance((await agent_with(Budget(usd=1.0), priced).run("go")).outcome, Completed)
 
 
+async def test_a_model_that_does_not_say_whether_its_cost_is_known_is_not_called():
+    class Own:
+        name = "own"
+        asked = 0
+
+        async def reply(self, request: Any) -> Any:
+            self.asked += 1
+            return ModelReply(assistant("a"), Usage(10, 5, cost=0.1))
+
+    model = Own()
+    result = await agent_with(Budget(usd=1.0), model).run("go")
+    assert isinstance(result.outcome, Stopped)
+    assert "knows_cost = True" in result.outcome.detail
+    assert not model.asked
+    model.knows_cost = True  # type: ignore[attr-defined]
+    assert isinstance((await agent_with(Budget(usd=1.0), model).run("go")).outcome, Completed)
+
+
+async def test_a_script_without_costs_is_not_played_under_a_budget_in_usd():
+    model = ScriptedModel(says("hello"))
+    result = await agent_with(Budget(usd=1.0), model).run("go")
+    assert isinstance(result.outcome, Stopped)
+    assert not model.requests
+
+
 async def test_a_cost_that_turns_out_to_be_unknown_stops_the_turn():
     result = await agent_with(Budget(usd=1.0), spender(cost=None)).run("go")
     assert isinstance(result.outcome, Stopped)
@@ -299,3 +324,59 @@ async def test_attempts_of_retries_count_before_the_next_one():
 def test_bad_options_are_refused(options, why):
     with pytest.raises(ConfigError, match=why):
         Budget(**options)
+
+
+# ---------------------------------------------------------------- resumed turns and sub-agents
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_resumed_turn_learns_what_others_have_spent_before_its_first_effect(crash, tmp_path):
+    """Another session of the key uses up the time while this one waits for a person."""
+    ran: list[str] = []
+
+    @tool(effect="pure")
+    async def work(what: str) -> str:
+        """Work."""
+        ran.append(what)
+        return "done"
+
+    def open_agent(model: Any) -> Agent[Any, Any]:
+        budget = Budget(seconds=100, per=lambda scope: "all", warn_at=None)
+        agent = Agent(model, tools=[work], clock=clock, capabilities=[budget], store=store)
+        agent.gate(ToolCalling, when=lambda event: event.call.arguments["what"] == "asked")(lambda event: Ask("ok?"))
+        return agent
+
+    clock = FakeClock(auto=True)
+    store = SQLiteStore(tmp_path / "agent.db")
+    waiting = open_agent(ScriptedModel(calls("work", what="asked"), says("done")))
+    asked = (await waiting.run("go", session="waits")).waiting_for
+    other = open_agent(ScriptedModel(says("late", delay=150), clock=clock))
+    await other.run("go", session="spends")
+    resumed = open_agent(ScriptedModel(says("done"))) if crash else waiting
+    result = await resumed.resume("waits", answers={asked[0].id: Approve()})
+    assert isinstance(result.outcome, Stopped)
+    assert result.outcome.reason is StopReason.TIME_LIMIT
+    assert ran == []
+    await resumed.aclose()
+
+
+async def test_a_sub_agent_stops_when_others_have_used_up_the_budget_of_the_key():
+    """The turn above learns it while its sub-agent works."""
+    store = MemoryStore()
+    other = agent_with(Budget(tokens=1_000, per=lambda scope: "all"), ScriptedModel(reply(tokens=5_000)), store=store)
+    seen: list[int] = []
+
+    async def answer(request: Any) -> Any:
+        seen.append(len(request.messages))
+        if len(seen) == 2:
+            await other.run("go", session="other")
+        return reply(name="add", a=1, b=len(seen), tokens=10)
+
+    child = Agent(FunctionModel(answer, name="child"), tools=[add], name="child")
+    model = FunctionModel(lambda request: reply(name="child", task="go", tokens=10))
+    budget = Budget(tokens=1_000, per=lambda scope: "all")
+    agent = Agent(model, tools=[child.as_tool()], capabilities=[budget], store=store, max_steps=30)
+    result = await agent.run("go", session="s")
+    assert isinstance(result.outcome, Stopped)
+    assert result.outcome.reason is StopReason.TOKEN_LIMIT
+    assert len(seen) == 2

@@ -147,11 +147,12 @@ class Budget:
 
     def _refuse_unknown(self, event: ModelCalling, turn: Turn[Any]) -> Halt | None:
         model = event.request.model
-        if model in self.prices or turn.knows_cost(model) is not False:
+        if model in self.prices or turn.knows_cost(model):
             return None
         return Halt(
             f"the cost of model {model!r} is unknown, so a budget in USD cannot hold: state a price with "
-            f"Budget(prices={{{model!r}: (input, output)}}), or allow it with unknown_cost='allow'"
+            f"Budget(prices={{{model!r}: (input, output)}}), set knows_cost = True on your own model if its replies "
+            "have a cost, or allow it with unknown_cost='allow'"
         )
 
     # ------------------------------------------------------------ tool calls

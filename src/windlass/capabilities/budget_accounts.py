@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from windlass.criteria import Limit
-from windlass.events import ModelCalling
+from windlass.events import ModelCalling, Resuming
 from windlass.messages import Usage
 from windlass.outcomes import StopReason
 from windlass.records import TurnEnded
@@ -37,14 +37,16 @@ class Budgeted(Protocol):
 class Account:
     """The spending of all turns of a session or key: a total, and what each turn under way has spent so far.
 
-    A turn writes what it has spent before each of its model calls, and learns what the others have spent. When it ends,
-    its spending moves to the total. If its process dies before that, what it wrote last stays counted.
+    A turn writes what it has spent when it is resumed and before each of its model calls, also those of its sub-agents,
+    and learns what the others have spent. When it ends, its spending moves to the total. If its process dies before
+    that, what it wrote last stays counted.
     """
 
     def __init__(self, budget: Budgeted, storage: Storage) -> None:
         self.budget = budget
         self.storage = storage
         self.others: dict[str, dict[str, float] | None] = {}
+        self._turns: dict[str, str] = {}
 
     def install(self, registrar: Hooks) -> None:
         """Register the limits and the hooks that keep the account."""
@@ -52,30 +54,34 @@ class Account:
         for kind, amount in self.budget.limits.items():
             registrar.criterion(SHARED_LIMITS[kind](kind, amount, self.budget.words, self.budget.lenient, self.others))
         registrar.gate(ModelCalling, inherit=True, name=name)(self._exchange)
+        registrar.gate(Resuming, name=f"{name}.resumed")(self._exchange)
         registrar.observe(TurnEnded, wait=True, name=f"{name}.settle")(self._settle)
 
-    async def _exchange(self, event: ModelCalling, turn: Turn[Any]) -> None:
-        """Write what the turn has spent, and read what the others have."""
+    async def _exchange(self, event: ModelCalling | Resuming, turn: Turn[Any]) -> None:
+        """Write what the turn has spent, and read what the others have. A sub-agent does so for the turn at the top."""
         key, session = self.budget.key_of(turn), turn.session_id
+        root = root_of(session)
+        if session == root:
+            self._turns[root] = turn.turn_ref
+        top = self._turns.get(root, "")
         if key is None:
             self.others[turn.turn_ref] = None
             return
-        spent, own = spent_in(turn), f"{key}/turn/{turn.turn_ref}"
-        await self.storage.put(own, spent, ttl=self.budget.window)
-        if session != root_of(session):
+        spent = spent_in(turn)
+        await self.storage.put(f"{key}/turn/{turn.turn_ref}", spent, ttl=self.budget.window)
+        if not top:  # it works in the background of a turn that another process has
             return
+        mine = f"{key}/turn/{top}"
         found = await self.storage.items(f"{key}/")
-        others = {
-            entry: value
-            for entry, value in found.items()
-            if entry != own and not entry.startswith(f"{key}/turn/{session}//")
-        }
-        self.others[turn.turn_ref] = total = _sum(key, others)
-        self.budget.warn(turn, {kind: total[kind] + spent[kind] for kind in UNITS})
+        others = {entry: value for entry, value in found.items() if not _is_part(entry, mine, f"{key}/turn/{root}//")}
+        self.others[top] = total = _sum(key, others)
+        if session == root:
+            self.budget.warn(turn, {kind: total[kind] + spent[kind] for kind in UNITS})
 
     async def _settle(self, fact: TurnEnded, turn: Turn[Any]) -> None:
         """Move what a turn has spent to the total. A sub-agent's spending is part of its parent's."""
         self.others.pop(turn.turn_ref, None)
+        self._turns.pop(turn.session_id, None)
         key = self.budget.key_of(turn)
         if key is None:
             return
@@ -85,6 +91,11 @@ class Account:
                     total = f"{key}/total/{kind}"
                     await self.storage.add(total, amount, once=turn.turn_ref, ttl=self.budget.window)
         await self.storage.delete(f"{key}/turn/{turn.turn_ref}")
+
+
+def _is_part(entry: str, turn: str, below: str) -> bool:
+    """Whether an entry is that of a turn, or of a sub-agent below it, whose spending the turn knows."""
+    return entry == turn or entry.startswith(below)
 
 
 def _sum(key: str, found: Mapping[str, Any]) -> dict[str, float]:

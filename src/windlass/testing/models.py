@@ -123,6 +123,10 @@ def breaks(
     return replace(after, error=error or ModelError("the reply broke off", retryable=True), pieces=pieces)
 
 
+def _reply_of(item: Scripted | ModelReply | Message | str) -> ModelReply:
+    return item.reply if isinstance(item, Scripted) else as_reply(item)
+
+
 def _spent(text: str) -> Usage:
     return Usage(input=10, output=max(1, len(text) // 4), requests=1)
 
@@ -144,6 +148,11 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self.unexpected: list[ModelRequest] = []
         self.streamed = 0
+
+    @property
+    def knows_cost(self) -> bool:
+        """Whether all replies of the script have a cost, in their `usage`."""
+        return all(_reply_of(one).usage.cost is not None for one in self.script if not isinstance(one, Exception))
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The next reply of the script."""
@@ -186,8 +195,10 @@ class FunctionModel:
     """A model whose replies come from a function of the request, plain or async.
 
     The function returns anything that a script may contain. An async generator function yields the pieces of a reply,
-    then the reply.
+    then the reply. The replies need a cost in their `usage` if the agent has a budget in USD.
     """
+
+    knows_cost = True
 
     def __init__(
         self,

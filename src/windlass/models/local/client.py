@@ -33,6 +33,8 @@ class LocalModel:
     win.
     """
 
+    knows_cost = True
+
     def __init__(
         self,
         model: str,
