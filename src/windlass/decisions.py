@@ -190,21 +190,38 @@ class Regenerate(Decision, frozen=True):
     """Ask the model again; it sees its rejected reply and this feedback.
 
     `otherwise` says what happens once the bound is reached (`max_regenerations`): "stop" ends the turn, "pass" lets the
-    reply pass, and the outcome names the hooks that objected (`objections`).
+    reply pass, and the outcome names the hooks that objected (`objections`). `limit` is a lower bound of this hook's
+    own; with 0 the model is not asked again. If several hooks ask to regenerate, the highest of their limits holds.
     """
 
     feedback: str = ""
     otherwise: Literal["stop", "pass"] = "stop"
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.otherwise not in ("stop", "pass"):
             raise ValueError(f"Regenerate(otherwise={self.otherwise!r}): must be 'stop' or 'pass'")
+        _check_limit("Regenerate", self.limit)
 
 
 class Veto(Decision, frozen=True):
-    """Do not stop yet; the model reads the feedback."""
+    """Do not stop yet; the model reads the feedback.
+
+    After `Agent(max_vetoes=…)` vetoes the turn ends as stopped. `limit` is a lower bound of this hook's own: after that
+    many vetoes in the turn the stop stands, and the outcome names the hooks that objected (`objections`). If several
+    hooks veto, the highest of their limits holds.
+    """
 
     feedback: str = ""
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_limit("Veto", self.limit)
+
+
+def _check_limit(what: str, limit: object) -> None:
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise ValueError(f"{what}(limit={limit!r}): must be a whole number, 0 or more, or None")
 
 
 class Finish(Decision, frozen=True, gc=True):

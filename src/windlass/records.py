@@ -232,7 +232,8 @@ class ReplyRejected(Record, frozen=True):
 
 
 class ReplyPassed(Record, frozen=True):
-    """The reply stands although hooks rejected it: it could not be regenerated any more, and they let it pass then."""
+    """The reply stands although hooks rejected it or vetoed the stop after it: their bound is reached, and they let it
+    pass then."""
 
     step: int
     feedback: str

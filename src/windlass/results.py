@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from .deltas import StreamEvent, TextDelta
@@ -13,7 +13,7 @@ from .outcomes import Cancelled, Completed, Failed, Stopped, StopReason, error_f
 from .outputs import Output
 from .records import Asked, Outcome, Record
 from .slots import Slot
-from .states import State
+from .states import State, usage_by
 
 if TYPE_CHECKING:
     from .steps import StepReport
@@ -91,6 +91,11 @@ class Result(Generic[OutputT]):
     def usage(self) -> Usage:
         """What the turn spent."""
         return self.state.turn.usage if self.state.turn is not None else Usage()
+
+    @property
+    def usage_by(self) -> Mapping[str, Usage]:
+        """What hooks and tools spent with `turn.ask` and `turn.delegate`, by their names. It is part of `usage`."""
+        return usage_by(self.state.turn)
 
     @property
     def messages(self) -> Messages:

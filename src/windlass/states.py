@@ -75,6 +75,17 @@ class BackgroundChild(Value, frozen=True):
     cancelled: str | None = None
 
 
+def usage_by(turn: TurnFold | None) -> dict[str, Usage]:
+    """What hooks and tools spent in a turn by asking models and giving tasks to other agents, by their names."""
+    spent: dict[str, Usage] = {}
+    for side in turn.sides if turn is not None else ():
+        if side.paid:
+            spent[side.by] = spent.get(side.by, _NOTHING) + side.reply.usage
+    for child in turn.delegated if turn is not None else ():
+        spent[child.started.by] = spent.get(child.started.by, _NOTHING) + child.charged
+    return spent
+
+
 BACKGROUND = "child"
 """The kind of an inbox entry with the result of a background child."""
 

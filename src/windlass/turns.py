@@ -11,7 +11,7 @@ from .checking import message_without_calls
 from .errors import ConfigError, HookError
 from .messages import ContentPart, Message, Messages, ModelReply, TextPart, ToolCall, Usage, Value
 from .slots import Slot
-from .states import State, TurnFold
+from .states import State, TurnFold, usage_by
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -36,6 +36,8 @@ class Host(Protocol):
     def in_background(self) -> bool: ...
     @property
     def latest(self) -> TurnFold | None: ...
+    @property
+    def model(self) -> str: ...
     @property
     def scope(self) -> Any: ...
     @property
@@ -278,6 +280,23 @@ class Turn(Generic[ScopeT]):
         """What the turn has spent so far."""
         turn = self._latest
         return turn.usage if turn is not None else Usage()
+
+    @property
+    def usage_by(self) -> Mapping[str, Usage]:
+        """What hooks and tools have spent in this turn with `ask` and `delegate`, by their names. It is part of
+        `usage`."""
+        return usage_by(self._latest)
+
+    @property
+    def by(self) -> str:
+        """The name of the hook or tool that this object was given to, as records and `usage_by` have it. Empty for
+        observers."""
+        return "" if self._asker is None else self._asker.by
+
+    @property
+    def model(self) -> str:
+        """The name of the turn's model. A hook may send single requests to another one."""
+        return self._host.model
 
     @property
     def steps(self) -> int:

@@ -9,6 +9,7 @@ import pytest
 from windlass.testing import crash_points
 
 PLAYS = Path(__file__).with_name("crash_plays.py")
+CRITICS = Path(__file__).with_name("critic_plays.py")
 
 
 @pytest.mark.timeout(240)
@@ -23,3 +24,11 @@ def test_a_follow_up_is_read_exactly_once_whatever_write_the_process_dies_at():
     report = crash_points(f"{PLAYS}:followed_up", workers=2)
     assert report.text == "done again"
     assert any("steering" in write for write in report.writes)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("play", "text"), [("judged", "A good answer."), ("refined", "three is good")])
+def test_no_verdict_is_paid_for_twice_whatever_write_the_process_dies_at(play, text):
+    report = crash_points(f"{CRITICS}:{play}", workers=2)
+    assert report.text == text
+    assert sum("SideReplied" in point.where for point in report.points) >= 4

@@ -109,7 +109,18 @@ def _merge_rewinds(_: type[AnyEvent], equals: Answers) -> Rewind:
 def _merge_regenerations(_: type[AnyEvent], equals: Answers) -> Regenerate:
     """All feedback. At the bound the reply passes only if nobody wants the turn to stop."""
     stops = any(regenerate.otherwise == "stop" for _, regenerate in equals)
-    return Regenerate(_join_fields(equals, "feedback", "\n"), "stop" if stops else "pass")
+    feedback = _join_fields(equals, "feedback", "\n")
+    return Regenerate(feedback, "stop" if stops else "pass", _highest_limit(equals))
+
+
+def _merge_vetoes(_: type[AnyEvent], equals: Answers) -> Veto:
+    return Veto(_join_fields(equals, "feedback", "\n"), _highest_limit(equals))
+
+
+def _highest_limit(equals: Answers) -> int | None:
+    """The limit that holds for all of them: no limit is the highest."""
+    limits = [decision.limit for _, decision in equals]
+    return None if None in limits else max(limits)
 
 
 def _merge_retries(_: type[AnyEvent], equals: Answers) -> Again:
@@ -121,7 +132,7 @@ _MERGES: dict[type, Callable[[type[AnyEvent], Answers], Any]] = {
     Deny: lambda _, equals: Deny(_join_fields(equals, "reason")),
     Halt: _merge_halts,
     Regenerate: _merge_regenerations,
-    Veto: lambda _, equals: Veto(_join_fields(equals, "feedback", "\n")),
+    Veto: _merge_vetoes,
     Ask: _merge_asks,
     Answer: _require_same_value,
     Finish: _require_same_value,

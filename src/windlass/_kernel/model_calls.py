@@ -80,6 +80,7 @@ class ModelCalls:
             self.reply: ModelReply | None = None
             self.error: Exception | None = None
             self.said: list[ModelReply] = []
+            site.write_standing = self._write_standing
             self._onion = site.wrapped(
                 site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place
             )
@@ -221,6 +222,12 @@ class ModelCalls:
         reply: ModelReply = given
         return reply
 
+    def _write_standing(self) -> None:
+        """A wrap is about to ask a model or an agent: record the latest attempt, which was paid
+        for."""
+        if self.judged is not None:
+            self._write_reply()
+
     def write_paid(self) -> None:
         """The wraps were broken off: record the latest attempt, which was paid for."""
         self._write_reply()
@@ -266,13 +273,13 @@ class ModelCalls:
         if (task := self._cancellation.task) is not None and task.cancelling():
             self._cancellation.check()
         self.number += 1
-        self.fingerprint = ""
         if request is not self.judged:
             request = passed_request(request, self.judged)
-        if (self.number > 1 or request is not self.judged or self._resumed) and (
-            settled := await self._before(request)
-        ) is not None:
-            return settled
+        if self.number > 1 or request is not self.judged or self._resumed:
+            if (settled := await self._before(request)) is not None:
+                return settled
+        else:
+            self.fingerprint = ""
         if self.limited and (stopped := self._limits.stop_before("model")) is not None:
             self.halted = Halt(stopped.detail)
             raise RequestRefused(stopped.detail)

@@ -273,11 +273,16 @@ class Replies:
     def _passes(self, step: StepFold, verdict: Regenerate) -> bool:
         """Whether a rejected reply stands all the same: the bound is reached, and that is how the
         gates want it."""
-        return verdict.otherwise == "pass" and len(step.rejected) >= self._program.max_regenerations
+        return verdict.otherwise == "pass" and len(step.rejected) >= self._bound(verdict)
+
+    def _bound(self, verdict: Regenerate) -> int:
+        """How often the reply may be asked for again."""
+        bound = self._program.max_regenerations
+        return bound if verdict.limit is None else min(bound, verdict.limit)
 
     def _reject(self, step: StepFold, verdict: Regenerate, by: tuple[str, ...]) -> None:
         self._journal.record(ReplyRejected(step.number, verdict.feedback, by))
-        if len(step.rejected) >= self._program.max_regenerations:
+        if len(step.rejected) >= self._bound(verdict):
             detail = f"the reply was rejected {len(step.rejected) + 1} times: {verdict.feedback}"
             self._journal.conclude(Stopped(StopReason.REGENERATION, detail), "")
 

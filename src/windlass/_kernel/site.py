@@ -56,7 +56,7 @@ class Site:
     __slots__ = (
         "_cancellation", "_delegates", "_limits", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
         "arguments", "closed", "hooks", "in_background", "injected", "injecting", "journal", "monotonic", "program",
-        "scope", "tasks", "turn",
+        "scope", "tasks", "turn", "write_standing",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class Site:
         self._notes: Notes | None = None
         self._onions: tuple[Onion, ...] = ()
         self._delegates: Delegates | None = None
+        self.write_standing: Callable[[], None] | None = None
         self.turn: Turn[Any] = Turn(self)
 
     def connect(self, delegates: Delegates) -> None:
@@ -107,7 +108,7 @@ class Site:
         Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
         """
         self.closed = True
-        self._delegates = None
+        self._delegates = self.write_standing = None
         del self.turn
         for onion in self._onions:
             onion.release()
@@ -247,6 +248,11 @@ class Site:
         """What the turn may still spend."""
         return self._limits.left()
 
+    @property
+    def model(self) -> str:
+        """The name of the turn's model."""
+        return self.program.model.name
+
     def knows_cost(self, model: str) -> bool | None:
         """Whether the cost of a model's replies is known; a model of your own may say so with `knows_cost`."""
         return getattr(self.program.models.get(model), "knows_cost", None)
@@ -280,6 +286,7 @@ class Site:
     ) -> Any:
         """A task for another agent."""
         assert self._delegates is not None
+        self._keep_standing(asker)
         return await self._delegates.below().delegate(asker, run, agent, task, options)
 
     async def delegate_in_background(
@@ -317,8 +324,14 @@ class Site:
         else:
             task.get_loop().call_soon_threadsafe(self.journal.fact, Progressed, *values)
 
+    def _keep_standing(self, asker: Asker) -> None:
+        """Record the reply that a wrap asks about: after a crash, the answer is worth nothing without it."""
+        if asker.event == "ModelCall" and self.write_standing is not None:
+            self.write_standing()
+
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A side call."""
+        self._keep_standing(asker)
         if self._side_calls is None:
             from .side_calls import SideCalls
 

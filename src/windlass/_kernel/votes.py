@@ -25,7 +25,7 @@ from windlass.errors import HookError
 from windlass.events import Continuing, Stopping, SubagentStopping
 from windlass.messages import user
 from windlass.outcomes import Completed, Stopped, StopReason
-from windlass.records import Evaluated, StopVetoed
+from windlass.records import Evaluated, ReplyPassed, StopVetoed
 from windlass.states import Fold, State, step_id
 from windlass.types import Criterion
 
@@ -184,6 +184,9 @@ class Resolver(Struct, frozen=True):
             return False
         by = tuple(sorted(name for name, decision in passage.answers if isinstance(decision, Veto)))
         names = ", ".join(by)
+        if verdict.limit is not None and turn.vetoes >= verdict.limit:
+            journal.record(ReplyPassed(fold.steps, verdict.feedback, by))
+            return False
         if turn.vetoes >= journal.program.max_vetoes:
             journal.conclude(
                 Stopped(StopReason.VETO_CAP, f"{names} vetoed {turn.vetoes + 1} times")

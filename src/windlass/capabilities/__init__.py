@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .budget import Budget
     from .cache import Cache
     from .clear_results import ClearResults
+    from .critic import Critic
+    from .critiques import Critique
     from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
     from .dry_run import DryRun
     from .events import Events
@@ -25,17 +27,21 @@ if TYPE_CHECKING:
     from .moderate import Moderate
     from .notify import Notify
     from .offload import Offload
+    from .panel import Panel
     from .passages import Passage
     from .permissions import Permissions
     from .planning import Plan, PlanItem, Planning, plan_of
     from .posting import signature_of
     from .rate_limit import RateLimit
     from .redact import MemoryVault, Redact, Vault
+    from .refine import Refine
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
     from .retrieve import Retrieve
     from .retry import Retry
+    from .reviewers import Reviewer
     from .rewind import Rewind
+    from .self_critique import SelfCritique
     from .steering import Steering
     from .subagents import Subagent, Subagents
     from .summarize import Summarize
@@ -57,6 +63,8 @@ __all__ = [
     "Budget",
     "Cache",
     "ClearResults",
+    "Critic",
+    "Critique",
     "Detector",
     "DryRun",
     "Events",
@@ -73,6 +81,7 @@ __all__ = [
     "Moderate",
     "Notify",
     "Offload",
+    "Panel",
     "Passage",
     "Pattern",
     "Permissions",
@@ -81,12 +90,15 @@ __all__ = [
     "Planning",
     "RateLimit",
     "Redact",
+    "Refine",
     "RememberedRules",
     "RequestArchive",
     "Retrieve",
     "Retry",
+    "Reviewer",
     "Rewind",
     "Scanner",
+    "SelfCritique",
     "Steering",
     "Subagent",
     "Subagents",
@@ -118,6 +130,8 @@ _HOMES = {
     "Budget": "budget",
     "Cache": "cache",
     "ClearResults": "clear_results",
+    "Critic": "critic",
+    "Critique": "critiques",
     "Detector": "detectors",
     "DryRun": "dry_run",
     "Events": "events",
@@ -134,6 +148,7 @@ _HOMES = {
     "Moderate": "moderate",
     "Notify": "notify",
     "Offload": "offload",
+    "Panel": "panel",
     "Passage": "passages",
     "Pattern": "detectors",
     "Permissions": "permissions",
@@ -142,12 +157,15 @@ _HOMES = {
     "Planning": "planning",
     "RateLimit": "rate_limit",
     "Redact": "redact",
+    "Refine": "refine",
     "RememberedRules": "remembered_rules",
     "RequestArchive": "request_archive",
     "Retrieve": "retrieve",
     "Retry": "retry",
+    "Reviewer": "reviewers",
     "Rewind": "rewind",
     "Scanner": "detectors",
+    "SelfCritique": "self_critique",
     "Steering": "steering",
     "Subagent": "subagents",
     "Subagents": "subagents",

@@ -21,7 +21,18 @@ def require(owner: str, name: str, value: object, legal: bool, must: str) -> Non
 
 def require_name(owner: str, name: object) -> None:
     """Raise unless this can be the name of a capability."""
-    require(owner, "name", name, isinstance(name, str) and name != "", "a text")
+    require_text(owner, "name", name)
+
+
+def require_text(owner: str, name: str, value: object) -> None:
+    """Raise unless the value is a text, and not empty."""
+    require(owner, name, value, isinstance(value, str) and value != "", "a text")
+
+
+def require_share(owner: str, name: str, value: object) -> None:
+    """Raise unless the value is a number from 0 to below 1."""
+    legal = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+    require(owner, name, value, legal, "a number from 0 to below 1")
 
 
 def require_count(owner: str, name: str, value: object, *, least: int = 1) -> None:

@@ -113,6 +113,8 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     Stage: _stages,
     Approve: st.builds(Approve, st.none() | texts, st.none() | st.just("bash(git *)")),
     Again: st.builds(Again, st.none() | st.floats(0, 1e6)),
+    Regenerate: st.builds(Regenerate, texts, st.sampled_from(["stop", "pass"]), st.none() | st.integers(0, 9)),
+    Veto: st.builds(Veto, texts, st.none() | st.integers(0, 9)),
     Answer: st.builds(
         Answer, plain_values | st.builds(lambda text: ToolResult((TextPart(text),)), texts) | st.builds(user, texts)
     ),
@@ -276,8 +278,8 @@ def answers_to(event: type[AnyEvent], *, lasting: bool = False) -> st.SearchStra
         Answer: st.builds(Answer, st.sampled_from(["x", "y", 1, True, 1.5, None, ["x"]])),
         Finish: st.builds(Finish, st.sampled_from(["x", "y", 1, True, None])),
         Ask: asks(lasting=lasting),
-        Regenerate: st.builds(Regenerate, few),
-        Veto: st.builds(Veto, few),
+        Regenerate: st.builds(Regenerate, few, st.sampled_from(["stop", "pass"]), st.none() | st.integers(0, 2)),
+        Veto: st.builds(Veto, few, st.none() | st.integers(0, 2)),
         Rewind: st.builds(Rewind, st.integers(1, 3), few),
         Stage: _stages,
         Approve: st.builds(Approve, st.none() | texts, st.none() | st.just("bash(git *)")),
