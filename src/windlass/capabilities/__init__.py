@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .steering import Steering
     from .subagents import Subagent, Subagents
     from .summarize import Summarize
+    from .telemetry import Telemetry
     from .timeout import Timeout
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
@@ -103,6 +104,7 @@ __all__ = [
     "Subagent",
     "Subagents",
     "Summarize",
+    "Telemetry",
     "Timeout",
     "Trigger",
     "Trim",
@@ -170,6 +172,7 @@ _HOMES = {
     "Subagent": "subagents",
     "Subagents": "subagents",
     "Summarize": "summarize",
+    "Telemetry": "telemetry",
     "Timeout": "timeout",
     "Trigger": "triggers",
     "Trim": "trim",
