@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from windlass import Agent, Turn, TurnEnding, tool
@@ -14,6 +15,7 @@ from windlass.capabilities import (
     Planning,
     Retry,
     Rewind,
+    Skills,
     Steering,
     Timeout,
     Validate,
@@ -126,3 +128,25 @@ def returned(world: World) -> Agent:
         says("Paid once."),
     )
     return Agent(model, tools=[pay], capabilities=[Rewind()], store=world.store)
+
+
+def using_a_skill(world: World) -> Agent:
+    """A skill that is used and restricts a tool."""
+
+    @tool(effect="idempotent")
+    async def look(idempotency_key: str) -> str:
+        """Look."""
+        world.effect("look", idempotency_key)
+        return "looked"
+
+    @tool
+    async def send() -> str:
+        """Send."""
+        world.effect("send")
+        return "sent"
+
+    both = calls([("look", {}), ("send", {})])
+    model = world.model(calls("use_skill", name="forms"), both, says("done"))
+    return Agent(
+        model, tools=[look, send], capabilities=[Skills(Path(__file__).with_name("skills"))], store=world.store
+    )

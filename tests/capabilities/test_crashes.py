@@ -32,3 +32,9 @@ def test_no_verdict_is_paid_for_twice_whatever_write_the_process_dies_at(play, t
     report = crash_points(f"{CRITICS}:{play}", workers=2)
     assert report.text == text
     assert sum("SideReplied" in point.where for point in report.points) >= 4
+
+
+def test_a_skill_stays_active_whatever_write_the_process_dies_at():
+    report = crash_points(f"{PLAYS}:using_a_skill", workers=2)
+    assert report.text == "done"
+    assert "effect send" not in " ".join(report.writes)

@@ -121,6 +121,7 @@ def test_a_file_that_became_unreadable_is_no_longer_found(folder):
 
 
 def test_links_out_of_the_folder_hidden_files_and_other_types_are_not_read(folder, tmp_path):
+    """Behaviour 78: a link that leaves the folder is skipped."""
     (tmp_path / "secret.md").write_text("zebra")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "more.md").write_text("zebra")

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .reviewers import Reviewer
     from .rewind import Rewind
     from .self_critique import SelfCritique
+    from .skill_folders import Skill
+    from .skills import Skills
     from .steering import Steering
     from .subagents import Subagent, Subagents
     from .summarize import Summarize
@@ -100,6 +102,8 @@ __all__ = [
     "Rewind",
     "Scanner",
     "SelfCritique",
+    "Skill",
+    "Skills",
     "Steering",
     "Subagent",
     "Subagents",
@@ -168,6 +172,8 @@ _HOMES = {
     "Rewind": "rewind",
     "Scanner": "detectors",
     "SelfCritique": "self_critique",
+    "Skill": "skill_folders",
+    "Skills": "skills",
     "Steering": "steering",
     "Subagent": "subagents",
     "Subagents": "subagents",

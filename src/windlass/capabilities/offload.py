@@ -13,6 +13,7 @@ from windlass.tools import tool
 from windlass.turns import Turn
 
 from .cutting import check_text
+from .excerpts import excerpt
 from .option_types import check_types
 
 if TYPE_CHECKING:
@@ -58,12 +59,8 @@ class Offload:
         text = _result_text(turn, handle)
         if text is None:
             raise ToolError(f"there is no result with the handle {handle!r}; use one that was given with a result")
-        if not 0 <= offset < max(len(text), 1) or length < 1:
-            raise ToolError(f"the result has characters 0 to {len(text) - 1}; there are no {length} from {offset} on")
         most = self.over * (CHARACTERS if text.isascii() else CHARACTERS // 2)
-        end = min(offset + min(length, most), len(text))
-        rest = f"go on with offset={end}" if end < len(text) else "this is the end"
-        return f"{text[offset:end]}\n[characters {offset} to {end - 1} of {len(text)}; {rest}]"
+        return excerpt(text, offset, min(length, most), what="the result")
 
     def plan(self, window: Window, *, forced: bool = False) -> Compaction | None:
         """The latest results, if one of them is too big; if `forced`, all results."""
