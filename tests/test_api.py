@@ -28,6 +28,8 @@ PUBLIC = (
     "windlass.decisions",
     "windlass.deltas",
     "windlass.errors",
+    "windlass.evals",
+    "windlass.evals.checks",
     "windlass.events",
     "windlass.matching",
     "windlass.messages",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ._progress import Report, check_progress
 from .errors import ConfigError
 from .messages import AnyMessage, Message, json_with_surrogates
 from .outcomes import Cancelled, Completed, Failed, error_value
@@ -21,7 +21,6 @@ from .results import Result
 
 OutputT = TypeVar("OutputT")
 Inputs: TypeAlias = Iterable[AnyMessage] | AsyncIterable[AnyMessage]
-log = logging.getLogger("windlass")
 
 AHEAD = 2
 """How many times `concurrency` inputs may be read before the first of their results is taken."""
@@ -119,14 +118,13 @@ class Batch(Generic[OutputT]):
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError(f"map(concurrency={concurrency!r}): concurrency must be a whole number, 1 or more")
-        if not isinstance(progress, bool) and not callable(progress):
-            raise ConfigError(f"map(progress={progress!r}): progress must be True, False or a function")
+        check_progress(progress, "map")
         self._source = _source(inputs)
         self._turns = turns
         self._concurrency = concurrency
         self._name = name
         self._total = len(inputs) if isinstance(inputs, Sized) else None
-        self._report = _Report(progress)
+        self._report = Report(progress)
         self._pulling = asyncio.Lock()
         self._room = asyncio.Semaphore(AHEAD * concurrency)
         self._changed = asyncio.Event()
@@ -316,50 +314,6 @@ class _InOrder(Generic[OutputT]):
 
 
 _Finished: TypeAlias = _AsReady[OutputT] | _InOrder[OutputT]
-
-
-# ---------------------------------------------------------------- progress
-
-
-class _Report:
-    """Tells a function how far the batch is, or shows a bar. A function that fails is logged and not called again."""
-
-    def __init__(self, progress: bool | Callable[[BatchProgress], object]) -> None:
-        self._bar = _Bar() if progress is True else None
-        self._tell = self._bar or (progress if callable(progress) else None)
-
-    def __call__(self, progress: BatchProgress) -> None:
-        if self._tell is None:
-            return
-        try:
-            self._tell(progress)
-        except Exception:
-            log.exception("the progress function of a batch failed and is not called again")
-            self._tell = None
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-class _Bar:
-    """A progress bar on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        failed = TextColumn("{task.fields[failed]} failed")
-        columns = (BarColumn(), MofNCompleteColumn(), failed, TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task("", total=None, failed=0)
-
-    def __call__(self, progress: BatchProgress) -> None:
-        self._progress.start()
-        self._progress.update(self._task, completed=progress.done, total=progress.total, failed=progress.failed)
-
-    def close(self) -> None:
-        self._progress.stop()
 
 
 __all__ = ["Batch", "BatchItem", "BatchProgress"]

@@ -126,6 +126,11 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     (tmp_path / "policy.toml").write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in rules.items()))
     (tmp_path / "good.toml").write_text(f"deny = {json.dumps([f'send(to={EVIL})'.replace('/', '')])}")
     (tmp_path / f"bad{EVIL.replace('/', '')}").write_text(EVIL)
+    expect = {"contains": EVIL, "called": EVIL, "decided": EVIL, "matches": ".*"}
+    live = {"name": EVIL, "input": EVIL, "tags": [EVIL], "expect": expect}
+    (tmp_path / "live.jsonl").write_text(json.dumps(live))
+    (tmp_path / "recorded.jsonl").write_text(json.dumps({"session": "ask*", "expect": expect}))
+    (tmp_path / "wrong.jsonl").write_text(json.dumps({"input": EVIL, "expect": {EVIL: EVIL}}))
     return tmp_path
 
 
@@ -156,6 +161,19 @@ RUNS: dict[str, list[list[str]]] = {
         ["--store", f"sqlite:///{EVIL}"],
     ],
     "demo": [[], ["--model", EVIL]],
+    "eval": [
+        ["live.jsonl", "--agent", "evil", "--save", "run.json", "--junit", "run.xml"],
+        ["live.jsonl", "--agent", "evil", "--repeat", "2", "--timeout", "9"],
+        ["live.jsonl", "--agent", "evil", "--compare", "run.json", "--tag", EVIL, "--case", EVIL, "--concurrency", "1"],
+        ["live.jsonl", "--agent", "evil", "--json", "--min-rate", "0.1", "--scope", f"evil:{EVIL}"],
+        ["live.jsonl", "--agent", "evil", "--json", "--judge", EVIL],
+        ["recorded.jsonl"],
+        ["recorded.jsonl", "--compare", BAD_FILE],
+        ["live.jsonl", "--agent", "broken"],
+        ["live.jsonl"],
+        ["wrong.jsonl", "--agent", "evil"],
+        [f"absent{EVIL}.yaml"],
+    ],
     "explain": [["evil"], ["evil", "--json"], ["evil:boss"], ["broken"], [EVIL], [f"evil:{EVIL}"]],
     "hooks check": [
         ["--rules", "policy.toml"],
