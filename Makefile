@@ -21,7 +21,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege check format docs api bench lock clean
+.PHONY: help setup demo quick test attack campaign siege phoenix check format docs api bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -55,6 +55,10 @@ siege: $(DEV) ## Kill, stop, cut off and race processes on both stores for about
 		WINDLASS_SIEGE=1 WINDLASS_SIEGE_SEED=$$seed $(BIN)/python -m pytest -q -n 2 -rP --show-capture=stdout \
 		tests/siege tests/crash/test_ownership.py $(ARGS)
 
+phoenix: $(DEV) .venv-phoenix/stamp ## Send spans to Arize Phoenix and read them back; installs 850 MB into .venv-phoenix
+	@WINDLASS_PHOENIX=$(CURDIR)/.venv-phoenix/bin/phoenix $(BIN)/python -m pytest -q -n 0 \
+		tests/capabilities/test_phoenix.py $(ARGS)
+
 check: $(DEV) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -80,7 +84,7 @@ lock: $(DEV) ## Re-compile requirements/*.txt; ARGS=--upgrade takes newer versio
 	$(COMPILE) $(ARGS) pyproject.toml requirements/local.in --extra local -o requirements/local.txt
 
 clean: ## Remove .venv, builds and caches
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-phoenix build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip is the last thing venv puts there: without it a venv is not whole.
@@ -105,4 +109,11 @@ $(DEV): requirements/dev.txt $(BASE)
 	@echo "Installing $<"
 	@$(PIP) install --require-hashes --no-deps -r $<
 	@$(BIN)/python -m pip check
+	@touch $@
+
+# It has nothing to do with the lock: a program of its own, which only the target `phoenix` starts.
+.venv-phoenix/stamp:
+	@echo "Installing Phoenix"
+	@$(PYTHON) -m venv .venv-phoenix
+	@.venv-phoenix/bin/python -m pip -qq install arize-phoenix==20.26.1
 	@touch $@

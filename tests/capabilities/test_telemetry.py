@@ -153,10 +153,9 @@ async def test_a_receiver_gets_the_whole_tree_with_kinds_and_attributes(otlp):
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "root",
         "gen_ai.conversation.id": "s",
-        "gen_ai.usage.input_tokens": 265,
-        "gen_ai.usage.output_tokens": 32,
-        "gen_ai.usage.cache_read.input_tokens": 30,
-        "windlass.turn": "s/t1",
+        "windlass.turn.ref": "s/t1",
+        "windlass.turn.input_tokens": 265,
+        "windlass.turn.output_tokens": 32,
         "windlass.outcome": "completed",
     }
     common = {
@@ -407,9 +406,9 @@ async def test_a_resumed_turn_is_linked_and_repeats_nothing(memory, tmp_path):
         [turns[1].context.span_id],
     ]
     assert [link.context.trace_id for link in turns[2].links] == [turns[1].context.trace_id]
-    assert [span.attributes["gen_ai.usage.input_tokens"] for span in turns] == [10, 20, 30]
+    assert [span.attributes["windlass.turn.input_tokens"] for span in turns] == [10, 20, 30]
     assert [span.attributes["windlass.outcome"] for span in turns] == ["suspended", "suspended", "completed"]
-    assert {span.attributes["windlass.turn"] for span in turns} == {"s/t1"}
+    assert {span.attributes["windlass.turn.ref"] for span in turns} == {"s/t1"}
 
 
 async def test_a_turn_that_waits_before_its_first_step_is_linked_too(memory):

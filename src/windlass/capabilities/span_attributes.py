@@ -9,6 +9,7 @@ from windlass.events import HookRan
 from windlass.messages import ModelReply, ModelRequest, ToolCall, Usage
 from windlass.outcomes import Failed, Stopped
 from windlass.records import Outcome
+from windlass.states import TurnState
 from windlass.tools import Tool
 
 Value: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -101,20 +102,34 @@ def of_reply(reply: ModelReply) -> dict[str, Value]:
     return attributes | of_usage(reply.usage)
 
 
-def of_usage(usage: Usage, before: Usage | None = None) -> dict[str, Value]:
-    """Tokens and cost, without those that were spent `before`."""
-    spent = {
-        "gen_ai.usage.input_tokens": usage.input - (before.input if before else 0),
-        "gen_ai.usage.output_tokens": usage.output - (before.output if before else 0),
+def of_usage(usage: Usage) -> dict[str, Value]:
+    """The tokens and the cost of a model call."""
+    attributes: dict[str, Value] = {
+        "gen_ai.usage.input_tokens": usage.input,
+        "gen_ai.usage.output_tokens": usage.output,
     }
     rare = {
-        "gen_ai.usage.cache_read.input_tokens": usage.cached - (before.cached if before else 0),
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_written - (before.cache_written if before else 0),
-        "gen_ai.usage.reasoning.output_tokens": usage.reasoning - (before.reasoning if before else 0),
+        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_written,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+        "windlass.usage.cost_usd": usage.cost,
     }
-    attributes: dict[str, Value] = {**spent, **{name: count for name, count in rare.items() if count}}
+    return attributes | {name: count for name, count in rare.items() if count}
+
+
+def of_turn(turn: TurnState, before: Usage) -> dict[str, Value]:
+    """The reference of a turn, and what it spent, without what it had spent `before`.
+
+    The tokens of model calls have other names: a backend that adds up all spans must not count them twice.
+    """
+    usage = turn.usage
+    attributes: dict[str, Value] = {
+        "windlass.turn.ref": turn.ref,
+        "windlass.turn.input_tokens": usage.input - before.input,
+        "windlass.turn.output_tokens": usage.output - before.output,
+    }
     if usage.cost is not None:
-        attributes["windlass.usage.cost_usd"] = usage.cost - ((before.cost or 0.0) if before else 0.0)
+        attributes["windlass.turn.cost_usd"] = usage.cost - (before.cost or 0.0)
     return attributes
 
 

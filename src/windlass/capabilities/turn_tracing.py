@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from windlass.events import HookRan
-from windlass.messages import ModelReply, ModelRequest, ToolCall, ToolResult, Usage
-from windlass.outcomes import error_value
-from windlass.records import Fact, ModelAttempted, ToolAttempted
+from windlass.messages import ModelReply, ModelRequest, ToolCall, ToolResult
+from windlass.records import Fact
 from windlass.states import State, Step
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool, RunStep, RunTurn
 
 from . import span_attributes, span_content
 from .late_content import LateContent
+from .segments import Segment, innermost
 from .span_attributes import OPERATION, PROVIDER, REQUEST_MODEL, RESPONSE_MODEL, TOKEN_TYPE, Value
 from .span_content import Mask
 from .spans import CLIENT, INTERNAL, OpenSpan, Sink, link_to, link_to_current, measured, without_parent
@@ -25,73 +24,6 @@ KEPT = 1000
 """How many turns are remembered after they ended: facts about their hooks may come a little later."""
 
 Extra = Mapping[str, Value] | Callable[[Turn[Any]], Mapping[str, Value]] | None
-
-
-class Segment:
-    """One pass over a turn: from its start, or from where it was resumed, to its end or its next suspension.
-
-    `outer` is the segment around it. `model_attempts` and `tool_attempts` are attempts that the log has from before:
-    wraps that run again get them from there, so they have no new span.
-    """
-
-    __slots__ = (
-        "is_open", "model_attempts", "noted", "number", "outer", "session", "sink", "span", "step", "tool_attempts",
-        "used",
-    )  # fmt: skip
-
-    def __init__(self, sink: Sink, session: str, span: OpenSpan, state: State, outer: Segment | None) -> None:
-        self.sink = sink
-        self.session = session
-        self.span = span
-        self.outer = outer
-        self.is_open = True
-        self.noted = False
-        self.number = 1
-        self.used = Usage(requests=0)
-        self.step = 0
-        self.model_attempts: list[ModelAttempted] = []
-        self.tool_attempts: dict[str, list[ToolAttempted]] = {}
-        if state.turn is not None and not state.over:
-            self._continue(state, state.turn.usage)
-
-    def _continue(self, state: State, used: Usage) -> None:
-        self.used = used
-        if (step := state.open) is not None:
-            self.step = step.number
-            self.model_attempts = [one for one in step.attempts if one.round == step.round and one.attempt > step.tried]
-            self.tool_attempts = {call.call.id: list(call.attempts) for call in step.calls if call.attempts}
-
-    def serves_model(self, turn: Turn[Any], outcome: ModelReply | BaseException) -> bool:
-        """Whether the log has this outcome of a model call, from before this pass."""
-        if not self.model_attempts:
-            return False
-        step = turn.state.open
-        if step is not None and step.number == self.step and _is_recorded(self.model_attempts[0], outcome):
-            del self.model_attempts[0]
-            return True
-        self.model_attempts = []
-        return False
-
-    def serves_tool(self, call: ToolCall, outcome: ToolResult | BaseException) -> bool:
-        """The same for a tool call."""
-        recorded = self.tool_attempts.get(call.id)
-        if recorded and _is_recorded(recorded[0], outcome):
-            del recorded[0]
-            return True
-        self.tool_attempts.pop(call.id, None)
-        return False
-
-
-def _is_recorded(attempt: ModelAttempted | ToolAttempted, outcome: ModelReply | ToolResult | BaseException) -> bool:
-    if isinstance(outcome, BaseException):
-        value = error_value(outcome)
-        return attempt.error is not None and (attempt.error.type, attempt.error.message) == (value.type, value.message)
-    if isinstance(attempt, ToolAttempted):
-        return attempt.result == outcome
-    return attempt.reply is not None and isinstance(outcome, ModelReply) and attempt.reply.message == outcome.message
-
-
-_innermost: ContextVar[Segment | None] = ContextVar("windlass_telemetry_segment", default=None)
 
 
 class TurnTracing:
@@ -117,7 +49,7 @@ class TurnTracing:
         if segment is None:
             await call_next(turn)
             return
-        token = _innermost.set(segment)
+        token = innermost.set(segment)
         segment.span.enter()
         state, error = None, ""
         try:
@@ -127,14 +59,14 @@ class TurnTracing:
             raise
         finally:
             segment.span.leave()
-            _innermost.reset(token)
+            innermost.reset(token)
             segment.is_open = False
             with self._sink.quiet("end a turn"):
                 self._end(segment, turn, state, error)
 
     def _is_traced(self, session: str) -> bool:
         """Whether another Telemetry with the same provider traces this turn."""
-        segment = _innermost.get()
+        segment = innermost.get()
         while segment is not None:
             if segment.is_open and segment.session == session and segment.sink.provider is self._sink.provider:
                 return True
@@ -160,7 +92,7 @@ class TurnTracing:
             parent=without_parent() if alone else None,
             links=links,
         )
-        segment = Segment(self._sink, session, span, state, _innermost.get())
+        segment = Segment(self._sink, session, span, state, innermost.get())
         segment.number = earlier + 1
         if state.turn is None or state.over:
             self._note(segment, turn)
@@ -194,8 +126,7 @@ class TurnTracing:
             outcome = span_attributes.of_outcome(state.outcome)
             error = str(outcome.get(span_attributes.ERROR, ""))
             if span.recording:
-                reference = {"windlass.turn": state.turn.ref}
-                span.set(reference | outcome | span_attributes.of_usage(state.turn.usage, segment.used))
+                span.set(outcome | span_attributes.of_turn(state.turn, segment.used))
                 if self._content is not None:
                     span.set(span_content.turn_of(state.turn.message, state.text, self._content))
         span.end(now, error)
