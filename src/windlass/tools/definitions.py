@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from ._schema import (
+from windlass._schema import (
     Arguments,
     Completion,
     Parameter,
@@ -27,9 +27,9 @@ from ._schema import (
     signature_parameters,
     type_text,
 )
-from .errors import ToolDefinitionError, ToolError
-from .messages import ToolSpec, digest, frozen
-from .slots import Slot, slot_for
+from windlass.errors import ToolDefinitionError, ToolError
+from windlass.messages import ToolSpec, digest, frozen
+from windlass.slots import Slot, slot_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
