@@ -522,7 +522,9 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         program, read = self._enter(scope), read_options("resume", options)
         check_answers(answers)
         if "//" in session:
-            child: Result[OutputT] | None = await self._background().resume(program, session, answers, scope, read)
+            child: Result[OutputT] | None = await self._background().resume(
+                program, session, answers, scope, read, takeover=takeover
+            )
             if child is not None:
                 return child
         request = TurnRequest(session, None, answers, scope, takeover=takeover, options=read)

@@ -91,19 +91,19 @@ class BackgroundTasks:
         except Exception as error:
             log.warning("background child %r was interrupted: %s: %s", session, type(error).__name__, error)
 
-    async def drive(self, child: Detached, answers: AnyAnswers) -> State:
+    async def drive(self, child: Detached, answers: AnyAnswers, *, takeover: bool = False) -> State:
         """A child's turn, to its end or its next suspension, and then its result to its parent."""
         asked: set[tuple[Any, ...]] = set()
-        state = await self._pass(child, answers)
+        state = await self._pass(child, answers, takeover=takeover)
         while state.waiting and (given := await self._ask_approvers(child, state, asked)):
             state = await self._pass(child, given)
         if state.over:
             await self._deliver(child, state)
         return state
 
-    async def _pass(self, child: Detached, answers: AnyAnswers) -> State:
+    async def _pass(self, child: Detached, answers: AnyAnswers, *, takeover: bool = False) -> State:
         """One pass over a child's turn."""
-        async with self._sessions.alone(child.started.session) as running:
+        async with self._sessions.alone(child.started.session, takeover=takeover) as running:
             fold = running.fold
             began = fold.turn is not None
             if began and over(fold):
@@ -116,7 +116,7 @@ class BackgroundTasks:
                 return fold.state
             if not began and child.injected is None:
                 child = replace(child, injected=await self._injected(child))
-            segment = detached_pass(child, fold, running.claim, answers, mail=running.mail)
+            segment = detached_pass(child, fold, running.claim, answers, mail=running.mail, took_over=running.took_over)
             running.begin(segment.journal, segment.cancellation)
             if child.cancelled is not None:
                 segment.cancellation.cancel(child.cancelled)
@@ -277,11 +277,19 @@ class BackgroundTasks:
         return tuple(found)
 
     async def resume(
-        self, program: Program, session: str, answers: AnyAnswers | None, scope: Any, options: GivenOptions | None
+        self,
+        program: Program,
+        session: str,
+        answers: AnyAnswers | None,
+        scope: Any,
+        options: GivenOptions | None,
+        *,
+        takeover: bool,
     ) -> Any:
         """Resume a background child by itself, under the guards of those above; None if it is not one.
 
-        Its turn was started with the options of its agent: others raise `ConfigError`.
+        Its turn was started with the options of its agent: others raise `ConfigError`. With `takeover` it is taken
+        over from the task or process that drives it.
         """
         parent = parent_of(await self._store.read(session))
         fold = await self._fold(parent) if parent else None
@@ -296,8 +304,9 @@ class BackgroundTasks:
                 f"{session!r}: declare it with Agent(subagents=[…])"
             )
         options_on_resume(session, None, options, child.program.models, child.program.tools, child.program.mask)
-        await self.wait([session])
-        state = await self.drive(child, answers or _NOTHING)
+        if not takeover:
+            await self.wait([session])
+        state = await self.drive(child, answers or _NOTHING, takeover=takeover)
         written = (await self._fold(session)).written
         return above.subagents[one.started.agent].result(state, child.program.hooks.slots, None, written)
 

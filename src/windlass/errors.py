@@ -18,6 +18,7 @@
      ├─ ToolError                       raise it in a tool: the model reads the message
      │   ├─ NotDone                     the tool promises that nothing happened: a retry is safe
      │   ├─ ToolTimeout                 the tool took longer than it may
+     │   ├─ DelegationRefused           a task that code gave to an agent was refused (carries `agent`, `reason`)
      │   └─ UnsafeRetry                 a second attempt at an unsafe call was refused
      ├─ OutputError                     the turn has no output, or its text does not fit the agent's `output` type
      ├─ NotFinished                     the text of a turn that waits for people was read (carries `waiting_for`)
@@ -323,6 +324,19 @@ class ToolTimeout(ToolError, TimeoutError):
 
     If the tool is unsafe, the outcome of the call is unknown. Give it more time, or make it faster.
     """
+
+
+class DelegationRefused(ToolError):
+    """A task that `turn.delegate` gives to an agent was refused: `agent` was not started, for this `reason`.
+
+    A gate on `Delegating` denied it or halted the turn, a person rejected it, or agents are nested too deep. Catch it
+    to do without the agent; otherwise the model reads it as the result of the tool.
+    """
+
+    def __init__(self, message: str, *, agent: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.agent = agent
+        self.reason = reason
 
 
 class UnsafeRetry(ToolError):

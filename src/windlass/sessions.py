@@ -243,7 +243,12 @@ class Sessions(Generic[OutputT]):
         return running
 
     async def _enter(
-        self, session: str, request: TurnRequest | None = None, program: Program | None = None
+        self,
+        session: str,
+        request: TurnRequest | None = None,
+        program: Program | None = None,
+        *,
+        takeover: bool = False,
     ) -> RunningTurn | Occupant:
         """Enter a session, or return what occupies it: a turn in this process, or one in another.
 
@@ -252,7 +257,7 @@ class Sessions(Generic[OutputT]):
         may be writing.
         """
         running, passes = RunningTurn(session, named=True), self._store.passes
-        takeover = request is not None and request.takeover
+        takeover = takeover or (request is not None and request.takeover)
         if takeover:
             running.replaced = passes.replace(session, running)
         elif (occupant := passes.enter(session, running)) is not None:
@@ -269,9 +274,10 @@ class Sessions(Generic[OutputT]):
             running.claim = Claim(session, ownership.epoch + 1, begins=True)
             running.fold = await self._log(session)
             queued = self._busy == "queue" and request is not None and request.message is not None
-            if request is not None and (running.replaced is not None or (takeover and ownership.alive)):
-                _check_enterable(running, request)
-                if program is not None and request.message is None:
+            if running.replaced is not None or (takeover and ownership.alive):
+                if request is not None:
+                    _check_enterable(running, request)
+                if request is not None and program is not None and request.message is None:
                     _program_on_resume(program, request, running.fold)
                 running.took_over = await self._seize(running, ownership)
             elif queued and self._store.durable and not await self._claim(running):
@@ -562,9 +568,9 @@ class Sessions(Generic[OutputT]):
     # ------------------------------------------------------------ other passes
 
     @asynccontextmanager
-    async def alone(self, session: str) -> AsyncGenerator[RunningTurn, None]:
-        """A pass over a session for something other than a turn. A busy session is refused."""
-        entered = await self._enter(session)
+    async def alone(self, session: str, *, takeover: bool = False) -> AsyncGenerator[RunningTurn, None]:
+        """A pass over a session that no caller of `run` has asked for. A busy session is refused, or taken over."""
+        entered = await self._enter(session, takeover=takeover)
         if not isinstance(entered, RunningTurn):
             raise entered.error(self._busy_error)
         try:

@@ -38,9 +38,12 @@ from windlass import (
     Withdrawn,
     tool,
 )
-from windlass.errors import HookError
+from windlass.approvals import open_questions
+from windlass.errors import DelegationRefused, HookError
 from windlass.messages import Usage
+from windlass.policies import ErrorPolicy
 from windlass.states import fold
+from windlass.stores import MemoryStore
 from windlass.testing import (
     FunctionModel,
     RecordingObserver,
@@ -207,14 +210,216 @@ async def test_a_failed_child_is_a_result_that_says_so():
 # ---------------------------------------------------------------- who judges the task
 
 
-@pytest.mark.parametrize("verdict", [Deny("not that one"), Ask("really?"), Halt("enough")])
-async def test_delegating_judges_tasks_from_code(verdict: Any):
-    agent = with_tool(worker(kid()))
-    agent.gate(Delegating)(lambda event: verdict)
+def judged(verdict: Any, effect: Any = "pure") -> Agent[Any, Any]:
+    agent = with_tool(worker(kid(), effect))
+    agent.gate(Delegating, name="judge")(lambda event: verdict)
+    return agent
+
+
+@pytest.mark.parametrize("verdict", [Deny("not that one"), Halt("not that one")])
+async def test_the_model_reads_why_a_task_of_a_tool_was_refused(verdict: Any):
+    """The gate's reason, not that the tool failed."""
+    agent = judged(verdict)
     result = await agent.run("go", session="s")
     assert await records(agent, Delegated) == []
-    assert [status for _, status in results(result)] == ["error"]
+    assert results(result) == [("Error: agent 'kid' was not started: not that one", "error")]
     assert (result.stop_reason == "halted") is isinstance(verdict, Halt)
+
+
+async def test_a_tool_can_do_without_an_agent_that_was_refused():
+    @tool
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        try:
+            return (await turn.delegate(kid(), "do it")).text
+        except DelegationRefused as refused:
+            return f"alone, because {refused.reason} for {refused.agent}"
+
+    agent = with_tool(work)
+    agent.gate(Delegating)(lambda event: Deny("not today"))
+    assert results(await agent.run("go")) == [("alone, because not today for kid", "ok")]
+
+
+async def test_a_refused_task_is_not_tried_again():
+    tried: list[str] = []
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        tried.append("x")
+        return (await turn.delegate(kid(), "do it")).text
+
+    agent = with_tool(work, errors=ErrorPolicy(actions={"tool": "retry"}))
+    agent.gate(Delegating)(lambda event: Deny("no"))
+    await agent.run("go")
+    assert tried == ["x"]
+
+
+async def test_a_hook_whose_task_is_refused_fails_in_its_own_name():
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("hi")))
+    agent.gate(Delegating)(lambda event: Deny("not that one"))
+
+    @agent.inject(TurnStarting, name="remember")
+    async def remember(event: TurnStarting, turn: Turn[Any]) -> str:
+        return (await turn.delegate(kid(), "what?")).text
+
+    result = await agent.run("go")
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.error.hook == "remember"
+    assert "agent 'kid' was not started: not that one" in result.outcome.error.message
+
+
+# ---------------------------------------------------------------- a person judges the task
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent"])
+@pytest.mark.parametrize("answer", [Approve(), Reject("not today")])
+async def test_a_person_judges_the_task_of_a_tool(effect: Any, answer: Any):
+    agent = judged(Ask("Hand it over?"), effect)
+    waiting = await agent.run("go", session="s")
+    [asked] = waiting.waiting_for
+    assert (asked.question, asked.event, asked.by, asked.allow) == (
+        "Hand it over?", "Delegating", ("judge",), ("approve", "reject"),
+    )  # fmt: skip
+    assert await records(agent, Delegated) == []
+    shown = [question for _, question in await open_questions(agent.store, "s")]
+    assert [one.text for one in shown] == ["task for agent 'kid': do it"]
+    result = await agent.resume("s", answers={asked.id: answer})
+    refused = "Error: agent 'kid' was not started: not today"
+    assert results(result) == [("fine", "ok") if answer == Approve() else (refused, "error")]
+    assert len(await records(agent, Delegated)) == (answer == Approve())
+    assert await open_questions(agent.store, "s") == []
+
+
+async def test_a_question_about_a_task_stays_open_until_it_is_answered():
+    agent = judged(Ask("Hand it over?"))
+    [asked] = (await agent.run("go", session="s")).waiting_for
+    again = await agent.resume("s")
+    assert [one.id for one in again.waiting_for] == [asked.id]
+    await agent.resolve("s", asked.id, Approve())
+    assert results(await agent.resume("s")) == [("fine", "ok")]
+
+
+async def test_of_two_tasks_one_waits_for_a_person_and_the_other_is_done_once():
+    runs: list[str] = []
+
+    def reply(request: Any) -> Any:
+        runs.append(request.messages[0].text)
+        return says("ok")
+
+    child = Agent(FunctionModel(reply), name="kid")
+
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        both = await asyncio.gather(turn.delegate(child, "one"), turn.delegate(child, "two"))
+        return " ".join(result.text for result in both)
+
+    agent = with_tool(work)
+    agent.gate(Delegating)(lambda event: Ask("two?") if event.task.task == "two" else None)
+    [asked] = (await agent.run("go", session="s")).waiting_for
+    assert runs == ["one"]
+    result = await agent.resume("s", answers={asked.id: Approve()})
+    assert (results(result), runs) == ([("ok ok", "ok")], ["one", "two"])
+
+
+@pytest.mark.parametrize("effect", ["unsafe"])
+async def test_where_nobody_can_be_asked_about_a_task_it_is_denied_and_the_remedy_named(effect: Any):
+    agent = judged(Ask("Hand it over?"), effect)
+    result = await agent.run("go", session="s")
+    [(text, status)] = results(result)
+    assert status == "error"
+    assert text.startswith("Error: agent 'kid' was not started: A person cannot be asked here")
+    assert "in a tool that is pure or idempotent" in text
+    assert text.endswith("The question was: Hand it over?")
+
+
+@pytest.mark.parametrize("event", [ModelCall, ToolCall])
+async def test_a_wrap_waits_for_a_person_to_judge_its_task(event: Any):
+    agent: Agent[Any, Any] = Agent(FunctionModel(reply_once), tools=[pay])
+    agent.gate(Delegating)(lambda event: Ask("Hand it over?"))
+
+    @agent.wrap(event)
+    async def first(value: Any, call_next: Any, turn: Turn[Any]) -> Any:
+        await turn.delegate(kid(), "look")
+        return await call_next(value)
+
+    result = await agent.run("go", session="s")
+    while result.waiting_for:
+        result = await agent.resume("s", answers={asked.id: Approve() for asked in result.waiting_for})
+    assert result.text == "done"
+    assert len(await records(agent, Delegated)) == (2 if event is ModelCall else 1)
+
+
+def reply_once(request: Any) -> Any:
+    return says("done") if any(message.role == "tool" for message in request.messages) else calls("pay", n=1)
+
+
+@pytest.mark.parametrize("event", [TurnStarting, ModelReplying, ToolCalling, TurnEnding])
+async def test_a_gate_that_can_ask_waits_for_a_person_to_judge_its_task(event: Any):
+    agent: Agent[Any, Any] = Agent(FunctionModel(reply_once), tools=[pay])
+    agent.gate(Delegating)(lambda event: Ask("Hand it over?"))
+    asked = 0
+
+    @agent.gate(event)
+    async def look(event: Any, turn: Turn[Any]) -> None:
+        await turn.delegate(kid(), "look")
+
+    result = await agent.run("go", session="s")
+    while result.waiting_for:
+        asked += 1
+        result = await agent.resume("s", answers={one.id: Approve() for one in result.waiting_for})
+    assert (result.text, asked > 0) == ("done", True)
+
+
+async def test_a_question_about_a_task_whose_hook_is_gone_is_withdrawn():
+    store = MemoryStore()
+
+    def make(*, delegates: bool) -> Agent[Any, Any]:
+        agent: Agent[Any, Any] = Agent(FunctionModel(reply_once), tools=[pay], store=store)
+        agent.gate(Delegating, name="judge")(lambda event: Ask("Hand it over?"))
+        if delegates:
+
+            @agent.gate(ToolCalling, name="look")
+            async def look(event: Any, turn: Turn[Any]) -> None:
+                await turn.delegate(kid(), "look")
+
+        return agent
+
+    agent = make(delegates=True)
+    [asked] = (await agent.run("go", session="s")).waiting_for
+    result = await make(delegates=False).resume("s")
+    assert result.text == "done"
+    assert [record.ids for record in await records(agent, Withdrawn)] == [(asked.id,)]
+
+
+async def test_a_question_about_a_task_of_an_agent_below_is_asked_above_too():
+    middle = judged(Ask("Hand it over?"))
+    boss = Agent(ScriptedModel(calls("middle", task="t"), says("over")), tools=[middle.as_tool("middle", "m")])
+    [asked] = (await boss.run("go", session="s")).waiting_for
+    result = await boss.resume("s", answers={asked.id: Approve()})
+    assert (result.text, results(result)) == ("over", [("done", "ok")])
+
+
+async def test_a_task_for_the_background_that_a_person_should_judge_is_denied():
+    child = kid()
+    agent = with_tool(worker_in_background(child), subagents=[child])
+    agent.gate(Delegating)(lambda event: Ask("Hand it over?"))
+    [(text, status)] = results(await agent.run("go", session="s"))
+    assert (status, "not in the background" in text) == ("error", True)
+
+
+def worker_in_background(agent: Agent[Any, Any]) -> Any:
+    @tool(effect="pure")
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        return (await turn.delegate(agent, "do it", background=True)).session
+
+    return work
+
+
+async def test_questions_about_tasks_are_the_same_in_every_way_of_running():
+    await assert_same_everywhere(lambda: judged(Ask("Hand it over?")))
 
 
 async def test_delegating_may_change_the_task_and_take_tools_away():
@@ -586,3 +791,56 @@ async def test_a_child_of_an_injection_or_rewrite_on_the_users_message_cannot_wa
     getattr(agent, verb)(TurnStarting)(look)
     assert (await agent.run("go")).text == "hi"
     assert len(said) == 1
+
+
+# ---------------------------------------------------------------- children that wait when their parent ends
+
+
+async def ended_child(agent: Agent[Any, Any]) -> Any:
+    """The outcome of the only child, whose questions are gone and whose spending is charged."""
+    [started] = await records(agent, Delegated)
+    assert await open_questions(agent.store) == []
+    assert list(await agent.store.approvals()) == []
+    state = await agent.state(started.session)
+    charged = [record.usage for record in await records(agent, Charged) if record.session == started.session]
+    assert sum(usage.total for usage in charged) == state.usage.total
+    assert state.usage.requests
+    return state.outcome
+
+
+@pytest.mark.parametrize("event", [TurnStarting, ModelReplying, ToolCalling, TurnEnding])
+async def test_a_child_that_waits_for_a_gate_ends_when_its_parent_is_cancelled(event: Any):
+    """At TurnEnding the gate is asked once more when the turn is cancelled, and met its child again."""
+    agent: Agent[Any, Any] = Agent(FunctionModel(reply_once), tools=[pay])
+
+    @agent.gate(event)
+    async def look(event: Any, turn: Turn[Any]) -> None:
+        await turn.delegate(asking(), "look")
+
+    assert (await agent.run("go", session="s")).waiting_for
+    assert await agent.cancel("s", "enough")
+    assert (await agent.resume("s")).outcome == Cancelled("enough")
+    assert isinstance(await ended_child(agent), Cancelled)
+
+
+async def test_a_child_that_waits_ends_when_its_parent_is_cancelled_while_another_tool_works():
+    waits = asyncio.Event()
+
+    @tool(effect="pure")
+    async def last() -> str:
+        """Work for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    model = ScriptedModel(calls([("work", {}), ("last", {})]), says("done"))
+    agent: Agent[Any, Any] = Agent(model, tools=[worker(asking()), last])
+
+    @agent.observe(Suspended)
+    async def note(fact: Suspended) -> None:
+        waits.set()
+
+    running = asyncio.create_task(agent.run("go", session="s"))
+    await waits.wait()
+    assert await agent.cancel("s", "enough")
+    assert (await running).outcome == Cancelled("enough")
+    assert isinstance(await ended_child(agent), Cancelled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.records import Delegated, InboxTaken, Resumed
+from windlass.errors import SessionBusy
+from windlass.records import Delegated, InboxTaken, Resumed, TakenOver, TurnEnded
 
 from . import background_workers
 from .background_workers import make
@@ -58,3 +60,43 @@ async def test_a_child_is_driven_by_one_process_and_continued_if_that_one_dies(t
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_child_that_another_process_drives_is_taken_over_only_if_that_is_said(tmp_path: Path):
+    process = start(tmp_path)
+    try:
+        await has_begun(process, tmp_path)
+        async with make(tmp_path) as agent:
+            [session] = [record.session for record in await agent.store.read("s") if isinstance(record, Delegated)]
+            with pytest.raises(SessionBusy, match=f"process {process.pid} on .*takeover=True"):
+                await agent.resume(session)
+            process.send_signal(signal.SIGSTOP)
+            (tmp_path / "go").touch()
+            result = await agent.resume(session, takeover=True)
+            process.send_signal(signal.SIGCONT)
+            assert result.text == "helped"
+            assert process.wait(60) == 0
+            child = await agent.store.read(session)
+        assert [str(process.pid) in record.owner for record in child if isinstance(record, TakenOver)] == [True]
+        assert [type(record) for record in child].count(TurnEnded) == 1
+        assert (tmp_path / "sent").read_text() == "sent\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_child_that_this_process_drives_can_be_taken_over(tmp_path: Path):
+    async with make(tmp_path) as agent:
+        await agent.run("go", session="s")
+        [session] = [record.session for record in await agent.store.read("s") if isinstance(record, Delegated)]
+        while not (tmp_path / "began").exists():  # noqa: ASYNC110 — the model makes it
+            await asyncio.sleep(0.005)
+        resumed = asyncio.create_task(agent.resume(session, takeover=True))
+        while not any(isinstance(record, TakenOver) for record in await agent.store.read(session)):
+            assert not resumed.done() or resumed.result() is None
+            await asyncio.sleep(0.005)
+        (tmp_path / "go").touch()
+        assert (await resumed).text == "helped"
+        child = await agent.store.read(session)
+    assert [type(record) for record in child].count(TurnEnded) == 1
+    assert (tmp_path / "sent").read_text() == "sent\n"

@@ -144,7 +144,8 @@ class InBackground(Struct, frozen=True, eq=False):
         slots = program_of(program, tool).hooks.slots
         if known:
             return handle(program.background(), tool, known[0], slots)
-        given = await judge_task(self._site, self._injections, tool, asker, key, task)
+        given = await judge_task(self._site, self._injections, None, tool, asker, key, task)
+        assert given is not None  # nobody is asked
         tokens, usd = self._limits.portion(SHARE if given.share is None else given.share)
         session = session_of(journal.fold.session, key)
         started = Delegated(

@@ -55,8 +55,10 @@ from .handing_over import (
     check_nesting,
     error_result,
     injected_for,
+    is_about_task,
     judge_task,
     key_of,
+    question_of,
     result_of,
     session_of,
 )
@@ -117,6 +119,7 @@ class Children(Struct, eq=False):
     _make: MakesChild
     _drive: Drives
     _met: set[str] = set()
+    _ended: set[str] = set()
 
     @property
     def _journal(self) -> Journal:
@@ -209,6 +212,7 @@ class Children(Struct, eq=False):
             if (broken := child.journal.broken) is not None:
                 journal.give_up(broken)
             if not (isinstance(child.state.outcome, Suspended) and child.questions.waiting):
+                self._ended.add(key)
                 failure = child.failures.latest
                 slots, written = child.site.hooks.slots, child.fold.written
                 return agent._child_result(child.state, slots, failure, written)
@@ -240,10 +244,12 @@ class Children(Struct, eq=False):
 
     async def _start_delegated(
         self, tool: Delegate, asker: Asker, key: str, task: str, may_wait: bool
-    ) -> Segment:
-        """A new child, if the hooks on `Delegating` let it begin. A hook does not meet its own."""
-        journal = self._journal
-        given = await judge_task(self._site, self._injections, tool, asker, key, task)
+    ) -> Segment | None:
+        """A new child, if the hooks on `Delegating` let it begin; None if a person must let it."""
+        journal, questions = self._journal, self._questions if may_wait else None
+        given = await judge_task(self._site, self._injections, questions, tool, asker, key, task)
+        if given is None:
+            return None
         program = program_of(journal.program, tool, given.tools)
         tokens, usd = self._limits.portion(given.share)
         session = session_of(journal.fold.session, key)
@@ -268,6 +274,21 @@ class Children(Struct, eq=False):
             if child.started.key not in self._met and event not in coming:
                 self._met.add(child.started.key)
                 await self._end_delegated(child.started, reason)
+        self._withdraw_unmet(reason, coming)
+
+    def _withdraw_unmet(self, reason: str, coming: frozenset[str]) -> None:
+        """Withdraw the questions about tasks whose hook or tool did not run again."""
+        session = self._journal.fold.session
+        met = {question_of(session, key) for key in self._met}
+        unmet = [
+            asked.id
+            for asked in self._questions.waiting
+            if is_about_task(session, asked)
+            and asked.id not in met
+            and asked.id.rpartition("/")[2].partition(".")[0] not in coming
+        ]
+        if unmet:
+            self._journal.record(Withdrawn(tuple(unmet), reason))
 
     async def _end_delegated(self, started: Delegated, reason: str) -> None:
         """End a child whose agent is not known here: the hooks that it inherits look at its end."""
@@ -461,10 +482,12 @@ class Children(Struct, eq=False):
         """The open calls of a step will not be finished: neither will the children that work on
         them.
 
-        If the log cannot say so they stay as they are: the next to resume goes on with them.
+        Nor will children of hooks and tools that have not ended. If the log cannot say so they stay
+        as they are: the next to resume goes on with them.
         """
         journal = self._journal
         if journal.broken is None:
+            self._met &= self._ended
             await self.end_unmet(reason, coming)
         step = journal.fold.open if journal.broken is None else None
         for call in step.calls.values() if step is not None else ():

@@ -7,18 +7,24 @@ from typing import Any
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass.decisions import Ask, Deny, Halt
-from windlass.errors import HookError
+from windlass.errors import DelegationRefused, HookError
 from windlass.events import Delegating
 from windlass.messages import Delegation, ToolResult, digest, text_result
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, StopReason
-from windlass.records import Delegated, HookDecided, Injected
+from windlass.records import Asked, Delegated, HookDecided, Injected
 from windlass.states import State
 from windlass.turns import Asker, Invocation, Turn
 
 from .delegation import Delegate
 from .injections import Injections
 from .program import Program
+from .questions import WAITING, Questions
 from .site import Site
+
+NOBODY_TO_ASK = (
+    "A person cannot be asked here about a task for an agent. Delegate it, not in the background, in a tool that is "
+    "pure or idempotent, in a wrap of a model or tool call, or in a gate on an event that can ask."
+)
 
 
 def key_of(site: Site, asker: Asker, run: Invocation, agent: str, task: str) -> str:
@@ -40,17 +46,33 @@ def _tried(site: Site, call: str) -> int:
 
 def session_of(parent: str, key: str) -> str:
     """The session of a child that a hook or tool has started."""
+    return f"{parent}//{_short(key)}"
+
+
+def question_of(session: str, key: str) -> str:
+    """The id of the question whether a child may be started: it names the event of its starter."""
+    return f"{session}/{key.partition(':')[0]}.{_short(key)}"
+
+
+def is_about_task(session: str, asked: Asked) -> bool:
+    """Whether a question of this session is about a task that a hook or tool delegates."""
+    return (
+        asked.event == "Delegating"
+        and asked.call is None
+        and asked.id.rpartition("/")[0] == session
+    )
+
+
+def _short(key: str) -> str:
     from hashlib import blake2b
 
-    return f"{parent}//{blake2b(key.encode(), digest_size=6).hexdigest()}"
+    return blake2b(key.encode(), digest_size=6).hexdigest()
 
 
 def check_nesting(program: Program, asker: Asker, agent: str) -> None:
     """Raise if an agent cannot be started here."""
     if program.max_depth < 1:
-        raise refused(
-            asker, f"agent {agent!r} was not started: agents are nested too deep (max_depth)"
-        )
+        raise not_started(agent, "agents are nested too deep (max_depth)")
     if getattr(asker.chain[-1], "shadow", False):
         raise refused(asker, f"shadow gate {asker.by!r} cannot delegate: it only looks on")
 
@@ -60,10 +82,24 @@ def refused(asker: Asker, text: str) -> HookError:
     return HookError(text, hook="" if isinstance(asker.chain[-1], str) else asker.by)
 
 
+def not_started(agent: str, reason: str) -> DelegationRefused:
+    """The error for a task whose agent does not begin."""
+    return DelegationRefused(
+        f"agent {agent!r} was not started: {reason}", agent=agent, reason=reason
+    )
+
+
 async def judge_task(
-    site: Site, injections: Injections, tool: Delegate, asker: Asker, key: str, task: str
-) -> Delegation:
-    """What is handed over, if the hooks on `Delegating` let it. A hook does not meet its own task."""
+    site: Site,
+    injections: Injections,
+    questions: Questions | None,
+    tool: Delegate,
+    asker: Asker,
+    key: str,
+    task: str,
+) -> Delegation | None:
+    """What is handed over, if the hooks on `Delegating` let it; None if a person must answer first.
+    A hook does not meet its own task. Without `questions` nobody can be asked."""
     given = tool.delegation(task)
     hooks = [
         hook
@@ -73,24 +109,32 @@ async def judge_task(
     if not hooks:
         return given
     turn: Turn[Any] = Turn(site, asker=asker)
-    passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, key)
+    about = question_of(site.session, key)
+    passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, about)
     rewritten: Delegation = (await passage.rewrite()).task
-    verdict = await passage.judge()
-    if passage.answers:
-        decided = HookDecided("Delegating", key, verdict, passage.answers, took=passage.took)
-        site.journal.record(decided)
+    if questions is None:
+        verdict = await _judge_unasked(site, passage)
+    else:
+        verdict = await questions.decide(passage, lambda: digest(repr(rewritten)))
+    if verdict is WAITING:
+        return None
     if isinstance(verdict, Halt):
         site.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
     if isinstance(verdict, Halt | Deny):
-        raise refused(asker, f"agent {tool.agent!r} was not started: {verdict.reason}")
-    if isinstance(verdict, Ask):
-        raise refused(
-            asker,
-            f"agent {tool.agent!r} was not started: a person cannot be asked about a task that a hook or "
-            f"tool delegates: {verdict.question}",
-        )
+        raise not_started(tool.agent, verdict.reason)
     await injections.inject_for_child(passage, f"{key}/t1")
     return rewritten
+
+
+async def _judge_unasked(site: Site, passage: Passage) -> Any:
+    """The verdict on a task where no person can be asked: an `Ask` is a `Deny` that says so."""
+    verdict = await passage.judge()
+    if isinstance(verdict, Ask):
+        verdict = Deny(f"{NOBODY_TO_ASK} The question was: {verdict.question}")
+    if passage.answers:
+        about, answers, took = passage.about, passage.answers, passage.took
+        site.journal.record(HookDecided("Delegating", about, verdict, answers, took=took))
+    return verdict
 
 
 def injected_for(site: Site, started: Delegated, session: str) -> tuple[Injected, ...]:

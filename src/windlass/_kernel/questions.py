@@ -17,7 +17,7 @@ from windlass._hooks.dispatch import Passage, stage_of
 from windlass._hooks.hooks import Hook
 from windlass._hooks.merging import after_approval, rank_of, strictest
 from windlass.decisions import Answer, Approve, Ask, Deny, Edit, Halt, Regenerate, Reject, Respond
-from windlass.events import ModelCalling, ModelReplying, TurnEnding, TurnStarting
+from windlass.events import Delegating, ModelCalling, ModelReplying, TurnEnding, TurnStarting
 from windlass.messages import ToolCall
 from windlass.records import Answered, Asked, AskedRequest, HookDecided, Suspended
 from windlass.states import Fold
@@ -32,6 +32,9 @@ Asks: TypeAlias = tuple[tuple[str, Ask], ...]
 Settled: TypeAlias = tuple[tuple[str, Ask | None], ...]
 """The gates whose `Ask` a person has answered, each with its `Ask`; None stands for any question of
 the gate."""
+
+TASK_ANSWERS = ("approve", "reject")
+"""What people may answer to a question about a task that a hook or tool delegates."""
 
 DO_NOT_RETRY = "A person rejected this. Do not try it again."
 
@@ -244,13 +247,14 @@ class Questions(Struct, eq=False):
         the latest counts.
         """
         event, now = passage.point.event, self._journal.now()
+        answers = event.answers if call is not None or event is not Delegating else TASK_ANSWERS
         latest = sorted(dict(asks).items())
         terms = terms_of_asks(latest or [("", ask)], now)
         return Asked(
             passage.about,
             passage.point.name,
             ask.question,
-            tuple([kind for kind in ask.allow if kind in event.answers]),
+            tuple([kind for kind in ask.allow if kind in answers]),
             digest,
             tuple([name for name, _ in latest]),
             call,
@@ -322,6 +326,8 @@ def _subject(event: Any) -> dict[str, Any]:
             return {"request": asked}
         case TurnStarting(message=message):
             return {"text": message.text}
+        case Delegating(task=task):
+            return {"text": f"task for agent {task.agent!r}: {task.task}"}
         case TurnEnding(text=text):
             return {"text": text}
         case _:

@@ -18,7 +18,7 @@ from windlass.messages import Message, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.ownership import Claim
 from windlass.records import Record
-from windlass.states import Fold, State, Step, StepFold
+from windlass.states import Fold, State, Step, StepFold, TurnFold
 
 from .active_time import ActiveTime
 from .audience import Audience
@@ -168,13 +168,11 @@ class Segment:
         self.inbox = Inbox(journal, transcript)
         self.failures = Failures(journal, self.site)
         self.results = ToolResults(journal, self.site, self.injections)
-        self.children = _children(self) if program.delegates else None
+        self.children: Children | None = None
         self.site.connect(self)
-        resumed_with = fold.turn is not None and bool(fold.turn.delegated)
-        end_children = self.below().end_all if program.delegates or resumed_with else None
-        self.step_end = StepEnd(
-            self.site, self.questions, self.injections, self.results, end_children
-        )
+        self.step_end = StepEnd(self.site, self.questions, self.injections, self.results)
+        if program.delegates or (fold.turn is not None and _has_tasks(fold.turn)):
+            self.below()
         self.meter = _meter(program, fold)
         self.phases = Phases()
         self.phases.make(self)
@@ -203,6 +201,7 @@ class Segment:
         """What gives tasks to the agents below, made when it is first needed."""
         if self.children is None:
             self.children = _children(self)
+            self.step_end.connect(self.children.end_all)
         return self.children
 
     def in_background(self) -> InBackground:
@@ -249,6 +248,11 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
     return meter
 
 
+def _has_tasks(turn: TurnFold) -> bool:
+    """Whether hooks or tools of a turn have given tasks to agents, or want to."""
+    return bool(turn.delegated) or any(asked.event == "Delegating" for asked in turn.waiting)
+
+
 def _children(segment: Segment) -> Children:
     from .children import Children  # most agents have no agents below them
 
@@ -275,10 +279,18 @@ def detached_pass(
     answers: Mapping[str, AnyResolution | Sequence[AnyResolution]],
     *,
     mail: bool,
+    took_over: str = "",
 ) -> Segment:
     """The pass over the turn of a child in the background, which has a claim of its own."""
     message = user(child.task or "") if fold.turn is None else None
-    entry = Entry(message, answers, child.scope, ephemeral=True, resumed=message is None)
+    entry = Entry(
+        message,
+        answers,
+        child.scope,
+        ephemeral=True,
+        resumed=message is None,
+        took_over=took_over,
+    )
     from .children import Parent
 
     parent = Parent(

@@ -27,14 +27,24 @@ have withheld."""
 class StepEnd:
     """Ends steps, whoever asks for it; the loop calls it as the applier. It knows which step began
     in this pass and which reply its gates let pass.
-
-    `end_children` ends the agents that work on open calls, if the agent has sub-agents.
     """
 
     __slots__ = (
-        "_accepted_step", "_current_step", "_ending", "_guarded", "_has_handlers", "_injections", "_journal",
-        "_questions", "_replying", "_results", "_settles_replies",
-        "_site", "_transcript", "_voice", "end_children",
+        "_accepted_step",
+        "_current_step",
+        "_end_children",
+        "_ending",
+        "_guarded",
+        "_has_handlers",
+        "_injections",
+        "_journal",
+        "_questions",
+        "_replying",
+        "_results",
+        "_settles_replies",
+        "_site",
+        "_transcript",
+        "_voice",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +53,6 @@ class StepEnd:
         questions: Questions,
         injections: Injections,
         results: ToolResults,
-        end_children: Callable[..., Awaitable[None]] | None,
     ) -> None:
         self._journal = site.journal
         self._site = site
@@ -51,7 +60,7 @@ class StepEnd:
         self._transcript: Transcript = injections.transcript
         self._injections = injections
         self._results = results
-        self.end_children = end_children
+        self._end_children: Callable[..., Awaitable[None]] | None = None
         self._replying = site.hooks.at(ModelReplying)
         self._ending = site.hooks.at(StepEnding)
         self._current_step = self._accepted_step = 0
@@ -59,6 +68,10 @@ class StepEnd:
         self._settles_replies = self._replying is not None or self._voice is not None
         self._guarded = self._transcript.guarded
         self._has_handlers = bool(site.program.handlers)
+
+    def connect(self, end_children: Callable[..., Awaitable[None]]) -> None:
+        """What ends the agents below, once the turn has given a task to one."""
+        self._end_children = end_children
 
     def note_begin(self, number: int) -> None:
         """A step begins in this pass."""
@@ -165,8 +178,8 @@ class StepEnd:
         Hooks of the end of the step and of the turn may still have to meet theirs, but not if this
         is the `last` that the turn does.
         """
-        if self.end_children is not None:
-            await (self.end_children(reason, frozenset()) if last else self.end_children(reason))
+        if self._end_children is not None:
+            await (self._end_children(reason, frozenset()) if last else self._end_children(reason))
 
     async def record_result(self, call: CallFold, shown: ToolCall, result: ToolResult) -> None:
         """Give a call its result, past its hooks."""

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from windlass._hooks.dispatch import cancelled
 from windlass._hooks.merging import strictest
 from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt
-from windlass.errors import HookError, NotDone, SlotConflict, ToolError, raiser_of, text_of
+from windlass.errors import (
+    DelegationRefused,
+    HookError,
+    NotDone,
+    SlotConflict,
+    ToolError,
+    raiser_of,
+    text_of,
+)
 from windlass.events import ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, as_result, text_result
 from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason
@@ -98,7 +106,7 @@ class Executor:
                 ready.append(call)
             else:
                 held_back = True
-        stale = turn.delegated and self._questions.resumed
+        stale = self._questions.resumed and (turn.delegated or turn.waiting)
         if stale:
             await self._attempts.end_unmet_children(FROM_CALLS)
         if judged:
@@ -368,7 +376,7 @@ class Executor:
             failures.asks_hooks or program.policy.rules or program.policy.action("tool") != "ignore"
         ):
             retryable, details = (
-                not unsafe or isinstance(error, NotDone),
+                isinstance(error, NotDone) or not (unsafe or isinstance(error, DelegationRefused)),
                 self._results.details_of(call, error),
             )
             answer = await failures.handling_of(error, "tool", retryable, details, call.name)
