@@ -59,9 +59,15 @@ def options(capability: type[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _outside() -> dict[str, Any]:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
-    return {"CollectorRegistry": CollectorRegistry}
+    return {
+        "CollectorRegistry": CollectorRegistry,
+        "MeterProvider": MeterProvider,
+        "TracerProvider": TracerProvider,
+    }
 
 
 def fits(value: Any, hint: Any) -> bool:

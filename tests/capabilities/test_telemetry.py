@@ -862,7 +862,7 @@ def test_explain_says_what_is_sent(memory):
     [
         ({"content": "yes"}, "content must be True or False"),
         ({"hooks": -1}, "hooks must be a number of seconds, 0 or more"),
-        ({"attributes": 5}, "attributes must be a mapping, or a function of the turn"),
+        ({"attributes": 5}, "attributes must be a mapping from texts to anything, a function or None"),
         ({"tracer_provider": 5}, "tracer_provider must be an object with get_tracer"),
         ({"meter_provider": 5}, "meter_provider must be an object with get_meter"),
         ({"name": ""}, "name must be a text"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from windlass.events import HookRan
 from windlass.messages import ModelReply, ModelRequest, ToolCall, Usage
@@ -11,9 +11,11 @@ from windlass.outcomes import Failed, Stopped
 from windlass.records import Outcome
 from windlass.states import TurnState
 from windlass.tools import Tool
+from windlass.turns import Turn
 
 Value: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes: TypeAlias = Mapping[str, Value]
+Extra: TypeAlias = Mapping[str, Any] | Callable[[Turn[Any]], Mapping[str, Any]]
 
 ERROR = "error.type"
 OPERATION = "gen_ai.operation.name"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.errors import ConfigError
@@ -11,15 +10,15 @@ from windlass.messages import ModelCall, ToolCall
 from windlass.states import Step
 from windlass.turns import Turn
 
+from .option_types import check_types
 from .options import require, require_name, require_seconds
+from .span_attributes import Extra
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from windlass import Hooks
-
-    from .turn_tracing import Extra
 
 _OUTERMOST = 1_000_000
 _INNERMOST = -1_000_000
@@ -40,6 +39,7 @@ class Telemetry:
     a turn.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -47,15 +47,12 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
         content: bool = False,
         hooks: float | None = 0.001,
-        attributes: Extra = None,
+        attributes: Extra | None = None,
         name: str = "telemetry",
     ) -> None:
         require_name("Telemetry", name)
-        require("Telemetry", "content", content, isinstance(content, bool), "True or False")
         if hooks is not None:
             require_seconds("Telemetry", "hooks", hooks, zero=True)
-        legal = attributes is None or callable(attributes) or isinstance(attributes, Mapping)
-        require("Telemetry", "attributes", attributes, legal, "a mapping, or a function of the turn")
         try:
             from .spans import Sink
         except ImportError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from windlass.events import HookRan
@@ -16,20 +16,20 @@ from windlass.types import CallModel, CallTool, RunStep, RunTurn
 from . import span_attributes, span_content
 from .late_content import LateContent
 from .segments import Segment, innermost
-from .span_attributes import OPERATION, PROVIDER, REQUEST_MODEL, RESPONSE_MODEL, TOKEN_TYPE, Value
+from .span_attributes import OPERATION, PROVIDER, REQUEST_MODEL, RESPONSE_MODEL, TOKEN_TYPE, Extra, Value
 from .span_content import Mask
 from .spans import CLIENT, INTERNAL, OpenSpan, Sink, link_to, link_to_current, measured, without_parent
 
 KEPT = 1000
 """How many turns are remembered after they ended: facts about their hooks may come a little later."""
 
-Extra = Mapping[str, Value] | Callable[[Turn[Any]], Mapping[str, Value]] | None
-
 
 class TurnTracing:
     """The hooks that make the spans, for one agent and the agents below it."""
 
-    def __init__(self, sink: Sink, name: str, threshold: float | None, extra: Extra, content: Mask | None) -> None:
+    def __init__(
+        self, sink: Sink, name: str, threshold: float | None, extra: Extra | None, content: Mask | None
+    ) -> None:
         self._sink = sink
         self._name = name
         self._threshold = threshold
