@@ -269,6 +269,12 @@ async def test_the_write_ahead_log_does_not_grow_without_bound(store, file):
     assert file.with_name("logs.db-wal").stat().st_size < 5_000_000
 
 
+async def test_a_file_with_one_session_is_small(store, file):
+    await store.append("s", [OPENED], 0)
+    await store.close()
+    assert file.stat().st_size < 60_000
+
+
 async def test_closing_leaves_one_file(store, file):
     await store.append("s", [OPENED], 0)
     await store.read("s")

@@ -31,6 +31,10 @@ T = TypeVar("T")
 QUICK = 200e-6
 """The caller makes commits that are at most this slow (in seconds): waking the writer thread would cost as much."""
 
+PAGE = 2048
+"""How many bytes a page of a new file has. Every table and index takes at least one page, and a commit writes whole
+pages; most records are much smaller than a page."""
+
 _TRIES = 5
 """How often a read-only file is read again if it was changed meanwhile."""
 
@@ -341,6 +345,7 @@ class SQLiteFile:
         self._connections.add(db)
         try:
             self._format.check(db, self.path)
+            db.execute(f"PRAGMA page_size = {PAGE}")  # of a new file
             write_ahead(db, wait)
             db.execute(f"PRAGMA synchronous = {self.synchronous}")
             db.execute("PRAGMA cache_size = -8000")
