@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from windlass import Agent, Turn, TurnEnding, tool
+from windlass import Agent, ModelRequest, Turn, TurnEnding, tool
 from windlass.capabilities import (
     Cache,
     Fallback,
     Key,
     LoopGuard,
+    Memory,
+    MemoryFiles,
     Metadata,
     Planning,
     Retry,
@@ -21,7 +23,7 @@ from windlass.capabilities import (
     Validate,
 )
 from windlass.errors import ServerError
-from windlass.testing import World, calls, says
+from windlass.testing import FunctionModel, Scenario, Scripted, World, calls, says
 
 
 def all_at_work(world: World) -> Agent:
@@ -150,3 +152,25 @@ def using_a_skill(world: World) -> Agent:
     return Agent(
         model, tools=[look, send], capabilities=[Skills(Path(__file__).with_name("skills"))], store=world.store
     )
+
+
+def remembering(world: World, backend: MemoryFiles | None = None) -> Scenario:
+    """Two turns that remember, with the tool and at their end; a third that tells what is remembered, and how often."""
+
+    def reply(request: ModelRequest) -> Scripted:
+        last = request.messages[-1]
+        if last.role == "tool":
+            return says("noted")
+        if last.parts[0].text != "tell":
+            return calls("remember", text=f"tool {last.parts[0].text}")
+        recalled = [part.text for part in last.parts if getattr(part, "origin", None) == "memory.recall"]
+        return says(", ".join([line.partition("] ")[2] for line in recalled[0].splitlines()[1:]]))
+
+    memory = Memory(backend, key="k", tools=True, learn=lambda event: f"end {event.turn.user_message.text}")
+    agent: Agent = Agent(world.watch(FunctionModel(reply)), capabilities=[memory], store=world.store)
+    return Scenario(agent, ["one", "two", "tell"])
+
+
+def remembering_in_files(world: World) -> Scenario:
+    """The same with a folder of files."""
+    return remembering(world, MemoryFiles(world.folder / "memory"))

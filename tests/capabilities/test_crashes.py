@@ -38,3 +38,10 @@ def test_a_skill_stays_active_whatever_write_the_process_dies_at():
     report = crash_points(f"{PLAYS}:using_a_skill", workers=2)
     assert report.text == "done"
     assert "effect send" not in " ".join(report.writes)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("play", ["remembering", "remembering_in_files"])
+def test_what_is_remembered_is_kept_exactly_once_whatever_write_the_process_dies_at(play):
+    report = crash_points(f"{PLAYS}:{play}", workers=2)
+    assert report.text == "tool one, end one, tool two, end two"

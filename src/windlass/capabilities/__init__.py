@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .file_index import FileIndex, IndexChanges
     from .logging import Logging
     from .loop_guard import LoopGuard
+    from .memory import Memory
+    from .memos import Memo, MemoBackend, MemoryFiles
     from .metadata import Key, Metadata
     from .metrics import Metrics
     from .moderate import Moderate
@@ -78,6 +80,10 @@ __all__ = [
     "Key",
     "Logging",
     "LoopGuard",
+    "Memo",
+    "MemoBackend",
+    "Memory",
+    "MemoryFiles",
     "MemoryVault",
     "Metadata",
     "Metrics",
@@ -148,6 +154,10 @@ _HOMES = {
     "Key": "metadata",
     "Logging": "logging",
     "LoopGuard": "loop_guard",
+    "Memo": "memos",
+    "MemoBackend": "memos",
+    "Memory": "memory",
+    "MemoryFiles": "memos",
     "MemoryVault": "redact",
     "Metadata": "metadata",
     "Metrics": "metrics",
