@@ -274,7 +274,6 @@ def test_plain_tools_run_in_a_forked_process():
 
 STARTS = re.compile(r"threading\.Thread\(|ThreadPoolExecutor|to_thread\(|run_in_executor|start_new_thread")
 OWN = {
-    "_thread_pools.py": "the pool of the port",
     "_threads.py": "the port",
     "capabilities/permissions.py": "parses a long shell command beside the event loop",
     "capabilities/webhook.py": "waits for the answer of a server beside the event loop",

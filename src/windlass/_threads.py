@@ -8,17 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from queue import SimpleQueue
-
-    from ._thread_pools import ThreadPool
 
 T = TypeVar("T")
 Job = TypeVar("Job")
@@ -141,7 +137,7 @@ class SystemThreads:
     """
 
     def __init__(self) -> None:
-        self._pools: WeakSet[ThreadPool] = WeakSet()
+        self._pools: WeakSet[_ThreadPool] = WeakSet()
         self.forget()
 
     def forget(self) -> None:
@@ -157,8 +153,6 @@ class SystemThreads:
         with self._lock:
             jobs = self._idle.pop() if self._idle else None
         if jobs is None:
-            from queue import SimpleQueue
-
             jobs = SimpleQueue()
             start_thread(partial(self._work, jobs), "windlass-observer")
         jobs.put(work)
@@ -172,9 +166,7 @@ class SystemThreads:
                 self._idle.append(jobs)
 
     def pool(self, size: int, name: str) -> Executor:
-        from ._thread_pools import ThreadPool  # which `import windlass` does without
-
-        pool = ThreadPool(size, name)
+        pool = _ThreadPool(size, name)
         self._pools.add(pool)
         return pool
 
@@ -183,6 +175,17 @@ class SystemThreads:
 
     def serve(self, step: Callable[[bool], bool], name: str) -> None:
         start_thread(partial(_repeat, step, True), name)
+
+
+class _ThreadPool(ThreadPoolExecutor):
+    def __init__(self, size: int, name: str) -> None:
+        super().__init__(size, thread_name_prefix=name)
+        self._arguments = (size, name)
+
+    def forget(self) -> None:
+        """Start anew in a forked process: the executor would wait for threads that are not there."""
+        size, name = self._arguments
+        super().__init__(size, thread_name_prefix=name)
 
 
 class _Mark:
@@ -195,8 +198,6 @@ class _Mark:
 
 class _ThreadWorker(Generic[Job]):
     def __init__(self, handle: Callable[[list[Job]], None], name: str) -> None:
-        from queue import SimpleQueue
-
         self._handle = handle
         self._jobs: SimpleQueue[Job | _Mark] = SimpleQueue()
         self.put = self._jobs.put
