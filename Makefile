@@ -12,7 +12,7 @@ LOCAL := .venv/local.stamp
 # `make quick` leaves out the tests that run the docs, need a server or take long.
 LONG := $(patsubst %,tests/test_%.py,api docs forks project transfer values)
 QUICK := $(wildcard tests/behaviours tests/kernel) $(filter-out $(LONG),$(wildcard tests/test_*.py))
-TYPED := $(wildcard src tests/typing/*.py examples/*.py)
+TYPED := $(wildcard src tests/typing/*.py examples/*.py examples/plugin/src/*)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11
 

@@ -31,6 +31,7 @@ from windlass import (
     tool,
 )
 from windlass.testing import (
+    FakeClock,
     HookTrace,
     ScriptedModel,
     agreeable,
@@ -224,3 +225,15 @@ async def test_a_store_that_is_shared_is_refused():
     agent = Agent(ScriptedModel("a", "b"))
     with pytest.raises(ValueError, match="made an agent with a used store"):
         await run_everywhere(lambda: agent)
+
+
+async def test_a_sub_agent_goes_by_the_clock_of_the_agent_in_every_way():
+    seen = []
+
+    def one() -> Agent:
+        agent = Agent(ScriptedModel(says("Hi.")), clock=FakeClock(5.0, auto=True))
+        agent.gate(TurnStarting)(lambda event: seen.append(event.turn.now()))
+        return agent
+
+    ways = await run_everywhere(one)
+    assert seen == [5.0] * len(ways)

@@ -210,10 +210,11 @@ async def hand_over(agent: AnyAgent, successor: AnyAgent, session: str) -> AnyAg
 
 
 async def _delegate(child: Any, message: Message, answers: Answers, scope: Any) -> Lived:
-    """Run the same turn as a sub-agent."""
+    """Run the same turn as a sub-agent, which goes by the clock of its parent: that is the same here."""
     made = child.as_tool()
     task = next(iter(made.spec.schema["properties"]))
-    parent = Agent(ScriptedModel(calls([(made.name, {task: message.text})]), says("done")), tools=[made], name="parent")
+    model, clock = ScriptedModel(calls([(made.name, {task: message.text})]), says("done")), child._compile().clock
+    parent = Agent(model, tools=[made], clock=clock, name="parent")
     await live(by_run, parent, message, answers, scope=scope)
     for store in (parent.store, child.store):
         for session in await store.sessions():
