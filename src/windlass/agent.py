@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack
 from msgspec.structs import replace
 
 from ._background import LazyBackground
+from ._hooks.conceals import concealed_answer
 from ._hooks.hooks import Band
 from ._hooks.registrar import GivenModel, Registered, Registrar, refuse_compiled
 from ._kernel.channel import PLACES, Channel
@@ -235,7 +236,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             mask=Mask(secrets) if secrets else None,
             clock=clock or _CLOCK,
         )
-        self._home.move_to(Place(self._store, self._options.clock, self._options.mask))
+        conceals = self._registered.conceals
+        self._home.move_to(Place(self._store, self._options.clock, self._options.mask, conceals))
         self._assembled: Program | None = None
         self._program: Program | None = None
         self._sessions = Sessions(self._store, self._output, busy, self._registered, self._options.mask)
@@ -294,6 +296,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.models += part.models
         mine.error_rules += part.error_rules
         mine.reveals += part.reveals
+        mine.conceals += part.conceals
         mine.criteria += part.criteria
         for compactor in part.compactors:
             self.compactor(compactor)
@@ -892,7 +895,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         The answer counts at the session's next `resume`, or at once if other work of its turn is still running.
         """
         check_id(session)
-        mask, now = self._compile().mask, self._options.clock.now()
+        program, now = self._compile(), self._options.clock.now()
+        mask, answer = program.mask, concealed_answer(program.conceals, answer)
         masked = None if mask is None else mask.plain
         from .approvals import resolve
 

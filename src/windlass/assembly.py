@@ -122,6 +122,7 @@ def compile_program(
     return Program(
         **replace(options, mask=mask, models=models, policy=options.policy.with_rules(registered.error_rules)).given(),
         reveals=tuple(registered.reveals),
+        conceals=tuple(registered.conceals),
         brought_models=brought,
         model_texts=texts,
         name=name,

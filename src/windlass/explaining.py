@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ._hooks.compiled import CompiledHooks, Point
+from ._hooks.conceals import Conceal
 from ._hooks.conditions import Errors, Names
 from ._hooks.hooks import Hook, location_of
 from ._hooks.matching import Matcher, Under
@@ -73,6 +74,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
         "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
         "capabilities": list(capabilities),
         "reveals": [_reveal(reveal) for reveal in program.reveals],
+        "conceals": [_conceal(conceal) for conceal in program.conceals],
         "tools": [_tool(tool) for tool in program.tools.values()],
         "points": [point for point in points if point["stages"]],
         "silent": [point["point"] for point in points if not point["stages"]],
@@ -214,6 +216,17 @@ def _transform(transform: Transform) -> Data:
         "capability": transform.capability,
         "inherit": transform.inherit,
         "fails": "the attempt fails; text that was held back is not released",
+    }
+
+
+def _conceal(conceal: Conceal) -> Data:
+    return {
+        "name": conceal.name,
+        "source": _source(location_of(conceal.fn)),
+        "of": [what for what in ("errors", "answers") if getattr(conceal, what)],
+        "capability": conceal.capability,
+        "inherit": conceal.inherit,
+        "fails": "errors are withheld, answers refused",
     }
 
 
@@ -402,6 +415,9 @@ def _about(data: Data) -> list[str]:
         lines.append(_row("" if position else "compaction", items(_compactor_words(compactor))))
     for position, reveal in enumerate(data["reveals"]):
         lines.append(_row("" if position else "reveal", items(_hook_words({**_QUIET, **reveal}))))
+    for position, conceal in enumerate(data["conceals"]):
+        words = items(_hook_words({**_QUIET, "tool": None, **conceal}))
+        lines.append(_row("" if position else "conceal", f"{words}, of {' and '.join(conceal['of'])}"))
     lines.append(_row("tools", "" if data["tools"] else "none"))
     return lines + [entry(tool["name"], items(_tool_words(tool)), indent=2, column=_COLUMN) for tool in data["tools"]]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ._hooks.conceals import concealed_answers, concealed_error
 from ._hooks.registrar import Registered
 from ._kernel.active_time import ActiveTime
 from ._kernel.audience import Audience, observer_turn
@@ -206,7 +207,7 @@ class Sessions(Generic[OutputT]):
             _check_enterable(running, request)
         entry = Entry(
             message,
-            request.answers or _NOTHING,
+            concealed_answers(program.conceals, request.answers) if request.answers else _NOTHING,
             request.scope,
             request.slots or _NOTHING,
             not running.named,
@@ -220,6 +221,8 @@ class Sessions(Generic[OutputT]):
 
     def _result(self, segment: Segment, state: State) -> Result[OutputT]:
         failure, mask = segment.failures.latest, segment.program.mask
+        if failure is not None and segment.program.conceals:
+            failure = concealed_error(segment.program.conceals, failure)
         if mask is not None:
             failure = mask.error(failure)
         return Result(state, self._output, segment.site.hooks.slots, failure, segment.fold.written)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
@@ -48,11 +48,13 @@ class Masks(Protocol):
 
 
 class Place(NamedTuple):
-    """The store in which values are kept, the clock by which they expire, and the mask for secrets."""
+    """The store in which values are kept, the clock by which they expire, the mask for secrets, and what cleans the
+    answers of people."""
 
     store: Store
     clock: Clock
     mask: Masks | None = None
+    conceals: Sequence[Any] = ()
 
 
 class Home:

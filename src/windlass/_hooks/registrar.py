@@ -60,6 +60,7 @@ from windlass.types import (
     TurnWrap,
 )
 
+from .conceals import Conceal, concealed_answer
 from .conditions import Condition, Errors, Names
 from .hooks import Band, Hook, Kind, Options, is_async
 from .lifecycles import hooks_of
@@ -242,8 +243,8 @@ class Registered:
     """Everything that a registrar has collected."""
 
     __slots__ = (
-        "approvers", "checks", "compactors", "constraints", "criteria", "error_rules", "hooks", "instructions",
-        "models", "reveals", "slots", "subagents", "tools", "transforms",
+        "approvers", "checks", "compactors", "conceals", "constraints", "criteria", "error_rules", "hooks",
+        "instructions", "models", "reveals", "slots", "subagents", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -254,6 +255,7 @@ class Registered:
         self.models: list[GivenModel] = []
         self.error_rules: list[ErrorRule] = []
         self.reveals: list[Reveal] = []
+        self.conceals: list[Conceal] = []
         self.subagents: list[SubAgent[Any]] = []
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
@@ -480,6 +482,37 @@ class Registrar:
 
         return register if fn is None else register(fn)
 
+    def conceal(
+        self,
+        fn: Callable[[str], str] | None = None,
+        /,
+        *,
+        errors: bool = True,
+        answers: bool = True,
+        name: str | None = None,
+        inherit: bool = False,
+    ) -> Any:
+        """Let a function clean texts that pass no hook: of errors, and of what people write in their answers.
+
+        The function gets a text and returns the text to record. Texts of errors are cleaned in records, in observers,
+        in the stream and in the error that the caller gets. Of answers these are cleaned before they are stored or
+        used: the arguments of an `Edit`, the message of a `Reject`, the text of a `Respond`. With `errors=False` or
+        `answers=False` the others are left as they are. If the function fails, an error's text is withheld, and an
+        answer is refused. An answer that `approvals.resolve` puts into the store without an agent is cleaned when the
+        session reads it.
+        """
+        check_options(
+            "conceal", {"errors": FLAG, "answers": FLAG}, {"errors": errors, "answers": answers}
+        )
+
+        def register(function: Callable[[str], str]) -> Callable[[str], str]:
+            made = Conceal(function, name, errors=errors, answers=answers, inherit=inherit)
+            self._open("conceal", made.name)
+            self._add_conceal(made)
+            return function
+
+        return register if fn is None else register(fn)
+
     def shared(self, factory: Callable[[], T], *, name: str | None = None) -> Shared[T]:
         """An object that all agents of this process share; calling the result returns it.
 
@@ -541,6 +574,9 @@ class Registrar:
     def _add_reveal(self, reveal: Reveal) -> None:
         self._registered.reveals.append(reveal)
 
+    def _add_conceal(self, conceal: Conceal) -> None:
+        self._registered.conceals.append(conceal)
+
     def _open(self, kind: str, name: str) -> None:
         """Raise if the registrar is sealed."""
         if self._sealed:
@@ -586,6 +622,7 @@ class Hooks(Registrar):
         from windlass.approvals import resolve
 
         mask = None if place.mask is None else place.mask.plain
+        answer = concealed_answer(place.conceals, answer)
         await resolve(place.store, session, ask_id, answer, now=place.clock.now(), mask=mask)
 
     def check(self, fn: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
@@ -659,6 +696,11 @@ class Part(Hooks):
         super()._add_reveal(reveal)
         reveal.capability = self._capability
         reveal.inherit = reveal.inherit or self._band == "guard"
+
+    def _add_conceal(self, conceal: Conceal) -> None:
+        super()._add_conceal(conceal)
+        conceal.capability = self._capability
+        conceal.inherit = conceal.inherit or self._band == "guard"
 
     def _check_band(self, band: Band, name: str) -> None:
         if band == "guard":

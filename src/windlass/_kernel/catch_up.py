@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from windlass._hooks.conceals import cleaner
 from windlass._hooks.readers import Source
 from windlass.errors import StoreError
 from windlass.logs import SessionInfo
@@ -90,7 +91,8 @@ class _Owners:
         if owner is None:
             return None
         program, mask = owner
-        return Source(program.store, program.clock, program.hooks, mask)
+        clean = cleaner(program.conceals, mask)
+        return Source(program.store, program.clock, program.hooks, clean)
 
     async def _owner(
         self, session: str, agent: str, parent: str

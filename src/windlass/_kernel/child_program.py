@@ -120,6 +120,7 @@ def child_program(
         windows={**{name: parent.windows.get(name) for name in models}, **own.windows},
         hooks=hooks,
         reveals=(*own.reveals, *[reveal for reveal in parent.reveals if reveal.inherit]),
+        conceals=(*own.conceals, *[one for one in parent.conceals if one.inherit]),
         tools=tools,
         criteria=tuple([_on_clock(criterion, own, parent) for criterion in own.criteria]),
         store=parent.store,

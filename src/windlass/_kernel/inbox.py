@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from windlass._hooks.conceals import concealed_answered
 from windlass._hooks.runs import SKIPPED
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, Usage, as_message, user
@@ -216,7 +217,8 @@ def _answer_to(questions: dict[str, Asked], journal: Journal, data: Any) -> Answ
 
     fits = partial(check_edit, journal.program)
     try:
-        return matching_answer(journal.fold.session, asked, data, journal.now(), fits)
+        found = matching_answer(journal.fold.session, asked, data, journal.now(), fits)
+        return None if found is None else concealed_answered(journal.program.conceals, found)
     except StaleAnswer as stale:
         log.info("an answer does not count: %s", stale)
         return None

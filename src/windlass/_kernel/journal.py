@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr
 
+from windlass._hooks.conceals import cleaner
 from windlass.errors import ConfigError, SessionConflict, SessionError, StoreError, WindlassError
 from windlass.masking import Mask
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped, marked
@@ -57,9 +58,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_append_now", "_awaits_turn", "_claims", "_early", "_followed", "_hurries", "_in_doubt", "_kinds", "_parent",
-        "_sealed", "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail", "mask",
-        "now", "opening", "program", "time",
+        "_append_now", "_awaits_turn", "_claims", "_clean", "_early", "_followed", "_hurries", "_in_doubt", "_kinds",
+        "_parent", "_sealed", "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail",
+        "mask", "now", "opening", "program", "time",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,9 @@ class Journal:
         self.has_mail = mail
         self.opening: Opening | None = None
         self.mask: Mask | None = program.mask
+        self._clean: Callable[[Any], Any] | None = (
+            cleaner(program.conceals, program.mask) if program.conceals else program.mask
+        )
         self.claim = claim
         self._unclaimed = claim.begins or parent is not None
         self._parent = parent
@@ -98,9 +102,9 @@ class Journal:
         self._claims = self._in_doubt = self._sealed = self._hurries = False
         self._unwritable: StoreError | SessionError | None = None
         self._kinds = audience.kinds if audience.listens else None
-        plain = self.mask is None and self._kinds is None
+        plain = self._clean is None and self._kinds is None
         self.add: Callable[[Record], None] = (
-            fold.add if plain else _adder(fold, audience, self.mask)
+            fold.add if plain else _adder(fold, audience, self._clean)
         )
 
     @property
@@ -130,8 +134,8 @@ class Journal:
 
     def write(self, record: Record) -> None:
         """`record` also while a turn is opened, when what hooks write has to wait."""
-        if self.mask is not None:
-            record = self.mask(record)
+        if self._clean is not None:
+            record = self._clean(record)
         if record.at != self.fold.at:
             self._stamp(record)
         self.fold.add(record)
@@ -198,7 +202,7 @@ class Journal:
         """Tell a fact that is not written; it is not made if nobody listens."""
         if self._kinds is not None and kind in self._kinds:
             fact = kind(*values, at=self.tick())
-            self.audience.tell(fact if self.mask is None else self.mask(fact))
+            self.audience.tell(fact if self._clean is None else self._clean(fact))
 
     def seal(self) -> None:
         """The pass is over: nothing more is recorded or written, and work that is left over ends."""
@@ -312,7 +316,7 @@ class Journal:
                 from windlass._hooks.readers import Source  # most agents have no durable observers
 
                 self._followed = self.fold.stored
-                source = Source(self.program.store, self.program.clock, audience.hooks, self.mask)
+                source = Source(self.program.store, self.program.clock, audience.hooks, self._clean)
                 audience.follow(self.fold.session, source)
             while audience.backlog.failures:
                 self.record(audience.backlog.failures.popleft())
@@ -490,13 +494,15 @@ def _refuse(record: Record) -> None:
     raise asyncio.CancelledError("the turn is over")
 
 
-def _adder(fold: Fold, audience: Audience, mask: Mask | None) -> Callable[[Record], None]:
-    """Adds records that have their time, where secrets are masked or somebody listens."""
+def _adder(
+    fold: Fold, audience: Audience, clean: Callable[[Record], Record] | None
+) -> Callable[[Record], None]:
+    """Adds records that have their time, where texts are cleaned or somebody listens."""
     kinds = audience.kinds if audience.listens else ()
 
     def add(record: Record) -> None:
-        if mask is not None:
-            record = mask(record)
+        if clean is not None:
+            record = clean(record)
         kind = type(record)
         FOLDS[kind](fold, record)
         fold.pending.append(record)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from windlass._hooks.compiled import CompiledHooks
+from windlass._hooks.conceals import Conceal
 from windlass._hooks.observers import Observers
 from windlass._hooks.reveals import Reveal
 from windlass._hooks.wraps import without_stop_iteration
@@ -165,6 +166,7 @@ class Program(Options):
     brought_models: Mapping[str, str]
     model_texts: Mapping[str, str]
     reveals: tuple[Reveal, ...]
+    conceals: tuple[Conceal, ...]
     sections: tuple[TextPart, ...]
     tools: Mapping[str, Tool[..., Any]]
     declared: tuple[Delegate, ...]
@@ -260,7 +262,7 @@ class Program(Options):
     @property
     def place(self) -> Place:
         """Where its storages keep their values."""
-        return Place(self.store, self.clock, self.mask)
+        return Place(self.store, self.clock, self.mask, self.conceals)
 
     def model_for(self, request: ModelRequest) -> Model:
         """The model that a request is for."""

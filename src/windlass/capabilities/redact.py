@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from windlass import Hooks
 
 T = TypeVar("T")
-Place = Literal["input", "output", "thinking", "arguments", "results", "requests"]
-PLACES: tuple[Place, ...] = ("input", "output", "thinking", "arguments", "results")
+Place = Literal["input", "output", "thinking", "arguments", "results", "answers", "errors", "requests"]
+PLACES: tuple[Place, ...] = ("input", "output", "thinking", "arguments", "results", "answers", "errors")
 _Stream = Literal["text", "thinking"]
 _CHANNELS: tuple[tuple[Place, _Stream], ...] = (("output", "text"), ("thinking", "thinking"))
 ACTIONS = ("redact", "mask", "hash", "block")
@@ -207,6 +207,9 @@ class Redact:
             registrar.transform(channels=("arguments",), inherit=inherit, name=f"{self.name}_arguments")(
                 self._arguments
             )
+        if "answers" in where or "errors" in where:
+            of = {"errors": "errors" in where, "answers": "answers" in where}
+            registrar.conceal(self.clean, name=f"{self.name}_conceal", inherit=inherit, **of)
         if self.vault is not None:
             registrar.reveal(self.vault.reveal, tool=self.reveal_to, name=f"{self.name}_reveal", inherit=inherit)
         if self._blocked is not None:
