@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite, nan
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
 import windlass
-from windlass import Agent
+from windlass import Agent, protocols
 from windlass import capabilities as ready_made
 from windlass.errors import ConfigError
 from windlass.testing import ScriptedModel, says
@@ -45,17 +45,33 @@ NAMES = {"name", "tool", "prefix", "by", "url", "target"}
 """Options that must not be empty."""
 
 
+EFFECTS_AND_SAFETY = (
+    "Retry", "Fallback", "Cache", "RateLimit", "Timeout", "Budget", "Permissions", "Approval", "AutoApprove", "Webhook",
+    "DryRun", "AuditTrail", "Validate", "Redact", "Moderate", "LoopGuard", "Steering", "Events", "Logging", "Metrics",
+    "Notify", "Subagents",
+)  # fmt: skip
+
+
 def capabilities() -> list[type[Any]]:
+    """The capabilities whose options are checked by their annotations."""
     named = [getattr(ready_made, name) for name in ready_made.__all__]
-    return [one for one in named if inspect.isclass(one) and hasattr(one, "install")]
+    classes = [one for one in named if inspect.isclass(one) and hasattr(one, "install")]
+    return [one for one in classes if hasattr(one.__init__, "__wrapped__")]
+
+
+def test_all_capabilities_on_effects_and_safety_are_checked():
+    assert {one.__name__ for one in capabilities()} >= set(EFFECTS_AND_SAFETY)
 
 
 def options(capability: type[Any]) -> Iterator[tuple[str, Any, Any]]:
     """The name, kind and type of each option."""
     known: dict[str, Any] = {name: getattr(windlass, name) for name in windlass.__all__}
-    hints = get_type_hints(capability.__init__, {**inspect.getmodule(capability).__dict__, **known, **_outside()})
+    names = {**protocols.__dict__, **known, **_outside(), **inspect.getmodule(capability).__dict__}
     for parameter in list(inspect.signature(capability.__init__).parameters.values())[1:]:
-        yield parameter.name, parameter.kind, hints[parameter.name]
+        try:
+            yield parameter.name, parameter.kind, eval(str(parameter.annotation), names)
+        except TypeError:  # a quoted name, which only type checkers know
+            yield parameter.name, parameter.kind, Any
 
 
 def _outside() -> dict[str, Any]:
@@ -100,6 +116,8 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def fits_class(value: Any, cls: Any) -> bool:
+    if not isinstance(cls, type):  # a name that only type checkers know
+        return True
     if getattr(cls, "_is_protocol", False):
         return all(hasattr(value, name) for name in vars(cls) if not name.startswith("_"))
     return isinstance(value, cls)

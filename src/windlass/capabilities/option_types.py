@@ -57,7 +57,7 @@ def _hint(init: Callable[..., None], annotation: str) -> Any:
     """What an annotation means; Any if only type checkers know it."""
     try:
         return eval(annotation, vars(sys.modules[init.__module__]))  # the annotations are our own
-    except NameError:
+    except (NameError, TypeError):
         return Any
 
 
