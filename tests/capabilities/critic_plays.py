@@ -1,12 +1,24 @@
-"""Scenarios in which processes are killed while critics judge answers."""
+"""Scenarios in which processes are killed while critics judge answers, and while routes and models are chosen."""
 
 from __future__ import annotations
 
 from tests.capabilities.critics import APPROVE, REVISE, strict_critic
 
-from windlass import Agent, ModelRequest, tool
-from windlass.capabilities import Critic, Critique, Panel, Refine, SelfCritique
-from windlass.testing import FunctionModel, Scripted, World, calls, says
+from windlass import Agent, ModelRequest, ToolError, tool
+from windlass.capabilities import (
+    Adapt,
+    Adaptation,
+    AdaptationRule,
+    Bounds,
+    Critic,
+    Critique,
+    Destination,
+    Panel,
+    Refine,
+    Route,
+    SelfCritique,
+)
+from windlass.testing import FakeClock, FunctionModel, Scripted, World, calls, says
 
 
 def judged(world: World) -> Agent:
@@ -35,3 +47,23 @@ def refined(world: World) -> Agent:
     refine = Refine(world.watch(strict_critic("crash:critic", wants="three")))
     checked = SelfCritique(world.watch(strict_critic("crash:checker", wants="four")))
     return Agent(model, capabilities=[refine, checked], store=world.store)
+
+
+def rerouted(world: World) -> Agent:
+    """A small model chooses the route; then tools fail, and the agent switches to a backup."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        raise ToolError("it is dark")
+
+    chooser = world.watch(FunctionModel(lambda request: says('{"route": "search"}'), name="crash:chooser"))
+    searcher = world.model(calls("look"), calls("look"), says("never"), name="crash:searcher")
+    backup = world.model(says("never"), says("never"), says("from the backup"), name="crash:backup")
+    rule = AdaptationRule(lambda known: known.failed_calls > 0, Adaptation(model="crash:backup"), "tools fail", least=2)
+    capabilities = [
+        Route({"search": Destination(searcher, "You search."), "talk": Destination(system="Talk.")}, choose=chooser),
+        Adapt([rule], Bounds(models=[backup])),
+    ]
+    own = world.model(says("never"), name="crash:own")
+    return Agent(own, tools=[look], capabilities=capabilities, store=world.store, clock=FakeClock())

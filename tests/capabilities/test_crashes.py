@@ -45,3 +45,10 @@ def test_a_skill_stays_active_whatever_write_the_process_dies_at():
 def test_what_is_remembered_is_kept_exactly_once_whatever_write_the_process_dies_at(play):
     report = crash_points(f"{PLAYS}:{play}", workers=2)
     assert report.text == "tool one, end one, tool two, end two"
+
+
+@pytest.mark.timeout(240)
+def test_a_route_and_an_adaptation_are_chosen_once_whatever_write_the_process_dies_at():
+    report = crash_points(f"{CRITICS}:rerouted", workers=2)
+    assert report.text == "from the backup"
+    assert any("SlotSet" in point.where for point in report.points)

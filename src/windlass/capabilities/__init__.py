@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapt import Adapt, Replayed
+    from .adaptations import Adaptation, AdaptationRule, Bounds, Knowledge, Observation
     from .approval import Approval
     from .audit_trail import AuditTrail, check_trail
     from .auto_approve import AutoApprove
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from .retry import Retry
     from .reviewers import Reviewer
     from .rewind import Rewind
+    from .route import Destination, Route
     from .self_critique import SelfCritique
     from .skill_folders import Skill
     from .skills import Skills
@@ -58,18 +61,23 @@ if TYPE_CHECKING:
     from .webhook import Webhook, answer_from
 
 __all__ = [
+    "Adapt",
+    "Adaptation",
+    "AdaptationRule",
     "Approval",
     "AtFraction",
     "AtMessages",
     "AtTokens",
     "AuditTrail",
     "AutoApprove",
+    "Bounds",
     "Breaker",
     "Budget",
     "Cache",
     "ClearResults",
     "Critic",
     "Critique",
+    "Destination",
     "Detector",
     "DryRun",
     "Events",
@@ -78,6 +86,7 @@ __all__ = [
     "Found",
     "IndexChanges",
     "Key",
+    "Knowledge",
     "Logging",
     "LoopGuard",
     "Memo",
@@ -89,6 +98,7 @@ __all__ = [
     "Metrics",
     "Moderate",
     "Notify",
+    "Observation",
     "Offload",
     "Panel",
     "Passage",
@@ -101,11 +111,13 @@ __all__ = [
     "Redact",
     "Refine",
     "RememberedRules",
+    "Replayed",
     "RequestArchive",
     "Retrieve",
     "Retry",
     "Reviewer",
     "Rewind",
+    "Route",
     "Scanner",
     "SelfCritique",
     "Skill",
@@ -132,18 +144,23 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Adapt": "adapt",
+    "Adaptation": "adaptations",
+    "AdaptationRule": "adaptations",
     "Approval": "approval",
     "AtFraction": "triggers",
     "AtMessages": "triggers",
     "AtTokens": "triggers",
     "AuditTrail": "audit_trail",
     "AutoApprove": "auto_approve",
+    "Bounds": "adaptations",
     "Breaker": "breakers",
     "Budget": "budget",
     "Cache": "cache",
     "ClearResults": "clear_results",
     "Critic": "critic",
     "Critique": "critiques",
+    "Destination": "route",
     "Detector": "detectors",
     "DryRun": "dry_run",
     "Events": "events",
@@ -152,6 +169,7 @@ _HOMES = {
     "Found": "detectors",
     "IndexChanges": "file_index",
     "Key": "metadata",
+    "Knowledge": "adaptations",
     "Logging": "logging",
     "LoopGuard": "loop_guard",
     "Memo": "memos",
@@ -163,6 +181,7 @@ _HOMES = {
     "Metrics": "metrics",
     "Moderate": "moderate",
     "Notify": "notify",
+    "Observation": "adaptations",
     "Offload": "offload",
     "Panel": "panel",
     "Passage": "passages",
@@ -175,11 +194,13 @@ _HOMES = {
     "Redact": "redact",
     "Refine": "refine",
     "RememberedRules": "remembered_rules",
+    "Replayed": "adapt",
     "RequestArchive": "request_archive",
     "Retrieve": "retrieve",
     "Retry": "retry",
     "Reviewer": "reviewers",
     "Rewind": "rewind",
+    "Route": "route",
     "Scanner": "detectors",
     "SelfCritique": "self_critique",
     "Skill": "skill_folders",

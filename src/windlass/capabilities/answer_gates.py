@@ -9,7 +9,7 @@ from msgspec import Struct
 from windlass.decisions import Halt, Regenerate
 from windlass.events import ModelReplying
 
-from .options import require, require_count
+from .options import require_count
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -22,13 +22,6 @@ class Consequences(Struct, frozen=True):
     otherwise: Literal["stop", "pass"]
     on_reject: Literal["halt", "revise"]
     reply: str | None
-
-    def check(self, owner: str) -> None:
-        """Raise if an option is not legal."""
-        if self.rounds is not None:
-            require_count(owner, "rounds", self.rounds, least=0)
-        require(owner, "otherwise", self.otherwise, self.otherwise in ("stop", "pass"), "'stop' or 'pass'")
-        require(owner, "on_reject", self.on_reject, self.on_reject in ("halt", "revise"), "'halt' or 'revise'")
 
     def __str__(self) -> str:
         then = "the answer passes with an objection" if self.otherwise == "pass" else "the turn stops"
@@ -57,13 +50,12 @@ def is_answer(event: ModelReplying) -> bool:
     return bool(event.reply.text) and not event.reply.tool_calls
 
 
-def require_gate_options(owner: str, accept: int | None, unreachable: str, when: object) -> None:
-    """Raise unless these options of a gate on answers are legal."""
+def require_bounds(owner: str, rounds: int | None, accept: int | None) -> None:
+    """Raise unless the number of rounds and the score that is wanted are legal."""
+    if rounds is not None:
+        require_count(owner, "rounds", rounds, least=0)
     if accept is not None:
         require_count(owner, "accept", accept)
-    legal = unreachable in ("unreviewed", "halt")
-    require(owner, "unreachable", unreachable, legal, "'unreviewed' or 'halt'")
-    require(owner, "when", when, when is None or callable(when), "a function of a ModelReplying")
 
 
 def register_gate(registrar: Hooks, capability: Any, review: Any) -> None:

@@ -9,8 +9,9 @@ from windlass.decisions import Halt, Regenerate
 from windlass.events import ModelReplying
 from windlass.turns import Turn
 
-from .answer_gates import Consequences, register_gate, require_gate_options
+from .answer_gates import Consequences, register_gate, require_bounds
 from .critiques import approves, critique_data, spending
+from .option_types import check_types
 from .options import require_name
 from .reviewers import AnyCritic, reviewer_of, task_of
 
@@ -32,6 +33,7 @@ class Critic:
     judged; `live=True` streams it at once, and retracts it.
     """
 
+    @check_types
     def __init__(
         self,
         critic: AnyCritic,
@@ -48,10 +50,9 @@ class Critic:
         name: str = "critic",
     ) -> None:
         require_name("Critic", name)
-        require_gate_options("Critic", accept, unreachable, when)
+        require_bounds("Critic", rounds, accept)
         self.reviewer = reviewer_of("Critic", critic, criteria)
         self.consequences = Consequences(rounds, otherwise, on_reject, reply)
-        self.consequences.check("Critic")
         self.name = name
         self.accept, self.unreachable, self.when, self.live = accept, unreachable, when, live
 

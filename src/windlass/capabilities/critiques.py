@@ -21,7 +21,7 @@ class Critique(Struct, frozen=True):
 
     verdict: Literal["approve", "revise", "reject"]
     score: Annotated[int, Meta(ge=0, le=10)]
-    feedback: Annotated[str, Meta(max_length=2000)] = ""
+    feedback: str = ""
 
 
 def approves(critique: Critique, accept: int | None) -> bool:

@@ -148,13 +148,13 @@ class _Attempts:
         request = self.request
         if model == request.model:
             return request
-        return request.replace(model=model, settings=_settings_for(model, request))
+        return request.replace(model=model, settings=settings_for(model, request))
 
     def _note(self, model: str, why: str) -> None:
         self.turn.note(self.fallback.name, {"model": model, "why": why})
 
 
-def _settings_for(model: str, request: ModelRequest) -> Mapping[str, Any]:
+def settings_for(model: str, request: ModelRequest) -> Mapping[str, Any]:
     """The settings without those of another vendor; vendors are told apart by the beginning of the models' names."""
     if model.partition(":")[0] == request.model.partition(":")[0]:
         return request.settings

@@ -17,7 +17,7 @@ from windlass.turns import Turn
 from windlass.types import CallModel
 
 from .option_types import check_types
-from .options import require, require_name
+from .options import is_model, require, require_name
 from .validate import is_input, opens_turn
 
 if TYPE_CHECKING:
@@ -62,12 +62,11 @@ class Moderate:
         unreachable: Literal["halt", "pass"] = "halt",
         name: str = "moderate",
     ) -> None:
-        is_model = isinstance(classifier, str) or (hasattr(classifier, "reply") and hasattr(classifier, "name"))
         require_name("Moderate", name)
         require("Moderate", "input", input, input or output, "True if output is False")
         self.name = name
         self.classifier = classifier
-        self.is_model = is_model
+        self.is_model = is_model(classifier)
         self.input, self.output, self.parallel, self.live = input, output, parallel, live
         self.policy = policy
         self.reply = reply

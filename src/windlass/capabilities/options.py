@@ -19,6 +19,11 @@ def require(owner: str, name: str, value: object, legal: bool, must: str) -> Non
         raise ConfigError(f"{owner}({name}={value!r}): {name} must be {must}")
 
 
+def is_model(given: object) -> bool:
+    """Whether this is a model, or the text that names one."""
+    return isinstance(given, str) or (hasattr(given, "reply") and hasattr(given, "name"))
+
+
 def require_name(owner: str, name: object) -> None:
     """Raise unless this can be the name of a capability."""
     require_text(owner, "name", name)

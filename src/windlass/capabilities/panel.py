@@ -11,8 +11,9 @@ from windlass.errors import ConfigError, ModelError
 from windlass.events import ModelReplying
 from windlass.turns import Turn
 
-from .answer_gates import Consequences, register_gate, require_gate_options
+from .answer_gates import Consequences, register_gate, require_bounds
 from .critiques import Critique, approves, critique_data, spending
+from .option_types import check_types
 from .options import require, require_count, require_name, require_share
 from .reviewers import AnyCritic, Judge, Reviewer, reviewer_of, task_of
 
@@ -41,6 +42,7 @@ class Panel:
     the answer is unreviewed: it passes and the outcome says so, or with `unreachable="halt"` the turn ends.
     """
 
+    @check_types
     def __init__(
         self,
         *critics: AnyCritic,
@@ -59,19 +61,16 @@ class Panel:
         name: str = "panel",
     ) -> None:
         require_name("Panel", name)
-        require_gate_options("Panel", accept, unreachable, when)
+        require_bounds("Panel", rounds, accept)
         self.reviewers = tuple([reviewer_of("Panel", critic, None) for critic in critics])
         names = [reviewer.name for reviewer in self.reviewers]
         if len(names) < 2 or len(set(names)) != len(names):
             raise ConfigError(f"Panel: give two or more critics, each with a name of its own, not {names}")
-        require("Panel", "consensus", consensus, consensus in SHARES, f"one of {', '.join(SHARES)}")
-        require("Panel", "absent", absent, absent in (None, *RULES), f"one of {', '.join(RULES)}")
         require_share("Panel", "threshold", threshold)
         if quorum is not None:
             require_count("Panel", "quorum", quorum)
             require("Panel", "quorum", quorum, quorum <= len(names), f"at most {len(names)}, the number of critics")
         self.consequences = Consequences(rounds, otherwise, on_reject, reply)
-        self.consequences.check("Panel")
         self.name = name
         self.consensus, self.threshold = consensus, threshold
         self.absent = absent or ("unreviewed" if consensus == "unanimous" else "abstain")
@@ -138,7 +137,6 @@ class Panel:
         return "\n".join(lines)
 
 
-RULES = ("abstain", "object", "unreviewed")
 SHARES: Mapping[str, Callable[[Reviewer], float]] = {
     "unanimous": lambda reviewer: 1,
     "majority": lambda reviewer: 1,

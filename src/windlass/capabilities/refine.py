@@ -11,8 +11,9 @@ from windlass.messages import ModelCall, ModelReply, ModelRequest, user
 from windlass.turns import Turn
 from windlass.types import CallModel
 
-from .answer_gates import is_answer
+from .answer_gates import is_answer, require_bounds
 from .critiques import Critique, approves, critique_data, spending
+from .option_types import check_types
 from .options import require_count, require_name
 from .reviewers import AnyCritic, Judge, reviewer_of, task_of
 
@@ -36,6 +37,7 @@ class Refine:
     `unreviewed`. If an improvement fails, the best version so far wins.
     """
 
+    @check_types
     def __init__(
         self,
         critic: AnyCritic,
@@ -48,8 +50,7 @@ class Refine:
     ) -> None:
         require_name("Refine", name)
         require_count("Refine", "versions", versions)
-        if accept is not None:
-            require_count("Refine", "accept", accept)
+        require_bounds("Refine", None, accept)
         self.reviewer = reviewer_of("Refine", critic, criteria)
         self.name = name
         self.versions, self.accept, self.live = versions, accept, live

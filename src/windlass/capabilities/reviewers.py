@@ -10,7 +10,8 @@ from windlass.protocols import Model
 from windlass.turns import Turn
 
 from .critiques import Critique
-from .options import require, require_amount, require_count, require_name, require_seconds, require_text
+from .option_types import check_types
+from .options import is_model, require, require_amount, require_count, require_name, require_seconds, require_text
 
 if TYPE_CHECKING:
     from windlass import Agent, Hooks
@@ -36,6 +37,7 @@ class Reviewer:
     vote in a `Panel`. `settings` are those of the model. With `same_model=True` it may be the model that it judges.
     """
 
+    @check_types
     def __init__(
         self,
         critic: Model | str | Agent[Any, Any] | None,
@@ -50,8 +52,7 @@ class Reviewer:
     ) -> None:
         given: Any = critic
         self.is_agent = hasattr(given, "as_tool")
-        is_model = isinstance(given, str) or (hasattr(given, "reply") and hasattr(given, "name"))
-        legal = self.is_agent or is_model or (given is None and same_model)
+        legal = self.is_agent or is_model(given) or (given is None and same_model)
         require("Reviewer", "critic", critic, legal, "a model, or an agent with output=Critique")
         require_text("Reviewer", "criteria", criteria)
         require("Reviewer", "settings", settings, not (self.is_agent and settings), "None if the critic is an agent")
@@ -98,7 +99,10 @@ class Reviewer:
         return judge
 
 
-AnyCritic: TypeAlias = "Model | str | Agent[Any, Any] | Reviewer"
+if TYPE_CHECKING:
+    AnyCritic: TypeAlias = Model | str | Agent[Any, Any] | Reviewer
+else:
+    AnyCritic = Any
 
 
 def reviewer_of(owner: str, critic: Any, criteria: str | None) -> Reviewer:

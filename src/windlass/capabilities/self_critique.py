@@ -10,7 +10,9 @@ from windlass.messages import ToolCallPart, ToolResultPart
 from windlass.outcomes import StopReason
 from windlass.turns import Turn
 
+from .answer_gates import require_bounds
 from .critiques import approves, critique_data, spending
+from .option_types import check_types
 from .options import require_count, require_name
 from .reviewers import AnyCritic, Reviewer, reviewer_of, start_of, task_of
 
@@ -33,6 +35,7 @@ class SelfCritique:
     calls are not checked. If the critic cannot be reached, the turn ends, and the outcome is marked `unreviewed`.
     """
 
+    @check_types
     def __init__(
         self,
         critic: AnyCritic | None = None,
@@ -45,10 +48,8 @@ class SelfCritique:
         name: str = "self_critique",
     ) -> None:
         require_name("SelfCritique", name)
-        require_count("SelfCritique", "rounds", rounds, least=0)
+        require_bounds("SelfCritique", rounds, accept)
         require_count("SelfCritique", "evidence", evidence)
-        if accept is not None:
-            require_count("SelfCritique", "accept", accept)
         if isinstance(critic, Reviewer):
             self.reviewer = reviewer_of("SelfCritique", critic, criteria)
         else:

@@ -1,0 +1,184 @@
+"""Adapt: an agent monitors itself, analyses what it observed, plans a change and makes it, within bounds (MAPE-K)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import convert, to_builtins
+
+from windlass.decisions import Vote
+from windlass.errors import ConfigError
+from windlass.events import Continuing, ModelCalling, StepStarting, TurnEnding
+from windlass.messages import ModelRequest, Value
+from windlass.outcomes import Completed
+from windlass.records import Fact, Noted
+from windlass.slots import Slot
+from windlass.states import stop_reason
+from windlass.turns import Turn
+
+from .adaptations import Adaptation, AdaptationRule, Bounds, Knowledge
+from .fallback import settings_for
+from .monitoring import Monitored, observe
+from .option_types import check_types
+from .options import require, require_count, require_name
+
+if TYPE_CHECKING:
+    from windlass import Hooks
+
+LARGEST_WINDOW = 50
+"""A note holds the observations of the window, and has at most 8 KB."""
+
+
+class Replayed(Value, frozen=True, gc=True):
+    """An adaptation in the log (`recorded`), and what the rules make of the same facts now (`now`)."""
+
+    recorded: Adaptation
+    now: Adaptation | None
+
+
+class Adapt:
+    """Let an agent adapt itself by `rules`, within `bounds`.
+
+    After each step and each turn it adds an observation to its knowledge, which keeps the latest `window` of them, for
+    each session. The first rule whose condition holds makes a change: it switches the model, the mode, settings or
+    limits, from the next model call on. Then a new window begins. Every adaptation is a note with its reason and the
+    facts it is based on. Changes outside the bounds are refused: when the agent is made, or, if a function computes
+    them, by a note.
+    """
+
+    @check_types
+    def __init__(
+        self, rules: Sequence[AdaptationRule], bounds: Bounds, *, window: int = 10, name: str = "adapt"
+    ) -> None:
+        require_name("Adapt", name)
+        require_count("Adapt", "window", window)
+        require("Adapt", "window", window, window <= LARGEST_WINDOW, f"at most {LARGEST_WINDOW}")
+        require("Adapt", "rules", rules, bool(rules), "one or more AdaptationRule(…)")
+        if (wrong := bounds.problem()) is not None:
+            raise ConfigError(f"Adapt: {wrong}")
+        for number, rule in enumerate(rules, 1):
+            _check_rule(number, rule, bounds, window)
+        self.rules, self.bounds, self.window, self.name = tuple(rules), bounds, window, name
+
+    def install(self, registrar: Hooks) -> None:
+        """Bring the models and the slot, and register the hooks."""
+        models = {
+            given: registrar.model(model) for given, model in zip(self.bounds.names, self.bounds.models, strict=True)
+        }
+        slot: Slot[Monitored] = registrar.slot(Slot(self.name, Monitored, input=False, output=False))
+
+        def monitor_step(event: StepStarting, turn: Turn[Any]) -> None:
+            self._monitor(turn, slot)
+
+        def monitor_end(event: TurnEnding, turn: Turn[Any]) -> None:
+            reason = stop_reason(event.outcome)
+            self._monitor(turn, slot, "completed" if isinstance(event.outcome, Completed) else str(reason))
+
+        def execute(event: ModelCalling) -> ModelRequest | None:
+            current = event.turn.get(slot).knowledge.current
+            return None if current == Adaptation() else self._adapted(event.request, current, models)
+
+        def keep_limits(event: Continuing, turn: Turn[Any]) -> tuple[Vote, str] | None:
+            limits = turn.get(slot).knowledge.current.limits
+            last = event.state.turn.last if event.state.turn is not None else None
+            if not limits or last is None or not last.calls:  # it stops by itself
+                return None
+            spent = {"steps": turn.steps, "tokens": turn.usage.total, "usd": turn.usage.cost, "seconds": turn.active}
+            reached = [name for name, limit in limits.items() if _at(spent[name], limit)]
+            why = ", ".join([f"{spent[name]} of {limits[name]:g} {name}" for name in reached])
+            return (Vote.FORBID, why) if reached else None
+
+        registrar.gate(StepStarting, name=f"{self.name}.step")(monitor_step)
+        registrar.gate(TurnEnding, name=f"{self.name}.end", live=True)(monitor_end)
+        registrar.rewrite(ModelCalling, name=self.name)(execute)
+        if self.bounds.limits:
+            registrar.gate(Continuing, name=f"{self.name}.limits")(keep_limits)
+
+    def summary(self) -> str:
+        """What may be adapted, for `explain`."""
+        bounds = self.bounds
+        kinds = {"models": bounds.names, "modes": bounds.modes, "settings": bounds.settings, "limits": bounds.limits}
+        may = "; ".join([f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names])
+        return f"{len(self.rules)} rules over {self.window} observations; {may}"
+
+    def decide(self, knowledge: Knowledge) -> tuple[Adaptation, str] | None:
+        """The change that the rules make of what is known, with its reason; None if they make none.
+
+        It depends on the knowledge alone. A change that would alter nothing is none.
+        """
+        for number, rule in enumerate(self.rules, 1):
+            if len(knowledge.observations) < rule.least or not rule.when(knowledge):
+                continue
+            given: Any = rule.adaptation
+            change: Any = given(knowledge) if callable(given) else given
+            if change is not None and not self._is_in_force(change, knowledge.current):
+                return change, rule.reason or f"rule {number}"
+        return None
+
+    def replay(self, facts: Iterable[Fact]) -> list[Replayed]:
+        """The adaptations in a log, each with what the rules make of the same facts now."""
+        notes = [fact for fact in facts if isinstance(fact, Noted) and fact.kind == self.name]
+        return [Replayed(convert(note.data["change"], Adaptation), self._redecide(note)) for note in notes]
+
+    def _redecide(self, note: Noted) -> Adaptation | None:
+        decided = self.decide(convert(note.data["knowledge"], Knowledge))
+        return None if decided is None or self.bounds.refusal(decided[0]) is not None else decided[0]
+
+    def _is_in_force(self, change: Any, current: Adaptation) -> bool:
+        return isinstance(change, Adaptation) and current.after(change) == current
+
+    # ------------------------------------------------------------ monitor, analyse, plan
+
+    def _monitor(self, turn: Turn[Any], slot: Slot[Monitored], outcome: str = "") -> None:
+        """Add what the log has gained to the knowledge; then adapt, if a rule says so."""
+        state, known = turn.state.turn, turn.get(slot)
+        if state is None:
+            return
+        observed = observe(state, known.seen, outcome)
+        if observed is None:
+            return
+        observation, seen = observed
+        observations = (*known.knowledge.observations, observation)[-self.window :]
+        knowledge = Knowledge(observations, known.knowledge.current)
+        if (decided := self.decide(knowledge)) is not None:
+            knowledge = self._plan(turn, knowledge, *decided)
+        turn.set(slot, Monitored(knowledge, seen))
+
+    def _plan(self, turn: Turn[Any], knowledge: Knowledge, change: Adaptation, reason: str) -> Knowledge:
+        """The knowledge after a change; a new window begins."""
+        facts = {"knowledge": to_builtins(knowledge)}
+        if (refusal := self.bounds.refusal(change)) is not None:
+            turn.note(f"{self.name}.refused", {"reason": reason, "why": refusal, **facts})
+            return Knowledge((), knowledge.current)
+        current = knowledge.current.after(change)
+        changed = {"change": to_builtins(change), "current": to_builtins(current)}
+        turn.note(self.name, {"reason": reason, **changed, **facts})
+        return Knowledge((), current)
+
+    # ------------------------------------------------------------ execute
+
+    def _adapted(self, request: ModelRequest, current: Adaptation, models: dict[str, str]) -> ModelRequest:
+        model = request.model if current.model is None else models[current.model]
+        mode = "" if current.mode is None else self.bounds.modes[current.mode]
+        system = "\n\n".join([text for text in (request.system, mode) if text])
+        settings = {**settings_for(model, request), **current.settings}
+        return request.replace(model=model, system=system, settings=settings)
+
+
+def _check_rule(number: int, rule: AdaptationRule, bounds: Bounds, window: int) -> None:
+    """Raise unless a rule can hold and its change is within the bounds."""
+    given: Any = rule.adaptation
+    when: object = rule.when
+    refusal = None if callable(given) else bounds.refusal(given)
+    if not callable(when):
+        refusal = f"when={when!r} must be a function of a Knowledge"
+    elif type(rule.least) is not int or not 1 <= rule.least <= window:
+        refusal = f"least={rule.least!r} must be a whole number from 1 to the window, {window}"
+    if refusal is not None:
+        raise ConfigError(f"Adapt: rule {number}{f' ({rule.reason})' if rule.reason else ''}: {refusal}")
+
+
+def _at(spent: float | None, limit: float) -> bool:
+    """Whether a limit is reached; an unknown cost counts as reached."""
+    return spent is None or spent >= limit
