@@ -37,6 +37,7 @@ from windlass import (
     tool,
 )
 from windlass.capabilities import Redact, Retry, Telemetry
+from windlass.deltas import TextDelta
 from windlass.errors import AuthFailed, ConfigError, Overloaded
 from windlass.messages import ImagePart, Message, ModelReply, TextPart, Usage, assistant
 from windlass.records import ModelAttempted, Noted, ToolAttempted, ToolCalled
@@ -420,6 +421,24 @@ async def test_a_turn_that_waits_before_its_first_step_is_linked_too(memory):
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
 
 
+async def test_a_sub_agent_that_waited_is_resumed_below_its_parent_with_a_link(memory):
+    child = Agent(ScriptedModel(calls("add", a=1, b=2), says("3")), tools=[add], name="child")
+    child.gate(ToolCalling, name="careful", on_resume="reuse")(lambda event: Ask("May it?"))
+    agent = adding(memory, calls("child", task="go"), says("done"), tools=[child.as_tool()], name="root")
+    waiting = await agent.run("go", session="s")
+    assert memory.named("execute_tool child").attributes["windlass.outcome"] == "suspended"
+    await agent.resume("s", answers={waiting.outcome.waiting_for[0].id: Approve()})
+    below = ("invoke_agent child", ["chat scripted", "hook careful"])
+    after = ("invoke_agent child", ["execute_tool add", "chat scripted"])
+    assert memory.tree() == [
+        ("invoke_agent root", ["chat scripted", ("execute_tool child", [below])]),
+        ("invoke_agent root", [("execute_tool child", [after]), "chat scripted"]),
+    ]
+    for name in ("invoke_agent root", "invoke_agent child"):
+        first, second = sorted([span for span in memory.spans() if span.name == name], key=lambda one: one.start_time)
+        assert [link.context.span_id for link in second.links] == [first.context.span_id]
+
+
 async def test_attempts_that_the_log_has_are_not_traced_again(memory):
     def one(store: Any, *replies: Any) -> Agent[Any, Any]:
         agent = Agent(ScriptedModel(*replies), tools=[flaky], clock=FakeClock(auto=True), store=store, name="adder")
@@ -639,6 +658,29 @@ async def test_every_attempt_and_side_call_is_captured_with_its_own_words(memory
     said = [json.loads(span.attributes["gen_ai.output.messages"])[0]["parts"][0]["content"] for span in chats]
     assert said == ["one", "two", "three"]
     assert all(span.end_time is not None for span in chats)
+
+
+async def test_what_a_transformer_hides_in_a_stream_is_hidden_in_the_spans(memory):
+    """Behaviour 102: what a transformer redacts is redacted in the stream, the log and the telemetry."""
+    agent = adding(memory, says(chunks=["The code is 12", "34."]), telemetry={"content": True})
+
+    @agent.transform
+    class HideDigits:
+        def feed(self, text: str) -> Any:
+            yield "".join("#" if one.isdigit() else one for one in text)
+
+        def flush(self) -> Any:
+            return ()
+
+    streamed = ""
+    async with agent.stream("go", session="s") as stream:
+        async for event in stream:
+            streamed += event.text if isinstance(event, TextDelta) else ""
+    assert streamed == "The code is ####."
+    answer = json.loads(memory.named("chat scripted").attributes["gen_ai.output.messages"])
+    assert answer[0]["parts"][0]["content"] == "The code is ####."
+    everything = "".join([span.to_json() for span in memory.spans()]) + str(await agent.store.read("s"))
+    assert "34." not in everything
 
 
 async def test_media_are_captured_without_their_bytes(memory):

@@ -10,7 +10,7 @@ from windlass.events import HookRan
 from windlass.messages import ModelReply, ModelRequest, ToolCall, ToolResult
 from windlass.records import Fact
 from windlass.states import State, Step
-from windlass.turns import Turn
+from windlass.turns import ChildWaits, Turn
 from windlass.types import CallModel, CallTool, RunStep, RunTurn
 
 from . import span_attributes, span_content
@@ -214,7 +214,8 @@ class TurnTracing:
             error = f"tool_{outcome.status}" if outcome.is_error else ""
         else:
             error = type(outcome).__name__ if isinstance(outcome, Exception) else ""
-            span.set({"windlass.outcome": "cancelled" if not error else "failed"})
+            waits = "suspended" if isinstance(outcome, ChildWaits) else "cancelled"
+            span.set({"windlass.outcome": "failed" if error else waits})
         attributes: dict[str, Value] = {OPERATION: "execute_tool", "gen_ai.tool.name": call.name}
         self._sink.measure("gen_ai.execute_tool.duration", max(now - span.began, 0.0), measured(attributes, error))
         if self._late is not None and isinstance(outcome, ToolResult):
@@ -224,7 +225,7 @@ class TurnTracing:
 
     # ------------------------------------------------------------ facts
 
-    def trace_hook(self, fact: HookRan, session_id: str) -> None:
+    async def trace_hook(self, fact: HookRan, session_id: str) -> None:
         """The span of a hook that decided something, or took long."""
         segment = self._segments.get(session_id)
         slow = self._threshold is not None and fact.seconds > self._threshold
@@ -236,7 +237,7 @@ class TurnTracing:
             span = self._sink.start(f"hook {fact.hook}", INTERNAL, attributes, began, parent=parent)
             span.end(fact.at, "hook_failed" if fact.verdict == "failed" else "")
 
-    def add_content(self, fact: Fact, session_id: str) -> None:
+    async def add_content(self, fact: Fact, session_id: str) -> None:
         """Add what a reply or result contains, as the log has it."""
         if self._late is not None:
             with self._sink.quiet("capture content"):
