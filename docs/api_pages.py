@@ -1,4 +1,7 @@
-"""The reference of every public name: signature, docstring, and a table that explains each parameter and field."""
+"""The reference of every public name: signature, docstring, and a table that explains each parameter and field.
+
+Every class has a page. The page of its module, or of its topic, lists the classes and has all functions and values.
+"""
 
 from __future__ import annotations
 
@@ -96,15 +99,28 @@ def last(place: str) -> str:
     return place.rpartition(".")[2]
 
 
+@cache
+def classes() -> dict[str, str]:
+    """The public classes, such as `windlass.Agent`, with the path of the page of each in the folder."""
+    found = [(page, place) for page, places in homes().items() for place in places]
+    return {place: f"{page}/{last(place)}.md" for page, place in found if isinstance(value_at(place), type)}
+
+
 def paths() -> list[str]:
     """The paths of all pages."""
-    return [f"{FOLDER}/README.md", *[f"{FOLDER}/{page}.md" for page in homes()]]
+    pages = ["README.md", *[f"{page}.md" for page in homes()], *classes().values()]
+    return [f"{FOLDER}/{page}" for page in pages]
 
 
 def text_of(path: str) -> str:
     """The page at a path."""
-    page = Path(path).stem
-    return index_text() if page == "README" else page_text(page, homes()[page])
+    inner = path.removeprefix(f"{FOLDER}/")
+    if inner == "README.md":
+        return index_text()
+    if "/" in inner:
+        return class_page(next(place for place, of_class in classes().items() if of_class == inner))
+    page = Path(inner).stem
+    return page_text(page, homes()[page])
 
 
 def title_of(page: str, places: list[str]) -> tuple[str, str]:
@@ -116,8 +132,23 @@ def title_of(page: str, places: list[str]) -> tuple[str, str]:
     return f"`{module}`", sentence
 
 
+def class_page(place: str) -> str:
+    """The page of one class."""
+    page = next(page for page, places in homes().items() if place in places)
+    title, _ = title_of(page, homes()[page])
+    exported = [name for name, value in exports().items() if value is value_at(place)]
+    named = f"windlass.{exported[0]}" if exported else place
+    return f"""{note()}
+# {last(place)}
+
+`{named}` · [{title}](../{page}.md) · [All names](../README.md)
+
+{class_text(place, value_at(place)).rstrip()}
+"""
+
+
 def page_text(page: str, places: list[str]) -> str:
-    """One page: a section for each name."""
+    """The page of a module or topic: a section for each name."""
     title, sentence = title_of(page, places)
     sections = "".join([section(place) for place in places])
     return f"""{note()}
@@ -140,12 +171,14 @@ def index_text() -> str:
     exported = {home_of().get(id(value)): name for name, value in exports().items()}
     for place in sorted(where, key=lambda place: last(place).lower()):
         short = f"windlass.{exported[place]}" if place in exported else place
-        rows.append(f"| [`{short}`]({where[place]}.md#{anchor(last(place))}) | {first_sentence(place)} |")
+        target = classes().get(place) or f"{where[place]}.md#{anchor(last(place))}"
+        rows.append(f"| [`{short}`]({target}) | {first_sentence(place)} |")
     links = [f"- [{title_of(page, places)[0]}]({page}.md)" for page, places in homes().items() if places]
     return f"""{note()}
 # All public names
 
-Every class, function and type with its parameters, generated from the code. `{"`, `".join(COMMON)}` mean the same
+Every class, function and type with its parameters, generated from the code. Every class has a page of its own;
+functions and types are on the page of their module. `{"`, `".join(COMMON)}` mean the same
 everywhere:
 
 {table(["parameter", "meaning"], [[f"`{name}`", explanations()["everywhere"][name]] for name in COMMON])}
@@ -187,11 +220,11 @@ def anchor(heading: str) -> str:
 
 
 def section(place: str) -> str:
-    """A class, a function or a value."""
+    """A function or a value, or where a class is explained."""
     value = value_at(place)
     head = f"## {last(place)}\n\n"
     if isinstance(value, type):
-        return head + class_text(place, value)
+        return f"{head}{first_sentence(place)}. See [`{last(place)}`]({classes()[place]}).\n\n"
     if isinstance(value, FunctionType):
         return head + function_text(place, value)
     module = importlib.import_module(place.rpartition(".")[0])
@@ -214,10 +247,10 @@ def class_text(place: str, kind: type) -> str:
     methods = {inner: method for inner, method in callables(place, kind) if inner != place}
     if of_store := [last(inner) for inner in methods if is_of_store(kind, last(inner))]:
         names = ", ".join(f"`{name}`" for name in of_store)
-        parts.append(paragraph(f"It has the methods of [`Store`](protocols.md#store): {names}."))
+        parts.append(paragraph(f"It has the methods of [`Store`](../protocols/Store.md): {names}."))
     for inner, method in methods.items():
         if last(inner) not in of_store:
-            parts.append(f"### {kind.__name__}.{last(inner)}\n\n{function_text(inner, method)}")
+            parts.append(f"## {kind.__name__}.{last(inner)}\n\n{function_text(inner, method)}")
     return "".join(parts)
 
 
@@ -228,10 +261,9 @@ def is_of_store(kind: type, name: str) -> bool:
 
 
 def link(kind: type) -> str:
-    """The name of a class, as a link if it is public."""
-    place = home_of().get(id(kind))
-    page = next((page for page, places in homes().items() if place in places), None)
-    return f"`{kind.__name__}`" if page is None else f"[`{kind.__name__}`]({page}.md#{anchor(kind.__name__)})"
+    """The name of a class on the page of another one, as a link if it is public."""
+    place = home_of().get(id(kind), "")
+    return f"[`{kind.__name__}`](../{classes()[place]})" if place in classes() else f"`{kind.__name__}`"
 
 
 def members_table(place: str, kind: Any) -> str:

@@ -702,6 +702,12 @@ def stale() -> list[str]:
     return [page for page, make in PAGES.items() if not _is(DOCS / page, make())]
 
 
+def left_over() -> list[str]:
+    """The pages of the API reference that nothing generates any more."""
+    found = [path.relative_to(DOCS).as_posix() for path in (DOCS / api_pages.FOLDER).rglob("*.md")]
+    return [page for page in found if page not in api_pages.paths()]
+
+
 def _is(path: Path, text: str) -> bool:
     return path.exists() and path.read_text(encoding="utf-8") == text
 
@@ -713,8 +719,10 @@ def main() -> int:
     ]
     outdated = stale()
     if "--check" in sys.argv[1:]:
-        wrong += [f"docs/{page} is out of date: run `python docs/generate.py`" for page in outdated]
+        wrong += [f"docs/{page} is out of date: run `python docs/generate.py`" for page in [*outdated, *left_over()]]
     else:
+        for page in left_over():
+            (DOCS / page).unlink()
         for page in outdated:
             (DOCS / page).parent.mkdir(parents=True, exist_ok=True)
             (DOCS / page).write_text(PAGES[page](), encoding="utf-8")

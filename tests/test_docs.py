@@ -157,21 +157,49 @@ def public_names() -> list[tuple[str, str, str]]:
     return [(match[1], match[2], match[3] or "") for match in found if match is not None]
 
 
-def test_every_public_name_is_in_the_reference_with_its_members(generate):
-    pages = {page: (DOCS / page).read_text(encoding="utf-8") for page in generate.api_pages.paths()}
-    sections: dict[str, str] = {}
-    for page, places in generate.api_pages.homes().items():
-        text = pages[f"reference/api/{page}.md"]
+def test_every_public_class_has_a_page_with_all_its_members(generate):
+    """Small functions and values share the page of their module; it lists the classes, too."""
+    api = generate.api_pages
+    texts: dict[str, str] = {}
+    for page, places in api.homes().items():
+        text = (DOCS / api.FOLDER / f"{page}.md").read_text(encoding="utf-8")
         for place in places:
             name = place.rpartition(".")[2]
-            sections[place] = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            assert section, f"{page}.md does not list {name}"
+            if isinstance(api.value_at(place), type):
+                assert f"({page}/{name}.md)" in section
+                section = (DOCS / api.FOLDER / page / f"{name}.md").read_text(encoding="utf-8")
+                assert f"\n# {name}\n" in section
+            texts[place] = section
     missing = [
         f"{module}.{name}.{member}"
         for module, name, member in public_names()
-        if not (text := sections.get(f"{module}.{name}", "")) or (member and not re.search(rf"[.`]{member}\b", text))
+        if not (text := texts.get(f"{module}.{name}", "")) or (member and not re.search(rf"[.`]{member}\b", text))
     ]
     assert len(public_names()) > 1_000
+    assert len(api.classes()) > 300
     assert missing == []
+
+
+def test_the_index_links_to_the_page_of_every_class(generate):
+    api = generate.api_pages
+    text = (DOCS / api.FOLDER / "README.md").read_text(encoding="utf-8")
+    assert [path for path in api.classes().values() if f"]({path})" not in text] == []
+
+
+def test_a_page_of_a_class_that_is_gone_fails_the_check_and_is_deleted(generate, monkeypatch, tmp_path, capsys):
+    folder = tmp_path / generate.api_pages.FOLDER
+    folder.mkdir(parents=True)
+    (folder / "Gone.md").touch()
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    monkeypatch.setattr(generate, "PAGES", {})
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
+    assert generate.main() == 1
+    assert "docs/reference/api/Gone.md is out of date" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["generate.py"])
+    assert generate.main() == 0
+    assert list(folder.iterdir()) == []
 
 
 def test_every_parameter_and_option_of_the_public_api_is_explained(generate):
@@ -186,9 +214,9 @@ def test_a_parameter_without_an_explanation_is_named(generate, monkeypatch):
 
 
 def test_the_options_of_every_verb_are_in_the_reference():
-    text = (DOCS / "reference" / "api" / "registrar.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "api" / "registrar" / "Registrar.md").read_text(encoding="utf-8")
     for verb, legal in LEGAL_OPTIONS.items():
-        section = text.partition(f"\n### Registrar.{verb}\n")[2].partition("\n### ")[0]
+        section = text.partition(f"\n## Registrar.{verb}\n")[2].partition("\n## ")[0]
         assert set(re.findall(r"^\| `(\w+)` \| `[^|]*` \| \S", section, re.M)) >= legal, verb
 
 

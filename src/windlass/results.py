@@ -89,13 +89,20 @@ class Result(Generic[OutputT]):
 
     @property
     def usage(self) -> Usage:
-        """What the turn spent."""
-        return self.state.turn.usage if self.state.turn is not None else Usage()
+        """What the turn spent, and agents in the background whose results came in this turn.
+
+        If an earlier turn started such an agent, its limits had to allow for it: then `state.turn.usage`, which limits
+        of this turn look at, does not count it.
+        """
+        turn = self.state.turn
+        if turn is None:
+            return Usage()
+        return sum([child.charged for child in turn.reported], turn.usage) if turn.reported else turn.usage
 
     @property
     def usage_by(self) -> Mapping[str, Usage]:
         """What hooks and tools spent with `turn.ask` and `turn.delegate`, by their names. It is part of `usage`."""
-        return usage_by(self.state.turn)
+        return usage_by(self.state.turn, reported=True)
 
     @property
     def messages(self) -> Messages:

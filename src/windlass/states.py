@@ -75,13 +75,17 @@ class BackgroundChild(Value, frozen=True):
     cancelled: str | None = None
 
 
-def usage_by(turn: TurnFold | None) -> dict[str, Usage]:
-    """What hooks and tools spent in a turn by asking models and giving tasks to other agents, by their names."""
+def usage_by(turn: TurnFold | None, *, reported: bool = False) -> dict[str, Usage]:
+    """What hooks and tools spent in a turn by asking models and giving tasks to other agents, by their names.
+
+    With `reported`, also what those of earlier turns spent in the background, if their results came in this turn.
+    """
     spent: dict[str, Usage] = {}
     for side in turn.sides if turn is not None else ():
         if side.paid:
             spent[side.by] = spent.get(side.by, _NOTHING) + side.reply.usage
-    for child in turn.delegated if turn is not None else ():
+    children = () if turn is None else (*turn.delegated, *turn.reported) if reported else turn.delegated
+    for child in children:
         spent[child.started.by] = spent.get(child.started.by, _NOTHING) + child.charged
     return spent
 
@@ -233,6 +237,7 @@ class TurnFold(Struct, omit_defaults=True, gc=False):
     sides: tuple[r.SideReplied, ...] = ()
     notes: tuple[r.Noted, ...] = ()
     delegated: tuple[Child, ...] = ()
+    reported: tuple[Child, ...] = ()
     waiting: tuple[r.Asked, ...] = ()
     answered: tuple[r.Answered, ...] = ()
     evaluated: r.Evaluated | None = None
@@ -1007,8 +1012,10 @@ def _(fold: Fold, record: r.Delegated) -> None:
 @_folds(r.Charged)
 def _(fold: Fold, record: r.Charged) -> None:
     turn = _turn(fold)
-    if not record.call and any(_is_earlier(child, record, turn) for child in fold.background):
+    earlier = [] if record.call else [child for child in fold.background if _is_earlier(child, record, turn)]
+    if earlier:
         fold.before = fold.before + record.usage
+        turn.reported = (*turn.reported, Child(earlier[0].started, record.usage))
         return
     if not record.call:
         turn.delegated = _charged(turn.delegated, record)

@@ -347,7 +347,11 @@ class Turn(Generic[ScopeT]):
         writes.slots[known.name] = (known, value)
 
     def add(self, message: Message | str) -> None:
-        """Add a message to the transcript, after those of the step, once the hook has returned."""
+        """Add a message to the transcript, once the hook has returned: after the messages of the step.
+
+        A message that is added when no step is open is in the next request already: at `TurnStarting`, at `StepEnding`,
+        or at `Stopping` if the stop is vetoed.
+        """
         writes = self._writable("add a message")
         if type(message) is str:
             message = Message("user", (TextPart(message),), writes.by)

@@ -280,6 +280,23 @@ async def test_what_a_child_of_an_earlier_turn_spent_counts_in_the_session_but_n
     assert second.state.usage.requests == first.state.usage.requests + 2
 
 
+async def test_what_a_child_of_an_earlier_turn_spent_is_in_the_result_of_the_turn_that_gets_its_report():
+    """It was in no result at all."""
+    gate, tasks = Gate(), list[Any]()
+    agent = parent(slow_kid(gate), tasks=tasks, criteria=[TokenLimit(100_000)])
+    results = [await agent.run("go", session="s")]
+    gate.open.set()
+    spent = (await tasks[0].result()).usage
+    results += [await agent.run("more", session="s"), await agent.run("and more", session="s")]
+    assert spent.requests == 1
+    assert results[1].usage == results[1].state.turn.usage + spent
+    assert list(results[1].usage_by.values()) == [spent]
+    assert [result.usage_by for result in (results[0], results[2])] == [{}, {}]
+    assert sum(result.usage.total for result in results) == results[-1].state.usage.total
+    again = (await Agent(ScriptedModel(), store=agent.store).state("s")).turn
+    assert again == results[-1].state.turn
+
+
 # ---------------------------------------------------------------- its questions are its own
 
 

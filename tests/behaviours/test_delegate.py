@@ -39,7 +39,7 @@ from windlass import (
     tool,
 )
 from windlass.approvals import open_questions
-from windlass.errors import DelegationRefused, HookError
+from windlass.errors import ConfigError, DelegationRefused, HookError
 from windlass.messages import Usage
 from windlass.policies import ErrorPolicy
 from windlass.states import fold
@@ -208,6 +208,25 @@ async def test_a_failed_child_is_a_result_that_says_so():
 
 
 # ---------------------------------------------------------------- who judges the task
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, "half", True])
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_share_that_is_none_is_refused_in_the_name_of_the_agent(share: Any, background: bool):
+    raised: list[str] = []
+    child = kid()
+
+    @tool
+    async def work(turn: Turn[Any]) -> str:
+        """Work."""
+        try:
+            return str(await turn.delegate(child, "do it", share=share, background=background))
+        except ConfigError as error:
+            raised.append(str(error))
+            raise
+
+    await with_tool(work, subagents=[child]).run("go", session="s")
+    assert raised == [f"share={share!r} for agent 'kid': it must be a number above 0 and at most 1"]
 
 
 def judged(verdict: Any, effect: Any = "pure") -> Agent[Any, Any]:

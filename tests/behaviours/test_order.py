@@ -37,11 +37,12 @@ from windlass import (
     TurnEnded,
     TurnEnding,
     TurnStarting,
+    Veto,
     tool,
 )
 from windlass.decisions import Ask
 from windlass.errors import IllegalAnswer, RegistrationError
-from windlass.testing import ScriptedModel, calls, says
+from windlass.testing import FunctionModel, ScriptedModel, calls, says
 
 Log = list[str]
 
@@ -648,3 +649,33 @@ async def test_the_scope_is_that_of_each_call_and_is_never_kept():
 
     assert seen == [{"user": "ann-secret"}, {"user": "bob-secret"}, None]
     assert "secret" not in repr(await agent.store.read("s"))
+
+
+@pytest.mark.parametrize("event", [StepEnding, Stopping])
+async def test_a_message_that_is_added_between_steps_is_in_the_next_request(event: Any):
+    """Behaviour 4: `turn.add` of a hook on StepEnding or Stopping comes after the messages of the step that ended."""
+    requests: list[list[str]] = []
+
+    def reply(request: Any) -> Any:
+        requests.append([message.text or message.role for message in request.messages])
+        return says(f"reply {len(requests)}") if event is Stopping or len(requests) > 1 else calls("ping")
+
+    @tool
+    def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    agent: Agent[Any, Any] = Agent(FunctionModel(reply), tools=[ping])
+
+    @agent.gate(event)
+    def note(event: Any, turn: Turn[Any]) -> Any:
+        if len(requests) > 1:
+            return None
+        turn.add("Mind the gap.")
+        return Veto("Again.") if isinstance(event, Stopping) else None
+
+    result = await agent.run("go")
+    added = ["reply 1", "Again.", "Mind the gap."] if event is Stopping else ["assistant", "tool", "Mind the gap."]
+    assert requests == [["go"], ["go", *added]]
+    assert result.text == "reply 2"
+    assert [message.text for message in result.messages].count("Mind the gap.") == 1

@@ -80,9 +80,10 @@ class Delegate(Tool[..., Any]):
             or f"Hand a task to the agent {agent!r}, which works on it alone and says what it found."
         )
         super().__init__(delegate, {"name": name or agent, "description": text}, {})
-        if share is not None and not 0 < share <= 1:
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if share is not None and not (number and 0 < share <= 1):
             raise ConfigError(
-                f"share={share!r} for agent {agent!r}: it must be above 0 and at most 1"
+                f"share={share!r} for agent {agent!r}: it must be a number above 0 and at most 1"
             )
         given: object = tools
         if isinstance(given, str):

@@ -129,6 +129,8 @@ class StepEnd:
         if self._ending is not None:
             ending = self._run_hooks(Step(number, None) if step is None else step.step(), error)
             await (shielded(ending) if self._ending.waits else ending)
+            if fold.turn is not None and fold.turn.held:
+                await self._transcript.add_held()
         if self._has_handlers:
             await self._transcript.run_handlers("after_step")
         if failure is not None:

@@ -194,6 +194,7 @@ class Resolver(Struct, frozen=True):
             return True
         journal.record(StopVetoed(reason.value, by, verdict.feedback))
         await self.transcript.add(user(verdict.feedback or "Go on.", origin=names), names)
+        await self.transcript.add_held()
         return True
 
 
