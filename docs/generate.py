@@ -560,8 +560,9 @@ vendor accepts is for the vendor to say.
 
 Set them on the model (`settings=…`) or on a request. *refused*: the vendor has no such setting, and creating a model or
 an agent with it raises `ConfigError`. If a request has such a setting, because it was made for another model, it is
-left out (`stop` at Responses is refused there, too). All adapters take `timeout`, in seconds, and `headers`. `extra`
-goes to the vendor unchanged, except `extra_headers`, which are sent as headers.
+left out (`stop` at Responses is refused there, too). All adapters take `timeout`, in seconds, and `headers`.
+[`output_mode`](../capabilities/structured-output.md) works with every model. `extra` goes to the vendor unchanged,
+except `extra_headers`, which are sent as headers.
 
 {table(["setting", *columns], settings)}
 All adapters stream, report usage with cached and reasoning tokens, and use one set of finish reasons and errors.
@@ -586,6 +587,8 @@ These differ from OpenAI in what the adapter sends them, in the settings that ar
   separately. `cost` stays None if the price is unknown.
 - An optional `check_settings(settings)` raises `ConfigError` for settings that the model cannot take. The agent calls
   it when it is created.
+- An optional `takes_output(request)` returns whether the vendor can be given `request.output`. If not, the
+  `output_mode` `auto` gets the answer through a tool. Without this method it is always given.
 - Name calls that no tool can answer in `ModelReply.client_calls`. They end the turn. If a tool of the request has a
   definition for your vendor in `ToolSpec.native`, send that, and turn its calls into `ToolCallPart`s.
 - Raise `UnsupportedPart` for a part of the newest message that the vendor does not accept, before anything is sent. In

@@ -115,7 +115,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     - `tools`: the tools that the model may call: functions, `@tool` functions, `agent.as_tool()`.
     - `system`: the system text. Hooks and capabilities add sections to it.
     - `output`: the type of the answer. The model is told its schema, and `result.output` is a value of this type:
-      a class, `A | B`, `Literal["yes", "no"]`, `list[A]`.
+      a class, `A | B`, `Literal["yes", "no"]`, `list[A]`; or a JSON schema, and `result.output` is a plain value.
     - `scope`: the type of the application's data. The agent then runs and resumes only with `scope=` an instance of it.
     - `name`: the name in logs, in `explain` and as a sub-agent.
     - `settings`: settings of the model, such as `temperature` and `max_tokens`.
@@ -156,6 +156,15 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     ) -> None: ...
     @overload
     def __init__(
+        self: Agent[Any, Any],
+        model: Model | str,
+        *,
+        output: Mapping[str, Any],
+        scope: type[Any] | None = None,
+        **given: Unpack[_Given],
+    ) -> None: ...
+    @overload
+    def __init__(
         self,
         model: Model | str,
         *,
@@ -169,7 +178,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         *,
         tools: Iterable[Callable[..., Any]] = (),
         system: str = "",
-        output: TypeForm[OutputT] | None = None,
+        output: TypeForm[OutputT] | Mapping[str, Any] | None = None,
         scope: type[ScopeT] | None = None,
         name: str = "agent",
         settings: Mapping[str, Any] | None = None,
@@ -297,6 +306,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.error_rules += part.error_rules
         mine.reveals += part.reveals
         mine.conceals += part.conceals
+        mine.outputs += part.outputs
         mine.criteria += part.criteria
         for compactor in part.compactors:
             self.compactor(compactor)
@@ -642,7 +652,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         async def produce() -> None:
             results.append(await self._sessions.run(program, request))
 
-        return Stream(channel.read(produce), results, typed=self._output.schema is not None)
+        return Stream(channel.read(produce), results, self._output)
 
     @overload
     def map(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from .errors import ConfigError
 from .events import ModelReplying
 from .masking import Mask
 from .messages import TextPart
-from .outputs import Output
+from .outputs import Output, OutputGate, OutputRule
 from .pipeline import Pipeline, describe
 from .policies import ErrorPolicy
 from .protocols import Model, Store
@@ -112,7 +112,10 @@ def compile_program(
     declared = tuple([agent.as_tool() for agent in registered.subagents])
     _check_names(name, declared, [tool for tool in tools.values() if isinstance(tool, Delegate)])
     mask = mask_of_tree(options.mask, (*tools.values(), *declared))
-    hooks = _hooks(registered, pipeline, output, mask)
+    rule = _output_rule(name, registered.outputs)
+    if rule.mode is not None:
+        options = replace(options, settings={"output_mode": rule.mode, **options.settings})
+    hooks = _hooks(registered, pipeline, OutputGate(output, rule), mask)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
     default_limit = None
@@ -205,13 +208,21 @@ def _windows(model: Model, window: int | None, models: Mapping[str, Model]) -> d
     return {**known, model.name: getattr(model, "context_window", None) if window is None else window}
 
 
-def _hooks(registered: Registered, pipeline: Pipeline, output: Output[Any], mask: Mask | None) -> CompiledHooks:
+def _output_rule(agent: str, rules: Sequence[tuple[str, OutputRule]]) -> OutputRule:
+    """How the typed answer is obtained. Only one capability may say it."""
+    if len(rules) > 1:
+        names = " and ".join([repr(name) for name, _ in rules])
+        raise ConfigError(f"agent {agent!r}: {names} both say how the output is obtained; remove one of them")
+    return rules[0][1] if rules else OutputRule()
+
+
+def _hooks(registered: Registered, pipeline: Pipeline, judge: OutputGate, mask: Mask | None) -> CompiledHooks:
     """All hooks and transformers, with those that check the output and remove the secrets."""
     observers = [Hook("observe", fact, fn, {}) for fact, fn in pipeline.observers]
     hooks = [*[hook for hook in registered.hooks if hook.is_enabled()], *observers]
     transforms = [*registered.transforms]
-    if output.schema is not None:
-        check = Hook("gate", ModelReplying, output.check, {"name": "output", "band": "guard", "live": True})
+    if judge.output.schema is not None:
+        check = Hook("gate", ModelReplying, judge.check, {"name": "output", "band": "guard", "live": True})
         check.inherit = False
         hooks.append(check)
     if mask is not None:

@@ -169,8 +169,13 @@ class Stream(Generic[OutputT]):
     """
 
     def __init__(
-        self, events: AsyncGenerator[StreamEvent, None], results: list[Result[OutputT]], *, typed: bool = False
+        self,
+        events: AsyncGenerator[StreamEvent, None],
+        results: list[Result[OutputT]],
+        output: Output[OutputT] | None = None,
     ) -> None:
+        typed = output is not None and output.schema is not None
+        self._output = output
         self._text: list[str] | None = [] if typed else None
         self._events = self._read(events) if typed else events
         self._results = results
@@ -198,12 +203,10 @@ class Stream(Generic[OutputT]):
         It is complete and of the agent's `output` type only in `result.output`. Raises `ConfigError` if the agent has
         no output type.
         """
-        if self._text is None:
+        if self._text is None or self._output is None:
             raise ConfigError("stream.partial needs an agent with an output type: Agent(…, output=Invoice)")
         self._text = ["".join(self._text)]
-        from .partials import partial_json
-
-        return partial_json(self._text[0])
+        return self._output.partial(self._text[0])
 
     def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
         return self._events

@@ -91,9 +91,19 @@ async def test_a_task_and_a_side_call_return_the_output_of_their_type(output, wr
     assert got == [value, value]
 
 
-def test_a_union_that_a_reply_cannot_tell_apart_is_refused_when_the_agent_is_made():
-    with pytest.raises(ConfigError, match=r"output=.*Plain \| .*Other cannot be described to a model: .*tagged"):
-        Agent(ScriptedModel(), output=Plain | Other)
+async def test_classes_of_a_union_that_a_reply_cannot_tell_apart_are_named_in_it():
+    agent = Agent(ScriptedModel(says('{"value": {"kind": "Other", "value": {"b": 1}}}')), output=Plain | Other)
+    assert (await agent.run("go")).output == Other(1)
+    kinds = agent.model.requests[0].output["properties"]["value"]["anyOf"]
+    assert len(kinds) == 2
+
+
+def test_a_union_that_cannot_be_told_to_a_model_is_refused_when_the_agent_is_made():
+    same = type("Plain", (Struct,), {"__annotations__": {"c": int}})
+    with pytest.raises(ConfigError, match=r"output=.* cannot be described to a model: .*need different names"):
+        Agent(ScriptedModel(), output=Plain | same)
+    with pytest.raises(ConfigError, match=r"cannot be described to a model"):
+        Agent(ScriptedModel(), output=Plain | Other | object)
 
 
 def test_the_typed_signature_of_an_agent_has_every_parameter():

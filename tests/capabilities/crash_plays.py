@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from windlass import Agent, ModelRequest, Turn, TurnEnding, tool
 from windlass.capabilities import (
     Cache,
@@ -19,11 +21,16 @@ from windlass.capabilities import (
     Rewind,
     Skills,
     Steering,
+    StructuredOutput,
     Timeout,
     Validate,
 )
 from windlass.errors import ServerError
 from windlass.testing import FunctionModel, Scenario, Scripted, World, calls, says
+
+
+class Sum(Struct):
+    total: int
 
 
 def all_at_work(world: World) -> Agent:
@@ -174,3 +181,16 @@ def remembering(world: World, backend: MemoryFiles | None = None) -> Scenario:
 def remembering_in_files(world: World) -> Scenario:
     """The same with a folder of files."""
     return remembering(world, MemoryFiles(world.folder / "memory"))
+
+
+def answered(world: World) -> Agent[Any, Sum]:
+    """A typed answer through a tool, after an effect and a wrong answer."""
+
+    @tool(effect="idempotent")
+    async def pay(idempotency_key: str) -> str:
+        """Pay."""
+        world.effect("pay", idempotency_key)
+        return "paid"
+
+    model = world.model(calls("pay"), (calls("final_answer", total="three"), calls("final_answer", total=3)))
+    return Agent(model, tools=[pay], output=Sum, capabilities=[StructuredOutput("tool")], store=world.store)

@@ -55,6 +55,8 @@ async def outputs() -> None:
     assert_type((await page.run("go")).output, Page[Invoice])
     rows = Agent(model, output=dict[str, list[Invoice]])
     assert_type((await rows.run("go")).output, dict[str, list[Invoice]])
+    schema = Agent(model, output={"type": "object"})
+    assert_type((await schema.run("go")).output, Any)
     both = Agent(model, scope=User, output=Invoice | Refund)
     assert_type(both, Agent[User, Invoice | Refund])
     assert_type((await both.run("go", scope=User())).output, Invoice | Refund)

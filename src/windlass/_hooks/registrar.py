@@ -13,6 +13,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -27,9 +28,11 @@ from windlass._options import (
     Domain,
     check_each,
     check_options,
+    choice,
     each,
     instance,
     optional,
+    whole,
 )
 from windlass.context.compaction import Compactor
 from windlass.decisions import AnyResolution
@@ -37,6 +40,7 @@ from windlass.errors import CompiledError, ConfigError, RegistrationError
 from windlass.events import Event
 from windlass.messages import ModelCall, ModelRequest, TextPart, ToolCall
 from windlass.models import open_model
+from windlass.outputs import FEEDBACK, OutputMode, OutputRule
 from windlass.policies import ErrorRule
 from windlass.protocols import Model
 from windlass.records import Fact
@@ -244,7 +248,7 @@ class Registered:
 
     __slots__ = (
         "approvers", "checks", "compactors", "conceals", "constraints", "criteria", "error_rules", "hooks",
-        "instructions", "models", "reveals", "slots", "subagents", "tools", "transforms",
+        "instructions", "models", "outputs", "reveals", "slots", "subagents", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -260,6 +264,7 @@ class Registered:
         self.criteria: list[Criterion] = []
         self.approvers: list[Approver] = []
         self.compactors: list[Compactor] = []
+        self.outputs: list[tuple[str, OutputRule]] = []
         self.instructions: list[tuple[int, TextPart]] = []
         self.checks: list[Check] = []
         self.constraints: list[Constraints] = []
@@ -444,6 +449,32 @@ class Registrar:
         self._open("compactor", compactor.name)
         refuse_compactor_clash(compactor, self._registered.compactors)
         self._registered.compactors.append(compactor)
+
+    def output(
+        self,
+        *,
+        mode: OutputMode | None = None,
+        repairs: int | None = None,
+        feedback: str = FEEDBACK,
+    ) -> None:
+        """Say how the typed answer of `Agent(output=…)` is obtained. Only one capability of an agent may do so.
+
+        `mode` is the setting `output_mode` of its requests: `native` gives the schema to the vendor, `tool` lets the
+        model call a tool with the answer, `prompt` puts the schema into the system text, and `auto` is `native` where
+        the model has it, otherwise `tool`. An answer that does not fit is asked for again at most `repairs` times, by
+        default as often as `Agent(max_regenerations=…)` allows; the model reads `feedback`, with what is wrong in the
+        place of `{error}`.
+        """
+        domains = {
+            "mode": optional(choice(*get_args(OutputMode))),
+            "repairs": optional(whole(0)),
+            "feedback": TEXT,
+        }
+        check_options("output", domains, {"mode": mode, "repairs": repairs, "feedback": feedback})
+        self._open("output rule", str(mode))
+        self._registered.outputs.append(
+            (self._origin or "the application", OutputRule(mode, repairs, feedback))
+        )
 
     def errors(self, *rules: ErrorRule) -> None:
         """Add rules for errors: `registrar.errors(ErrorRule(TimeoutError, "retry", tool="fetch"))`.

@@ -89,6 +89,10 @@ class ModelCalls:
         """One request to one model: what it replies, as the transformers leave it."""
         program = self._journal.program
         model = program.model if request.model is program.model_name else program.model_for(request)
+        if request.output is not None and "output_mode" in request.settings:
+            from windlass.models.outputs import with_output_mode
+
+            model = with_output_mode(model, request)
         if self.attended:
             return await self._observed(model, request)
         reply: object = await model.reply(request)

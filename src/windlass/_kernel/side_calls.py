@@ -331,6 +331,10 @@ class SideCall:
                 return answer
         model = self.model if request.model == self.model.name else program.model_for(request)
         program.budget.of(model).check(request)
+        if request.output is not None and "output_mode" in request.settings:
+            from windlass.models.outputs import with_output_mode
+
+            model = with_output_mode(model, request)
         reply = reply_of(model.name, await self._replied(model, request))
         reply = transform_reply(self.transforms.on(request), reply)
         self.standing = self.said = reply

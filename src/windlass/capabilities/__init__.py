@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .skill_folders import Skill
     from .skills import Skills
     from .steering import Steering
+    from .structured_output import StructuredOutput
     from .subagents import Subagent, Subagents
     from .summarize import Summarize
     from .telemetry import Telemetry
@@ -123,6 +124,7 @@ __all__ = [
     "Skill",
     "Skills",
     "Steering",
+    "StructuredOutput",
     "Subagent",
     "Subagents",
     "Summarize",
@@ -206,6 +208,7 @@ _HOMES = {
     "Skill": "skill_folders",
     "Skills": "skills",
     "Steering": "steering",
+    "StructuredOutput": "structured_output",
     "Subagent": "subagents",
     "Subagents": "subagents",
     "Summarize": "summarize",

@@ -16,7 +16,8 @@ from windlass.states import State
 from windlass.tools import tool
 from windlass.turns import Turn
 
-from .options import require, require_count, require_name
+from .option_types import check_types
+from .options import require_count, require_name
 
 if TYPE_CHECKING:
     from windlass import Assembly, Hooks, Result
@@ -81,6 +82,7 @@ class Planning:
     `finish_first=True`, the first stop of a turn with open items is vetoed. A list has at most `max_items`.
     """
 
+    @check_types
     def __init__(
         self,
         *,
@@ -93,7 +95,6 @@ class Planning:
         if remind is not None:
             require_count("Planning", "remind", remind)
         require_count("Planning", "max_items", max_items)
-        require("Planning", "finish_first", finish_first, isinstance(finish_first, bool), "True or False")
         self.name = name
         self.remind, self.finish_first, self.max_items = remind, finish_first, max_items
         self._slot: Slot[Plan] = Slot(name, Plan)

@@ -15,6 +15,7 @@ from windlass.slots import Slot
 from windlass.tools import Tool, tool
 from windlass.turns import Turn
 
+from .option_types import check_types
 from .options import require_count, require_name
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Rewind:
     many as `Agent(max_vetoes=…)` allows, and `max_checkpoints`.
     """
 
+    @check_types
     def __init__(self, *, limit: int | None = None, max_checkpoints: int = 20, name: str = "rewind") -> None:
         require_name("Rewind", name)
         if limit is not None:

@@ -12,7 +12,7 @@ from windlass.messages import ModelRequest, ToolSpec, thawed
 COMMON = (
     "temperature", "top_p", "top_k", "max_tokens", "stop", "presence_penalty", "frequency_penalty", "seed",
     "tool_choice", "parallel_tool_calls", "reasoning", "service_tier", "cache", "prompt_cache_key", "timeout",
-    "headers",
+    "headers", "output_mode",
 )  # fmt: skip
 
 Settings: TypeAlias = Mapping[str, Any]

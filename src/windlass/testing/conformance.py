@@ -30,7 +30,8 @@ from .ways import AnyAgent, Lived, assert_alike, assert_same_everywhere, by_run,
 
 PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
-    "approver", "errors", "instruct", "model", "reveal", "conceal", "shared", "storage", "subagent", "with_lifecycle",
+    "approver", "errors", "instruct", "model", "output", "reveal", "conceal", "shared", "storage", "subagent",
+    "with_lifecycle",
     "mask", "check", "constrain", "resolve",
 )  # fmt: skip
 """The methods of the registrar that a capability may use."""

@@ -71,6 +71,10 @@ class AnthropicMessages:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         refuse_lacking(self.name, LACKS, merged(self._settings, settings))
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """Whether the model can be given the schema of an answer: older ones cannot."""
+        return self._requests.takes_output
+
     @property
     def knows_cost(self) -> bool:
         """Whether the cost of replies is known."""

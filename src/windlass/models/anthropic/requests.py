@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +11,13 @@ from anthropic import transform_schema
 
 from windlass.messages import Message, Messages, ModelRequest, ToolSpec, thawed
 from windlass.models.history import IdOf, Wire
+from windlass.models.settings import system_with_schema
 
 from .encode import CONTAINER, VENDOR, attachment, encode_message, history
 from .settings import encode_settings, tool_choice
 
+_WITHOUT_OUTPUT = re.compile(r"claude-(3|2|v2|instant)|claude-(opus|sonnet)-4(-0\b|-2025|@|$)|claude-4-(opus|sonnet)")
+"""Models that cannot be given the schema of an answer; they read it in the system text."""
 _CACHEABLE = ("text", "image", "document", "tool_use", "tool_result")
 
 
@@ -26,20 +30,24 @@ class Requests:
         self._tools: tuple[tuple[ToolSpec, ...], list[Wire]] = ((), [])
         self._schema: tuple[Any, Any] = (None, None)
         self._uses_container = False
+        self.takes_output = not _WITHOUT_OUTPUT.search(model)
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of a request. `settings` are the merged settings of the model and of the request."""
         extra = dict(settings["extra"])
         body: Wire = {"model": self._model, "messages": self._history.encoded(request.messages)}
         body |= encode_settings(self._model, settings)
-        if request.system.strip():
-            body["system"] = [{"type": "text", "text": request.system}]
+        output, system = request.output, request.system
+        if output is not None and not self.takes_output:
+            system, output = system_with_schema(output, system), None
+        if system.strip():
+            body["system"] = [{"type": "text", "text": system}]
         theirs = extra.pop("tools", None) or ()
         named = {tool.get("name") for tool in theirs}
         if tools := [*[tool for tool in self._encode_tools(request.tools) if tool["name"] not in named], *theirs]:
             body["tools"] = tools
             body |= tool_choice(settings)
-        config = body.get("output_config", {}) | self._output(request.output) | (extra.pop("output_config", None) or {})
+        config = body.get("output_config", {}) | self._output(output) | (extra.pop("output_config", None) or {})
         if config:
             body["output_config"] = config
         if self._uses_container and (container := _container(request.messages)) is not None:

@@ -66,6 +66,10 @@ class BedrockConverse:
         lacks = LACKS if family(self._model).top_k else (*LACKS, "top_k")
         refuse_lacking(self.name, lacks, merged(self._settings, settings))
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """Whether the model can be given the schema of an answer."""
+        return family(self._model).output
+
     @property
     def knows_cost(self) -> bool:
         """Whether the cost of replies is known."""

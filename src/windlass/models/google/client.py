@@ -67,6 +67,10 @@ class GoogleGemini:
         """Raise `ConfigError` for settings that a request to this model cannot have."""
         refuse_lacking(self.name, LACKS, merged(self._settings, settings))
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """Whether the model can be given the schema of an answer, beside the tools of this request."""
+        return self._encoder.takes_output(request, merged(self._settings, request.settings))
+
     @property
     def knows_cost(self) -> bool:
         """Whether the cost of replies is known."""

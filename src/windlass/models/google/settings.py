@@ -54,9 +54,7 @@ class Encoder:
         system = request.system
         check_choice(request.tools, settings)
         choice = settings.get("tool_choice") if request.tools else None
-        forced = choice is not None and choice not in ("auto", "none")
-        # Older models accept no schema together with tools; newer ones accept none while they must call a tool.
-        if output is not None and request.tools and (forced or not self.newer):
+        if output is not None and not self.takes_output(request, settings):
             system, output = system_with_schema(output, system), None
         if system:
             body["systemInstruction"] = {"parts": [{"text": readable(system)}], "role": "user"}
@@ -69,6 +67,12 @@ class Encoder:
             body["serviceTier"] = settings["service_tier"]
         extra = thawed(settings["extra"])
         return merge_extra(body, extra) if extra else body
+
+    def takes_output(self, request: ModelRequest, settings: Mapping[str, Any]) -> bool:
+        """Whether the model can be given the schema of an answer. Older models accept none together with tools; newer
+        ones accept none while they must call a tool."""
+        forced = settings.get("tool_choice") not in (None, "auto", "none")
+        return not request.tools or (self.newer and not forced)
 
     def _declare(self, specs: tuple[ToolSpec, ...]) -> list[Json]:
         """The declarations of the tools; encoded again only when the tools change."""

@@ -83,6 +83,10 @@ class _Model:
         listed = self._dialect.listed or self._vendor
         return None if self._vendor.endswith(ELSEWHERE) else context_window(listed, self._model)
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """Whether the vendor can be given the schema of an answer."""
+        return self._dialect.schemas
+
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send a request, and wait for the whole reply."""
         body, settings = self._request(request)

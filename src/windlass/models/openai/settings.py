@@ -66,7 +66,9 @@ class Tools:
 
     def _function(self, tool: ToolSpec) -> Wire:
         function = {"name": tool.name, "description": tool.description, "parameters": thawed(tool.schema)}
-        return {**function, "strict": True} if self._strictly and strict(tool.schema) else function
+        if not (self._strictly and strict(tool.schema)):
+            return function
+        return {**function, "parameters": _with_types(function["parameters"]), "strict": True}
 
 
 _SCHEMAS = ("properties", "$defs")
@@ -74,6 +76,10 @@ _PLAIN = (
     "type", "title", "description", "enum", "const", "required", "additionalProperties", "$ref", "minimum", "maximum",
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems",
 )  # fmt: skip
+_SAYING = ("type", "$ref", "anyOf", "enum", "const")
+"""A strict schema says what it allows with one of these."""
+_DROPPED = ("default", "discriminator")
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
 
 
@@ -82,8 +88,47 @@ def strict(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object" and "anyOf" not in schema and _keepable(schema)
 
 
+def strict_output(schema: Wire) -> Wire | None:
+    """The schema of an answer in the form that the vendor guarantees, or None if it has none.
+
+    All fields are required: the model fills in those that have defaults, too. A choice between objects is `anyOf`.
+    """
+    whole: Wire = _with_types(_required(schema))
+    return whole if strict(whole) else None
+
+
+def _required(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_required(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {"anyOf" if name == "oneOf" else name: value for name, value in schema.items() if name not in _DROPPED}
+    made = {name: _nested(name, value, _required) for name, value in kept.items()}
+    lacking = made.get("properties", {}).keys() - set(made.get("required", ()))
+    return {**made, "required": list(made["properties"])} if lacking else made
+
+
+def _with_types(schema: Any) -> Any:
+    """A schema in which every choice of values has a type, as strict schemas must."""
+    if isinstance(schema, list):
+        return [_with_types(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _nested(name, value, _with_types) for name, value in schema.items()}
+    values = made.get("enum", [made["const"]] if "const" in made else [])
+    kinds = list(dict.fromkeys([_KINDS[type(value)] for value in values if type(value) in _KINDS]))
+    return made if "type" in made or not kinds else {"type": kinds[0] if len(kinds) == 1 else kinds, **made}
+
+
+def _nested(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value of a keyword, with a change made to the schemas in it."""
+    if name in _SCHEMAS:
+        return {key: change(inner) for key, inner in value.items()}
+    return change(value) if name in ("items", "anyOf") else value
+
+
 def _keepable(schema: object) -> bool:
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping) or not any(name in schema for name in _SAYING):
         return False
     if "object" in _types(schema) or "properties" in schema:
         properties = schema.get("properties", {})

@@ -24,7 +24,7 @@ from windlass.messages import (
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.media import data_url, file_name, form_of, inline_data, note
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.settings import Tools, effort, strict, with_extra
+from windlass.models.openai.settings import Tools, effort, strict_output, with_extra
 from windlass.models.settings import system_with_schema
 
 _PLAIN = (
@@ -182,7 +182,9 @@ def _join_with_bridge(row: list[Wire], wire: list[Wire]) -> None:
 
 def schema_format(schema: Mapping[str, Any]) -> Wire:
     """The schema of an output, with a name, and strict if possible."""
-    return {"name": "output", "schema": thawed(schema), "strict": strict(schema)}
+    given = thawed(schema)
+    strictly = strict_output(given)
+    return {"name": "output", "schema": given if strictly is None else strictly, "strict": strictly is not None}
 
 
 def _text(text: str) -> Wire:
