@@ -26,6 +26,14 @@ COMMANDS = [
     for command in report.get(expected, ())
 ]
 POLICY = Permissions(**DATA["policy"])
+OPTIONS = tomllib.loads(Path(__file__).with_name("shell_options.toml").read_text(encoding="utf-8"))
+TOLD = [
+    (expected, command)
+    for report in OPTIONS["report"]
+    for expected in ("allow", "ask", "deny")
+    for command in report.get(expected, ())
+]
+BY_NAME = Permissions(**OPTIONS["policy"])
 LARGE = Permissions(
     allow=[*DATA["policy"]["allow"], *[f"bash(some{n} thing *)" for n in range(300)]],
     ask=[f"bash(unused{n} -x *)" for n in range(300)],
@@ -49,6 +57,19 @@ def test_there_are_at_least_two_hundred_commands_that_got_round_rules():
 @pytest.mark.parametrize(("expected", "command"), COMMANDS)
 def test_a_command_gets_the_right_verdict(expected: str, command: str):
     assert str(POLICY.check(call(command))).partition(":")[0] == expected, str(POLICY.check(call(command)))
+
+
+@pytest.mark.parametrize(("expected", "command"), TOLD)
+def test_a_program_that_is_allowed_by_name_is_asked_about_if_it_is_told_to_run_code(expected: str, command: str):
+    found = BY_NAME.check(call(command))
+    assert found.decision == expected, str(found)
+
+
+@pytest.mark.parametrize(
+    "command", ["sed '" + "/" * 50_000, "awk '" + "print " * 20_000 + "'", "sed '" + "s/a/" * 9_000 + "'"]
+)
+def test_long_scripts_are_read_in_linear_time(command: str):
+    assert BY_NAME.check(call(command)).decision == "ask"
 
 
 @pytest.mark.parametrize(("expected", "command"), COMMANDS)

@@ -12,7 +12,7 @@ from .globs import UNKNOWN
 from .shell_parser import MAX_BYTES, Unparsable
 from .shell_programs import PLAIN
 from .shell_special import HIDDEN
-from .shell_syntax import FILES, INNER, QUOTED, UPWARDS, Simple, parse_script
+from .shell_syntax import FILES, INNER, LINE, QUOTED, UPWARDS, Simple, parse_script
 from .shell_wrappers import inner_commands, runs_hidden_code
 
 _MAX_DEPTH = 6
@@ -172,7 +172,7 @@ def _expand(script: str, depth: int) -> list[Command]:
 
 def _open(word: str) -> str:
     """A word for wide comparison: spaces and `..` as they are."""
-    return word.replace(INNER, " ").replace(UPWARDS, "..").replace(QUOTED, "")
+    return word.replace(INNER, " ").replace(LINE, " ").replace(UPWARDS, "..").replace(QUOTED, "")
 
 
 def _readable(text: str) -> str:

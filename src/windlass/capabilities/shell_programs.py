@@ -21,6 +21,23 @@ class Wrapper(NamedTuple):
 
 
 WRAPPERS = {
+    "xvfb-run": Wrapper("-e -f -n -p -s -w"),
+    "valgrind": Wrapper(),
+    "uclampset": Wrapper("-m -M -p"),
+    "toybox": Wrapper(),
+    "systemd-inhibit": Wrapper("--what --who --why --mode"),
+    "ssh-agent": Wrapper("-a -E -P -t"),
+    "proot": Wrapper("-r -b -w -q -R -S"),
+    "prlimit": Wrapper("-p --pid -o --output"),
+    "numactl": Wrapper("-N --cpunodebind -m --membind -C --physcpubind -i --interleave -p --preferred"),
+    "faketime": Wrapper("-f", skip=1),
+    "fakeroot": Wrapper("-l --lib --faked -i -s -b"),
+    "eatmydata": Wrapper(clear=""),
+    "dbus-run-session": Wrapper("--config-file --dbus-daemon"),
+    "choom": Wrapper("-n --adjust -p --pid"),
+    "cgexec": Wrapper("-g"),
+    "catchsegv": Wrapper(clear=""),
+    "aa-exec": Wrapper("-p --profile"),
     "builtin": Wrapper(clear=""),
     "busybox": Wrapper(),
     "chroot": Wrapper("--userspec --groups", skip=1),
@@ -32,6 +49,7 @@ WRAPPERS = {
     "firejail": Wrapper(),
     "flock": Wrapper("-w --wait --timeout -E --conflict-exit-code", skip=1),
     "ionice": Wrapper("-c --class -n --classdata", clear="-c --class -n --classdata -t"),
+    "ld.so": Wrapper("--library-path --preload --audit --argv0 --inhibit-rpath --glibc-hwcaps-prepend"),
     "ltrace": Wrapper("-o -e -p -u -n -s"),
     "nice": Wrapper("-n --adjustment", clear="-n --adjustment"),
     "nohup": Wrapper(clear=""),
@@ -59,32 +77,68 @@ WRAPPERS = {
     "xargs": Wrapper("-a --arg-file -d --delimiter -E -I -L -n --max-args -P --max-procs -s --max-chars", more=True),
 }
 
-SHELLS = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "rbash", "sh", "tcsh", "zsh"})
+SHELLS = frozenset(
+    {
+        "ash", "bash", "csh", "dash", "elvish", "fish", "hush", "ksh", "ksh93", "lksh", "mksh", "nu", "osh", "pdksh",
+        "posh", "rbash", "rzsh", "sash", "sh", "tcsh", "xonsh", "yash", "zsh",
+    }
+)  # fmt: skip
+LOADER = re.compile(r"ld(-linux|-musl)?[\w.-]*\.so(\.\d+)?")
 EXECS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 INLINE = re.compile(r"(python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|osascript|pwsh|Rscript)[\d.]*")
 AWK = re.compile(r"[gmn]?awk")
-AWK_CODE = re.compile(r"(?s)-[fiEl].*|--(file|include|exec|load).*|.*(system\s*\(|getline|[|>]\s*[\"(/]).*")
 CODE = re.compile(r"-[A-Za-z]*[ceErp]|--eval.*|--print.*|--command.*|eval")
 TELLING = re.compile(
     r"LD_.*|DYLD_.*|BASH_.*|ENV|PROMPT_COMMAND|PS[0-4]|PATH|IFS|SHELLOPTS|BASHOPTS|.*PAGER|.*EDITOR|VISUAL|LESS.*|GIT_.*"
     r"|PYTHON.*|PERL.*|RUBY.*|NODE_.*|npm_config_.*|CC|CXX|MAKEFLAGS|BROWSER|SHELL|HOME|XDG_.*|TAR_OPTIONS|RIPGREP_.*|ZDOTDIR|JAVA_.*|_JAVA.*"
+    r"|MAN(OPT|PATH)|.*_RSH|.*ASKPASS|.*_WRAPPER|RUSTC.*|RUSTFLAGS|CARGO_(HOME|BUILD|TARGET|ALIAS).*|GOFLAGS|GO(ROOT|PATH|ENV)|GCONV_PATH|GLIBC_TUNABLES"
+    r"|OPENSSL_.*|TERMINFO.*|.*_OPTS|FZF_.*|DOCKER_(HOST|CONFIG|CONTEXT)|KUBECONFIG|AWS_.*_FILE|LOCPATH|NLSPATH|HOSTALIASES"
 )
 """Variables that make other programs run code."""
+_COMPILER = re.compile(r"-wrapper.*|-fplugin.*|-B.*|-Xclang|-load|-specs.*|@.*|-Wl,.*plugin.*")
 TELLING_OPTIONS = {
+    "ag": re.compile(r"--pager.*"),
+    "capsh": re.compile(r"--|=="),
+    "cargo": re.compile(r"--config.*"),
+    "cc": _COMPILER,
+    "clang": _COMPILER,
+    "clang++": _COMPILER,
+    "cpio": re.compile(r"--rs.*"),
+    "curl": re.compile(r"-[a-zA-Z]*K.*|--conf.*"),
     "flock": re.compile(r"-[a-z]*c.*|--c.*"),
     "git": re.compile(
         r"-c.*|-O.*|.*(ext|fd)::.*|--(c(o(n(f.*)?)?)?|e(x([et].*)?)?|o(p(e.*)?)?|rec(e.*)?|t(e(m.*)?)?|u(p(l.*)?)?)(=.*)?"
     ),  # long options may be abbreviated
+    "g++": _COMPILER,
+    "gcc": _COMPILER,
+    "go": re.compile(r"--?(exec|toolexec|vettool)(=.*)?"),
+    "gpg": re.compile(r"--(exec-path|photo-viewer|.*-program|load-ext).*"),
+    "gradle": re.compile(r"-I.*|--init-script.*"),
+    "ld": re.compile(r"--?plugin.*"),
+    "make": re.compile(r"--ev.*|-E.*|SHELL[:+?]*=.*|.*\$\(.*|.*!=.*"),
+    "man": re.compile(r"-[a-zA-Z]*[PH].*|--(pag|htm|bro).*"),
+    "mysql": re.compile(r"(?s).*(\\!|\bsystem\b|--pager|--init-command).*"),
+    "nmap": re.compile(r"--script.*"),
+    "node": re.compile(r"-r.*|--(require|import|loader|experimental-loader|env-file).*"),
+    "npm": re.compile(r"-c|--call.*|--script-shell.*|--node-options.*|--shell.*"),
+    "openssl": re.compile(r"--?(engine|provider).*|engine"),
+    "psql": re.compile(r"(?is).*(\\!|\\(g|copy|o|w|i)\b|\bprogram\b).*|-[a-zA-Z]*[fo].*|--(file|output).*"),
+    "pytest": re.compile(r"-p.*|--pdbcls.*|--rootdir.*|--confcutdir.*|-c.*|--config-file.*|-o.*|--override-ini.*"),
     "rg": re.compile(r"--pre.*|--hostname-bin.*"),
-    "man": re.compile(r"-P.*|--pager.*|-H.*"),
     "runuser": re.compile(r"-[a-z]*c.*|--(session-)?c.*"),
-    "rsync": re.compile(r"-e.*|--rsh.*|--rsync-path.*"),
-    "scp": re.compile(r"-S.*|-o.*"),
-    "sed": re.compile(r"-[a-zA-Z]*f.*|--file.*|(.*[;\d$/\s]|)e(\s.*|)|.*/[gpI\d]*e[gpI\d]*|(.*[;\d$/\s]|)[wr]\s.*"),
-    "sort": re.compile(r"--compress-program.*"),
-    "ssh": re.compile(r"-o.*|-F.*"),
-    "tar": re.compile(r"--checkpoint-action.*|--to-command.*|-I.*|--use-compress-program.*|--rsh-command.*|-F.*"),
-    "zip": re.compile(r"-TT.*|--unzip-command.*"),
+    "rsync": re.compile(r"-[a-zA-Z]*[eM].*|--(rsh|rsync-path|remote-option|daemon|config).*"),
+    "scp": re.compile(r"-[a-zA-Z]*[SoFD].*"),
+    "sftp": re.compile(r"-[a-zA-Z]*[SoFDb].*"),
+    "sort": re.compile(r"--co.*"),
+    "sqlite3": re.compile(r"(?is)\s*\.\w.*|.*\n\s*\.\w.*|.*(load_extension|writefile|edit\s*\().*|-(cmd|init).*"),
+    "ssh": re.compile(r"-[a-zA-Z0-9]*[oFIE].*"),
+    "ssh-add": re.compile(r"-[a-zA-Z]*[sS].*"),
+    "ssh-keygen": re.compile(r"-[a-zA-Z]*[Dw].*"),
+    "strace": re.compile(r"-[a-zA-Z]*o[|!].*|[|!].*|--output=[|!].*"),
+    "tar": re.compile(r"-[A-Za-z]*[IF].*|--(checkpoint-|to-c|us|info|new-v|rs|rm).*"),
+    "tcpdump": re.compile(r"-[a-zA-Z]*z.*|--postrotate.*"),
+    "wget": re.compile(r"-[a-zA-Z]*[ei].*|--(use-a|exe|conf|inp|post-f|body-f).*"),
+    "zip": re.compile(r"-[a-zA-Z]*TT.*|--unzip-command.*"),
 }  # fmt: skip
 GIT_COMMANDS = {
     "bisect": re.compile(r"run|vi.*|replay"),
@@ -98,13 +152,27 @@ GIT_COMMANDS = {
     "remote-ext": re.compile(r".*"),
     "shell": re.compile(r".*"),
     "submodule": re.compile(r"foreach"),
+    "send-email": re.compile(r"--(sendmail-cmd|smtp-server|to-cmd|cc-cmd|header-cmd).*"),
+    "daemon": re.compile(r"--access-hook.*"),
+    "help": re.compile(r"-[a-z]*w.*|--web"),
+    "hook": re.compile(r"run"),
+    "instaweb": re.compile(r".*"),
     "submodule--helper": re.compile(r"foreach"),
+    "web--browse": re.compile(r".*"),
 }
 """Words that make a command of `git` run code."""
 GIT_READING = re.compile(r"(--(global|local|system|worktree) )*((--get|--list|-l|get|list)\b.*|[\w.-]+\.[\w-]+)")
 """What follows `git config` where it only reads."""
 EDITORS = frozenset({"ed", "emacs", "ex", "gdb", "less", "more", "nvim", "rvim", "view", "vi", "vim"})
-OUTPUTS = {"git": "--output", "sed": "-i --in-place", "sort": "-o --output", "tree": "-o", "yq": "-i --inplace"}
+OUTPUTS = {
+    "curl": "-o --output -O --remote-name --remote-name-all -D --dump-header -c --cookie-jar --trace --trace-ascii",
+    "wget": "-O --output-document -o --output-file -a --append-output",
+    "git": "--output",
+    "sed": "-i --in-place",
+    "sort": "-o --output",
+    "tree": "-o",
+    "yq": "-i --inplace",
+}
 DECLARING = ("declare", "export", "local", "readonly", "typeset")
 FILLING = ("getopts", "mapfile", "read", "readarray", "unset", "wait")
 SCHEDULERS = frozenset(

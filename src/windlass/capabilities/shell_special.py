@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .globs import UNKNOWN
 from .shell_programs import DECLARING, EXECS, FILLING, OUTPUTS, TELLING
-from .shell_syntax import FILES, INNER, QUOTED, UPWARDS, Simple
+from .shell_syntax import FILES, INNER, LINE, QUOTED, Simple, as_written
 
 HIDDEN = Simple((UNKNOWN,))
 """A command that nobody can see."""
@@ -35,7 +35,7 @@ def is_known(word: str) -> bool:
 
 def joined_text(words: Iterable[str]) -> str | None:
     """Words as a shell reads them again; None if some of them are unknown."""
-    text = " ".join(words).replace(INNER, " ").replace(UPWARDS, "..")
+    text = as_written(" ".join(words))
     return text if is_known(text) else None
 
 
@@ -52,7 +52,7 @@ def inside_shell(simple: Simple) -> Inner:
         if words[at] == "--":
             at += 1
             break
-        if not is_known(words[at]) or INNER in words[at]:
+        if not is_known(words[at]) or (INNER in words[at] or LINE in words[at]):
             return Inner(True, (HIDDEN,))
         if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", words[at]) or words[at] == "--command":
             reads_text = True

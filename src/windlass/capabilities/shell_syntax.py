@@ -12,6 +12,8 @@ from .shell_parser import Unparsable, syntax_tree
 
 INNER = "\ufdd1"
 """A space inside a word."""
+LINE = "\ufdd5"
+"""A line break inside a word."""
 FILES = "\ufdd2"
 """A wildcard for file names in a command: what it stands for has no spaces and does not lead upwards."""
 UPWARDS = "\ufdd3"
@@ -111,9 +113,14 @@ def _standard_input(redirects: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def as_written(text: str) -> str:
+    """A word or several with their spaces, line breaks and `..` as a script has them."""
+    return text.replace(INNER, " ").replace(LINE, "\n").replace(UPWARDS, "..")
+
+
 def _spaced(word: str) -> str | None:
     """A word as the shell passes it on, if all of it is known."""
-    text = word.replace(INNER, " ").replace(UPWARDS, "..")
+    text = as_written(word)
     return None if UNKNOWN in text or FILES in text else text
 
 
@@ -129,7 +136,8 @@ def _assignment(assign: dict[str, Any]) -> str:
 
 
 def _word(word: dict[str, Any]) -> str:
-    text = re.sub(r"\s", INNER, "".join([_part(part) for part in word.get("Parts") or []]))
+    text = "".join([_part(part) for part in word.get("Parts") or []])
+    text = re.sub(r"\s", INNER, re.sub(r"[\n\r]", LINE, text))
     return re.sub(r"(?:(?<=/)|(?<==)|^)\.\.(?=/|$)", UPWARDS, text)
 
 

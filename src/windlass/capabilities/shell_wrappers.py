@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from .globs import UNKNOWN
 from .shell_programs import (
     AWK,
-    AWK_CODE,
     CODE,
     DECLARING,
     EDITORS,
     GIT_COMMANDS,
     GIT_READING,
     INLINE,
+    LOADER,
     OUTPUTS,
     PLAIN,
     SCHEDULERS,
@@ -24,6 +24,7 @@ from .shell_programs import (
     WRAPPERS,
     Wrapper,
 )
+from .shell_scripts import awk_reaches_out, sed_reaches_out
 from .shell_special import (
     HIDDEN,
     SOURCES,
@@ -37,7 +38,9 @@ from .shell_special import (
     program_name,
     script_inside,
 )
-from .shell_syntax import FILES, INNER, QUOTED, Simple
+from .shell_syntax import FILES, QUOTED, Simple, as_written
+
+_SED = ("gsed", "sed", "ssed")
 
 
 def inner_commands(simple: Simple) -> Inner:
@@ -67,27 +70,41 @@ def _git_runs(words: Sequence[str]) -> bool:
     for at, word in enumerate(words):
         rest = words[at + 1 :]
         reads = word == "config" and GIT_READING.fullmatch(" ".join(rest)) is not None
-        if word in GIT_COMMANDS and not reads and any(map(GIT_COMMANDS[word].fullmatch, rest)):
+        if word in GIT_COMMANDS and not reads and any(map(GIT_COMMANDS[word].fullmatch, (*rest, ""))):
             return True
     return False
 
 
 def _told_to_run(simple: Simple) -> bool:
     """Whether an option makes a program, which is not made for that, run other code."""
-    program, rest = program_name(simple.words[0]), [word.replace(INNER, " ") for word in simple.words[1:]]
-    telling = AWK_CODE if AWK.fullmatch(program) else TELLING_OPTIONS.get(program)
+    program, rest = program_name(simple.words[0]), [as_written(word) for word in simple.words[1:]]
+    telling = TELLING_OPTIONS.get(program)
     if telling is not None and any(telling.fullmatch(word) for word in rest):
+        return True
+    if INLINE.fullmatch(program) and "-m" in rest[:-1]:  # python -m pytest
+        module = TELLING_OPTIONS.get(rest[rest.index("-m") + 1])
+        return module is not None and any(module.fullmatch(word) for word in rest[rest.index("-m") + 2 :])
+    if program == "tar" and rest and re.fullmatch(r"[A-Za-z]*[IF][A-Za-z]*", rest[0]):  # tar xIf
+        return True
+    reaches_out = awk_reaches_out if AWK.fullmatch(program) else sed_reaches_out if program in _SED else None
+    if reaches_out is not None and reaches_out(rest):
         return True
     if program == "git" and _git_runs(rest):
         return True
-    careful = telling is not None or program in OUTPUTS or SPECIAL.get(program) in (inside_find, inside_fd)
+    careful = (
+        telling is not None
+        or reaches_out is not None
+        or program in OUTPUTS
+        or SPECIAL.get(program) in (inside_find, inside_fd)
+    )
     return careful and any(_may_be_option(word, files=program != "git") for word in rest)
 
 
 def _may_be_option(word: str, *, files: bool) -> bool:
     """Whether the shell may expand a word to an option; the name of a file may be one, too."""
     begins = word.startswith((QUOTED, UNKNOWN)) or (files and word.startswith(FILES))
-    return begins or re.search(f"(?<!{QUOTED}){UNKNOWN}", word) is not None
+    named = re.match(f"-[^=]*[{UNKNOWN}{FILES}]" if files else f"-[^=]*{UNKNOWN}", word) is not None
+    return begins or named or re.search(f"(?<!{QUOTED}){UNKNOWN}", word) is not None
 
 
 def _inner(simple: Simple) -> Inner:
@@ -96,7 +113,7 @@ def _inner(simple: Simple) -> Inner:
         return inside_shell(simple)
     if (special := SPECIAL.get(program)) is not None:
         return special(simple)
-    wrapper = WRAPPERS.get(program)
+    wrapper = WRAPPERS.get("ld.so" if LOADER.fullmatch(program) else program)
     if wrapper is None:
         return Inner()
     if program == "command" and any(re.fullmatch(r"-[pvV]*[vV][pvV]*", word) for word in words[1:2]):
