@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass import Agent, Allow, Noted, ToolCalling, tool
+from windlass import Agent, Allow, Noted, StepEnded, ToolCalling, tool
 from windlass.capabilities import Skills
 from windlass.errors import ConfigError
 from windlass.testing import (
@@ -203,6 +203,16 @@ async def test_sessions_do_not_share_active_skills(folder):
     agent = Agent(model, tools=[read_file, bash, send], capabilities=[skills])
     await agent.run("go", session="a")
     assert [part.status for part in results(await agent.run("go", session="b"))] == ["ok"]
+
+
+async def test_a_fork_in_the_middle_of_a_turn_keeps_the_restriction(folder):
+    agent = agent_with(Skills(folder), USE, calls("send", to="ann"))
+    await agent.run("go", session="s")
+    log = await agent.store.read("s")
+    at = next(number for number, record in enumerate(log, 1) if isinstance(record, StepEnded))
+    await agent.fork("s", at=at, to="fork")
+    agent.model.script.extend([calls("send", to="ann"), says("done")])
+    assert [part.status for part in results(await agent.resume("fork"))] == ["ok", "denied"]
 
 
 async def test_it_is_the_same_everywhere(folder):

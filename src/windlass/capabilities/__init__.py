@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .summarize import Summarize
     from .telemetry import Telemetry
     from .timeout import Timeout
+    from .tool_select import ToolSelect
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
     from .validate import Validate
@@ -130,6 +131,7 @@ __all__ = [
     "Summarize",
     "Telemetry",
     "Timeout",
+    "ToolSelect",
     "Trigger",
     "Trim",
     "Validate",
@@ -214,6 +216,7 @@ _HOMES = {
     "Summarize": "summarize",
     "Telemetry": "telemetry",
     "Timeout": "timeout",
+    "ToolSelect": "tool_select",
     "Trigger": "triggers",
     "Trim": "trim",
     "Validate": "validate",

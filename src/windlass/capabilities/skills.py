@@ -20,6 +20,7 @@ from .excerpts import excerpt
 from .option_types import check_types
 from .options import require, require_name
 from .permissions import Permissions
+from .selected_tools import turn_number
 from .skill_folders import Skill, find_skills
 from .skill_tools import permissions_of, unknown_tools
 
@@ -100,7 +101,7 @@ class Skills:
 
         async def allow_tools(event: ToolCalling, turn: Turn[Any]) -> Deny | None:
             active = turn.get(self._active)
-            if active.turn != turn.turn_ref or any(test(event.call.name) for test in is_free):
+            if active.turn != turn_number(turn) or any(test(event.call.name) for test in is_free):
                 return None
             bound = tuple([name for name in active.names if self.skills[name].allowed_tools is not None])
             if not bound:
@@ -141,7 +142,7 @@ class Skills:
             instructions, files = skill.instructions(), skill.files()
         except (OSError, ValueError) as error:
             raise ToolError(f"skill {name!r} cannot be read: {error}") from None
-        turn.set(self._active, turn.get(self._active).merge(ActiveSkills(turn.turn_ref, (name,))))
+        turn.set(self._active, turn.get(self._active).merge(ActiveSkills(turn_number(turn), (name,))))
         listed = [f"Its files, for read_skill_file: {', '.join(files)}"] if files else []
         return "\n".join([f"Skill {name}, in the folder {skill.folder}", *listed, "", instructions])
 
