@@ -14,6 +14,7 @@ from windlass import (
     Approve,
     Ask,
     Compacting,
+    Delegating,
     Deny,
     Edit,
     ErrorPolicy,
@@ -47,7 +48,7 @@ from windlass import (
     user,
 )
 from windlass.capabilities import AtTokens, ClearResults, Offload, Summarize
-from windlass.errors import ContextOverflow, ServerError
+from windlass.errors import ContextOverflow, DelegationRefused, ServerError
 from windlass.records import Asked, Record, TurnEnded
 from windlass.testing import FunctionModel, Scenario, World, calls, says
 
@@ -606,6 +607,36 @@ def delegated_by_a_tool(world: World) -> Scenario:
     return Scenario(Agent(model, tools=[work, *workshop(world)], store=world.store))
 
 
+def tasks_judged_by_people(world: World) -> Scenario:
+    """People are asked about tasks of a tool and of a gate, and let some of them begin."""
+    first = helper(world, "first", calls("send", n=1), says("first"))
+    other = helper(world, "other", calls("pay", n=2), says("other"))
+    third = helper(world, "third", says("third"))
+
+    @tool(effect="idempotent")
+    async def work(turn: Turn) -> str:
+        """Have it done."""
+        found = [await turn.delegate(first, "begin")]
+        try:
+            found.append(await turn.delegate(other, "never"))
+        except DelegationRefused as refused:
+            return f"{found[0].text}, {refused.reason}"
+        return "it was not refused"
+
+    model = world.model(calls([("work", {}), ("send", {"n": 4})]), says("done"))
+    agent = Agent(model, tools=[work, *workshop(world)], store=world.store)
+    agent.gate(Delegating, name="sure")(lambda event: Ask(f"{event.task.task}?"))
+
+    @agent.gate(ModelReplying)
+    async def look(event: ModelReplying, turn: Turn) -> None:
+        await turn.delegate(third, "look")
+
+    def answer(asked: Asked) -> Any:
+        return Reject("not that", by="ann") if asked.question == "never?" else Approve(by="ann")
+
+    return Scenario(agent, answers=answer)
+
+
 def delegated_by_hooks(world: World) -> Scenario:
     """Hooks give tasks to agents that act, from the opening of the turn to its end.
 
@@ -943,6 +974,7 @@ ALL = {
     delegated: "Completed 'done'",
     two_below: "Completed 'done'",
     delegated_by_a_tool: "Completed 'done'",
+    tasks_judged_by_people: "Completed 'done'",
     delegated_by_hooks: "Completed 'done'",
     asked_while_a_turn_is_opened: "Completed 'done'",
     delegated_by_wraps: "Completed 'done'",
