@@ -49,7 +49,7 @@ def refined(world: World) -> Agent:
     return Agent(model, capabilities=[refine, checked], store=world.store)
 
 
-def rerouted(world: World) -> Agent:
+def rerouted(world: World, *, share: bool = False) -> Agent:
     """A small model chooses the route; then tools fail, and the agent switches to a backup."""
 
     @tool(effect="pure")
@@ -63,7 +63,12 @@ def rerouted(world: World) -> Agent:
     rule = AdaptationRule(lambda known: known.failed_calls > 0, Adaptation(model="crash:backup"), "tools fail", least=2)
     capabilities = [
         Route({"search": Destination(searcher, "You search."), "talk": Destination(system="Talk.")}, choose=chooser),
-        Adapt([rule], Bounds(models=[backup])),
+        Adapt([rule], Bounds(models=[backup]), share=share),
     ]
     own = world.model(says("never"), name="crash:own")
     return Agent(own, tools=[look], capabilities=capabilities, store=world.store, clock=FakeClock())
+
+
+def rerouted_together(world: World) -> Agent:
+    """The same with knowledge that all sessions of the store share."""
+    return rerouted(world, share=True)

@@ -18,6 +18,7 @@ from windlass.capabilities import (
     Observation,
 )
 from windlass.errors import ConfigError
+from windlass.stores.memory import MemoryStore
 from windlass.testing import (
     FakeClock,
     FunctionModel,
@@ -88,6 +89,35 @@ async def test_each_session_has_knowledge_of_its_own():
     agent = adapting(switching(backup(says("backup")), least=1), calls("look"), says("own"))
     assert (await agent.run("go", session="a")).text == "backup"
     assert (await agent.run("go", session="b")).text == "own"
+
+
+def sharing(store: Any, *replies: Any, least: int = 2) -> Agent:
+    adapt = Adapt([to_backup(least)], Bounds(models=[backup(*[says("backup")] * 9)]), share=True)
+    return adapting(adapt, *replies, store=store)
+
+
+async def test_knowledge_can_be_shared_by_all_sessions_of_a_store():
+    store = MemoryStore()
+    agent = sharing(store, *[calls("look"), says("own")] * 2)
+    other = sharing(store)
+    assert (await agent.run("go", session="a")).text == "own"
+    assert (await agent.run("go", session="b")).text == "backup"
+    assert (await notes(agent, "adapt", "b"))[0]["reason"] == "tools fail too often"
+    assert (await agent.run("go", session="a")).text == "backup"
+    assert (await other.run("go", session="c")).text == "backup"
+    assert await notes(other, "adapt", "c") == []
+
+
+async def test_shared_knowledge_keeps_the_window_and_begins_anew_after_a_change():
+    store = MemoryStore()
+    agent = sharing(store, *[says("own")] * 15, calls("look"), says("own"), least=10)
+    for number in range(15):
+        await agent.run("go", session=f"s{number}")
+    assert len(await agent.storage("adapt").items("observed ")) == 10
+    changed = sharing(MemoryStore(), calls("look"), least=1)
+    assert (await changed.run("go", session="s")).text == "backup"
+    (left,) = (await changed.storage("adapt").items("observed ")).values()
+    assert left["seen"]["outcome"] == "completed"
 
 
 async def test_modes_and_settings_change_the_next_request():
@@ -228,6 +258,8 @@ async def test_it_is_the_same_everywhere():
         return adapting(switching(backup(says("from the backup"))), calls("look"), calls("look"), says("never"))
 
     assert (await assert_same_everywhere(factory)).state.text == "from the backup"
+    shared = await assert_same_everywhere(lambda: sharing(None, calls("look"), calls("look"), says("never")))
+    assert shared.state.text == "backup"
 
 
 # ---------------------------------------------------------------- bounds

@@ -48,7 +48,8 @@ def test_what_is_remembered_is_kept_exactly_once_whatever_write_the_process_dies
 
 
 @pytest.mark.timeout(240)
-def test_a_route_and_an_adaptation_are_chosen_once_whatever_write_the_process_dies_at():
-    report = crash_points(f"{CRITICS}:rerouted", workers=2)
+@pytest.mark.parametrize("play", ["rerouted", "rerouted_together"])
+def test_a_route_and_an_adaptation_are_chosen_once_whatever_write_the_process_dies_at(play):
+    report = crash_points(f"{CRITICS}:{play}", workers=2)
     assert report.text == "from the backup"
     assert any("SlotSet" in point.where for point in report.points)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.capabilities.critics import APPROVE, REJECT, REVISE, critic_agent, critic_model, down, notes, strict_critic
 
-from windlass import Agent, Completed, StopReason
-from windlass.capabilities import Critique, Panel, Reviewer
+from windlass import Agent, Approve, Ask, Completed, StopReason, ToolCalling, tool
+from windlass.capabilities import Critic, Critique, Panel, Reviewer
 from windlass.errors import ConfigError
-from windlass.testing import FunctionModel, ScriptedModel, assert_same_everywhere, check_capability, says
+from windlass.testing import FunctionModel, ScriptedModel, assert_same_everywhere, calls, check_capability, says
 
 SAID = {"approve": APPROVE, "revise": REVISE, "reject": REJECT}
 YES, NO, NEVER, GONE = Critique("approve", 9), Critique("revise", 4), Critique("reject", 0), TimeoutError()
@@ -232,3 +232,34 @@ def test_explain_says_who_votes_and_how():
     agent = panel_of(critic_model(name="a"), critic_model(name="b"), consensus="unanimous")
     line = "panel · a, b; unanimous; absent critics: unreviewed; sent back, then the answer passes with an objection"
     assert line in " ".join(str(agent.explain()).split())
+
+
+async def test_a_critic_of_the_panel_may_wait_for_a_person():
+    @tool(effect="pure", inline=True)
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    inspector = critic_agent(calls("look"), APPROVE, tools=[look])
+    inspector.gate(ToolCalling)(lambda event: Ask("May the inspector look?"))
+    other = strict_critic("other", wants="Hm")
+    agent = panel_of(inspector, other)
+    waiting = await agent.run("go", session="s")
+    (asked,) = waiting.waiting_for
+    result = await agent.resume("s", answers={asked.id: Approve()})
+    assert (result.text, result.outcome) == ("Hm.", Completed())
+    assert len(agent.model.requests) == 1
+    assert len(other.requests) == 1
+    assert [vote["critic"] for vote in await notes(agent, "panel.vote")] == ["inspector", "other"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Panel(strict_critic("a"), strict_critic("b")), lambda: Critic(strict_critic())]
+)
+async def test_in_the_guard_band_the_answers_of_sub_agents_are_judged_too(make):
+    child = Agent(ScriptedModel(says("Hm."), says("good"), name="child-model"), name="child")
+    model = ScriptedModel(calls("child", task="Do it."), says("good, too"))
+    agent = Agent(model, tools=[child.as_tool()]).with_capability(make(), band="guard")
+    result = await agent.run("go")
+    assert (result.text, result.outcome) == ("good, too", Completed())
+    assert len(child.model.requests) == 2

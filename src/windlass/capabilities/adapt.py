@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from windlass.decisions import Vote
 from windlass.errors import ConfigError
-from windlass.events import Continuing, ModelCalling, StepStarting, TurnEnding
+from windlass.events import Continuing, ModelCalling, StepStarting, TurnEnding, TurnStarting
 from windlass.messages import ModelRequest, Value
 from windlass.outcomes import Completed
 from windlass.records import Fact, Noted
@@ -19,7 +20,7 @@ from windlass.turns import Turn
 
 from .adaptations import Adaptation, AdaptationRule, Bounds, Knowledge
 from .fallback import settings_for
-from .monitoring import Monitored, observe
+from .monitoring import Monitored, SharedKnowledge, observe
 from .option_types import check_types
 from .options import require, require_count, require_name
 
@@ -41,15 +42,21 @@ class Adapt:
     """Let an agent adapt itself by `rules`, within `bounds`.
 
     After each step and each turn it adds an observation to its knowledge, which keeps the latest `window` of them, for
-    each session. The first rule whose condition holds makes a change: it switches the model, the mode, settings or
-    limits, from the next model call on. Then a new window begins. Every adaptation is a note with its reason and the
-    facts it is based on. Changes outside the bounds are refused: when the agent is made, or, if a function computes
-    them, by a note.
+    each session; with `share=True`, for all sessions of the store together. The first rule whose condition holds makes
+    a change: it switches the model, the mode, settings or limits, from the next model call on. Then a new window
+    begins. Every adaptation is a note with its reason and the facts it is based on. Changes outside the bounds are
+    refused: when the agent is made, or, if a function computes them, by a note.
     """
 
     @check_types
     def __init__(
-        self, rules: Sequence[AdaptationRule], bounds: Bounds, *, window: int = 10, name: str = "adapt"
+        self,
+        rules: Sequence[AdaptationRule],
+        bounds: Bounds,
+        *,
+        window: int = 10,
+        share: bool = False,
+        name: str = "adapt",
     ) -> None:
         require_name("Adapt", name)
         require_count("Adapt", "window", window)
@@ -58,8 +65,9 @@ class Adapt:
         if (wrong := bounds.problem()) is not None:
             raise ConfigError(f"Adapt: {wrong}")
         for number, rule in enumerate(rules, 1):
-            _check_rule(number, rule, bounds, window)
-        self.rules, self.bounds, self.window, self.name = tuple(rules), bounds, window, name
+            if (wrong := rule.problem(bounds, window)) is not None:
+                raise ConfigError(f"Adapt: rule {number}{f' ({rule.reason})' if rule.reason else ''}: {wrong}")
+        self.rules, self.bounds, self.window, self.share, self.name = tuple(rules), bounds, window, share, name
 
     def install(self, registrar: Hooks) -> None:
         """Bring the models and the slot, and register the hooks."""
@@ -68,12 +76,21 @@ class Adapt:
         }
         slot: Slot[Monitored] = registrar.slot(Slot(self.name, Monitored, input=False, output=False))
 
-        def monitor_step(event: StepStarting, turn: Turn[Any]) -> None:
-            self._monitor(turn, slot)
+        shared = SharedKnowledge(registrar.storage(self.name), self.window) if self.share else None
 
-        def monitor_end(event: TurnEnding, turn: Turn[Any]) -> None:
+        async def learn(event: TurnStarting, turn: Turn[Any]) -> None:
+            known = turn.get(slot)
+            current = Adaptation() if shared is None else await shared.current()
+            if current != known.knowledge.current:
+                turn.set(slot, replace(known, knowledge=Knowledge((), current)))
+
+        async def monitor_step(event: StepStarting, turn: Turn[Any]) -> None:
+            await self._monitor(turn, slot, shared)
+
+        async def monitor_end(event: TurnEnding, turn: Turn[Any]) -> None:
             reason = stop_reason(event.outcome)
-            self._monitor(turn, slot, "completed" if isinstance(event.outcome, Completed) else str(reason))
+            outcome = "completed" if isinstance(event.outcome, Completed) else str(reason)
+            await self._monitor(turn, slot, shared, outcome)
 
         def execute(event: ModelCalling) -> ModelRequest | None:
             current = event.turn.get(slot).knowledge.current
@@ -89,6 +106,8 @@ class Adapt:
             why = ", ".join([f"{spent[name]} of {limits[name]:g} {name}" for name in reached])
             return (Vote.FORBID, why) if reached else None
 
+        if shared is not None:
+            registrar.gate(TurnStarting, name=f"{self.name}.learn")(learn)
         registrar.gate(StepStarting, name=f"{self.name}.step")(monitor_step)
         registrar.gate(TurnEnding, name=f"{self.name}.end", live=True)(monitor_end)
         registrar.rewrite(ModelCalling, name=self.name)(execute)
@@ -112,7 +131,7 @@ class Adapt:
                 continue
             given: Any = rule.adaptation
             change: Any = given(knowledge) if callable(given) else given
-            if change is not None and not self._is_in_force(change, knowledge.current):
+            if change is not None and not _is_in_force(change, knowledge.current):
                 return change, rule.reason or f"rule {number}"
         return None
 
@@ -125,25 +144,29 @@ class Adapt:
         decided = self.decide(convert(note.data["knowledge"], Knowledge))
         return None if decided is None or self.bounds.refusal(decided[0]) is not None else decided[0]
 
-    def _is_in_force(self, change: Any, current: Adaptation) -> bool:
-        return isinstance(change, Adaptation) and current.after(change) == current
-
     # ------------------------------------------------------------ monitor, analyse, plan
 
-    def _monitor(self, turn: Turn[Any], slot: Slot[Monitored], outcome: str = "") -> None:
+    async def _monitor(
+        self, turn: Turn[Any], slot: Slot[Monitored], shared: SharedKnowledge | None, outcome: str = ""
+    ) -> None:
         """Add what the log has gained to the knowledge; then adapt, if a rule says so."""
         state, known = turn.state.turn, turn.get(slot)
-        if state is None:
+        observed = None if state is None else observe(state, known, outcome)
+        if state is None or observed is None:
             return
-        observed = observe(state, known.seen, outcome)
-        if observed is None:
-            return
-        observation, seen = observed
-        observations = (*known.knowledge.observations, observation)[-self.window :]
+        new, seen = observed
+        key = f"{turn.session_id} {state.number} {seen.steps}{outcome and ' end'}"
+        if shared is None:
+            observations = (*known.knowledge.observations, new)[-self.window :]
+        else:
+            observations = await shared.add(key, new, turn.now())
         knowledge = Knowledge(observations, known.knowledge.current)
         if (decided := self.decide(knowledge)) is not None:
             knowledge = self._plan(turn, knowledge, *decided)
-        turn.set(slot, Monitored(knowledge, seen))
+            if shared is not None:
+                await shared.begin(key, observations, knowledge.current)
+        kept = knowledge if shared is None else Knowledge((), knowledge.current)
+        turn.set(slot, Monitored(kept, state.number, seen))
 
     def _plan(self, turn: Turn[Any], knowledge: Knowledge, change: Adaptation, reason: str) -> Knowledge:
         """The knowledge after a change; a new window begins."""
@@ -166,17 +189,8 @@ class Adapt:
         return request.replace(model=model, system=system, settings=settings)
 
 
-def _check_rule(number: int, rule: AdaptationRule, bounds: Bounds, window: int) -> None:
-    """Raise unless a rule can hold and its change is within the bounds."""
-    given: Any = rule.adaptation
-    when: object = rule.when
-    refusal = None if callable(given) else bounds.refusal(given)
-    if not callable(when):
-        refusal = f"when={when!r} must be a function of a Knowledge"
-    elif type(rule.least) is not int or not 1 <= rule.least <= window:
-        refusal = f"least={rule.least!r} must be a whole number from 1 to the window, {window}"
-    if refusal is not None:
-        raise ConfigError(f"Adapt: rule {number}{f' ({rule.reason})' if rule.reason else ''}: {refusal}")
+def _is_in_force(change: object, current: Adaptation) -> bool:
+    return isinstance(change, Adaptation) and current.after(change) == current
 
 
 def _at(spent: float | None, limit: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -111,19 +111,6 @@ class Knowledge(Struct, frozen=True, omit_defaults=True):
         return sum([one.objections > 0 for one in self.observations]) / max(self.turns, 1)
 
 
-class AdaptationRule(Value, frozen=True, eq=False, gc=True):
-    """If `when` is true of what is known, make this `adaptation`; `reason` is for people.
-
-    `when` must be a pure function of a `Knowledge`. `adaptation` is a change, or a pure function that computes one.
-    `least` is how many observations are needed.
-    """
-
-    when: Callable[[Knowledge], Any]
-    adaptation: Adaptation | Callable[[Knowledge], Adaptation | None]
-    reason: str = ""
-    least: int = 3
-
-
 class Bounds(Value, frozen=True, eq=False, gc=True):
     """What may be adapted: to which `models` and `modes`, and between which values `settings` and `limits`.
 
@@ -173,6 +160,28 @@ class Bounds(Value, frozen=True, eq=False, gc=True):
                 if not _is_number(value) or not lowest <= value <= highest:
                     return f"{kind} {name!r} is {value!r}, not between {lowest} and {highest}"
         return None
+
+
+class AdaptationRule(Value, frozen=True, eq=False, gc=True):
+    """If `when` is true of what is known, make this `adaptation`; `reason` is for people.
+
+    `when` must be a pure function of a `Knowledge`. `adaptation` is a change, or a pure function that computes one.
+    `least` is how many observations are needed.
+    """
+
+    when: Callable[[Knowledge], Any]
+    adaptation: Adaptation | Callable[[Knowledge], Adaptation | None]
+    reason: str = ""
+    least: int = 3
+
+    def problem(self, bounds: Bounds, window: int) -> str | None:
+        """Why the rule can never hold, or makes a change that is not allowed; None if it is fine."""
+        when, given = cast(object, self.when), cast(object, self.adaptation)
+        if not callable(when):
+            return f"when={when!r} must be a function of a Knowledge"
+        if type(self.least) is not int or not 1 <= self.least <= window:
+            return f"least={self.least!r} must be a whole number from 1 to the window, {window}"
+        return None if callable(given) else bounds.refusal(given)
 
 
 def _is_number(value: object) -> bool:
