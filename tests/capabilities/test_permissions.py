@@ -215,8 +215,23 @@ def test_case_counts_unless_the_file_system_ignores_it(folder: Path, monkeypatch
     monkeypatch.setattr("windlass.capabilities.paths.folds_case", lambda path: True)
     rules = Permissions(deny=["*(path=src/)"], unmatched="allow", folder=folder)
     assert verdict(rules, "read", path="SRC/a") == "deny"
+    rules = Permissions(deny=["*(path=*.env)"], unmatched="allow", folder=folder)
+    assert verdict(rules, "read", path="src/.ENV") == "deny"
+    many = [f"*(path=*.none{number})" for number in range(40)]
+    rules = Permissions(deny=[*many, "*(path=*/secret/*)"], unmatched="allow", folder=folder)
+    assert verdict(rules, "read", path="src/Secret/x") == "deny"
     rules = Permissions(deny=["*(path=cafe\u0301/)"], unmatched="allow", folder=folder)
     assert verdict(rules, "read", path="CAF\u00c9/a") == "deny"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["SRC/a", "Src/a", "ſrc/a", "src/./../SRC/a", "file:///{folder}/SRC/a", "{folder}/sRC//a", "SRC/A/../a"],
+)
+def test_no_spelling_gets_round_a_rule_where_case_is_ignored(folder: Path, path: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("windlass.capabilities.paths.folds_case", lambda path: True)
+    rules = Permissions(deny=["*(path=src/)"], unmatched="allow", folder=folder)
+    assert verdict(rules, "read", path=path.replace("{folder}", str(folder))) == "deny"
 
 
 def test_whether_a_file_system_ignores_case_is_tried_on_a_folder_that_exists(tmp_path: Path):

@@ -75,7 +75,8 @@ class PathPattern:
     """A glob for paths. `*` also matches `/`; a pattern that ends with `/` means a folder and everything in it.
 
     A pattern that begins with `*` is compared with the whole absolute path, any other one starts at the folder. The
-    part before the first wildcard is resolved once, here: a link that is put there later changes nothing.
+    part before the first wildcard is resolved once, here: a link that is put there later changes nothing. Whether case
+    counts is found out there, too; for a pattern that begins with `*`, in the folder.
     """
 
     __slots__ = ("_absolute", "_fold", "_real", "_text", "needle")
@@ -84,7 +85,7 @@ class PathPattern:
         inside = re.sub(r"/\**$", "/", glob) if glob.endswith(("/", "/**")) else glob
         prefix, rest = ("", inside) if inside.startswith("*") else _split(os.path.expanduser(inside), folder)
         real = _plain(os.path.realpath(prefix)) if prefix else ""
-        self._fold = bool(prefix) and folds_case(real)
+        self._fold = folds_case(real or os.path.realpath(folder))
         self._text = _regex(glob, "")
         self._absolute = self._regex(_plain(os.path.abspath(prefix)) if prefix else "", rest)
         self._real = self._regex(real, rest)
