@@ -284,6 +284,19 @@ def test_a_recipe_that_breaks_a_rule_is_noticed(code, fault):
     assert faults_of(code) == [fault]
 
 
+SHAPES = ["Router", "Map-reduce", "Supervisor", "Planner and executor", "Debate"]
+
+
+def test_each_graph_shape_is_one_example_of_at_most_25_lines():
+    page = (DOCS / "guides" / "graph-shapes.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (.*)$", page, flags=re.M)[1:]
+    assert sections[::2] == SHAPES
+    for text in sections[1::2]:
+        (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+        assert len([line for line in code.splitlines() if line.strip()]) <= 25
+        assert "assert " in code
+
+
 # ---------------------------------------------------------------- hooks use the clock of the turn
 
 VERBS = re.compile(r"\.(?:observe|inject|rewrite|gate|wrap|hook)\(")
