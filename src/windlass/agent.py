@@ -376,7 +376,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         program = self._compile()
         return Explanation(
-            describe_agent(program, capabilities=self._composition.described(program), output=self._output.type)
+            describe_agent(program, capabilities=self._composition.described(program), output=self._output.name)
         )
 
     def variant(self, **options: Unpack[RunOptions]) -> Self:

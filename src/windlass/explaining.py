@@ -61,7 +61,7 @@ class Explanation:
         return f"<Explanation of agent {self.data['agent']!r}>"
 
 
-def describe_agent(program: Program, *, capabilities: Sequence[Data], output: type) -> Data:
+def describe_agent(program: Program, *, capabilities: Sequence[Data], output: str) -> Data:
     """A compiled agent as plain data."""
     hooks = program.hooks
     points = [_point(place, hooks) for place in LIFECYCLE]
@@ -70,7 +70,7 @@ def describe_agent(program: Program, *, capabilities: Sequence[Data], output: ty
         "pipeline": program.digest,
         "variant": _variant(program),
         "models": [_model(name, model, program.brought_models.get(name)) for name, model in program.models.items()],
-        "output": getattr(output, "__name__", str(output)),
+        "output": output,
         "scope": [{"agent": name, "type": getattr(kind, "__name__", str(kind))} for name, kind in program.scopes],
         "capabilities": list(capabilities),
         "reveals": [_reveal(reveal) for reveal in program.reveals],

@@ -111,3 +111,9 @@ def test_the_typed_signature_of_an_agent_has_every_parameter():
     (given,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "_Given"]
     typed = {node.target.id for node in given.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
     assert typed == set(inspect.signature(Agent).parameters) - {"model", "output", "scope"}
+
+
+def test_explain_names_the_type_of_the_output():
+    schema = {"title": "Point", "type": "object", "properties": {"x": {"type": "integer"}}}
+    described = [Agent(ScriptedModel(), output=kind).explain().data["output"] for kind in (Plain, schema, str)]
+    assert described == ["Plain", "Point", "str"]

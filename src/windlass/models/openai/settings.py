@@ -71,6 +71,23 @@ class Tools:
         return {**function, "parameters": _with_types(function["parameters"]), "strict": True}
 
 
+class Formats:
+    """Schemas of outputs, each with a name, and strict if possible; made again only when the schema changes."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, Any] | None = None
+        self._wire: Wire = {}
+
+    def of(self, schema: Mapping[str, Any]) -> Wire:
+        """The format for a schema."""
+        if schema is not self._known:
+            given = thawed(schema)
+            strictly = strict_output(given)
+            kept = given if strictly is None else strictly
+            self._known, self._wire = schema, {"name": "output", "schema": kept, "strict": strictly is not None}
+        return self._wire
+
+
 _SCHEMAS = ("properties", "$defs")
 _PLAIN = (
     "type", "title", "description", "enum", "const", "required", "additionalProperties", "$ref", "minimum", "maximum",

@@ -24,7 +24,7 @@ from windlass.messages import (
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.media import data_url, file_name, form_of, inline_data, note
 from windlass.models.openai.dialects import Dialect
-from windlass.models.openai.settings import Tools, effort, strict_output, with_extra
+from windlass.models.openai.settings import Formats, Tools, effort, with_extra
 from windlass.models.settings import system_with_schema
 
 _PLAIN = (
@@ -45,6 +45,7 @@ class ChatEncoder:
         self._join = _join_with_bridge if self._mistrals else list.extend
         self._history = History(self._message, dialect.wire_id, self._join)
         self._tools = Tools(_tool, _native, dialect.name, strictly=dialect.strict_tools)
+        self._formats = Formats()
 
     def body(self, request: ModelRequest, settings: Mapping[str, Any], *, streaming: bool = False) -> Wire:
         """The body of the HTTP request."""
@@ -67,7 +68,7 @@ class ChatEncoder:
     def _format(self, output: Mapping[str, Any]) -> Wire:
         if not self._dialect.schemas:
             return {"type": "json_object"}
-        return {"type": "json_schema", "json_schema": schema_format(output)}
+        return {"type": "json_schema", "json_schema": self._formats.of(output)}
 
     def _settings(self, settings: Mapping[str, Any], tools: bool, specs: tuple[ToolSpec, ...]) -> Wire:
         names = {"max_tokens": self._dialect.limit, "seed": self._dialect.seed}
@@ -178,13 +179,6 @@ def _join_with_bridge(row: list[Wire], wire: list[Wire]) -> None:
     if row and wire and (row[-1]["role"], wire[0]["role"]) == ("tool", "user"):
         row.append({"role": "assistant", "content": "I have read the results."})
     row.extend(wire)
-
-
-def schema_format(schema: Mapping[str, Any]) -> Wire:
-    """The schema of an output, with a name, and strict if possible."""
-    given = thawed(schema)
-    strictly = strict_output(given)
-    return {"name": "output", "schema": given if strictly is None else strictly, "strict": strictly is not None}
 
 
 def _text(text: str) -> Wire:

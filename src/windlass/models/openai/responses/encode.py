@@ -23,10 +23,9 @@ from windlass.messages import (
 )
 from windlass.models.history import History, IdOf, Wire
 from windlass.models.media import data_url, file_name, form_of, note
-from windlass.models.openai.chat.encode import schema_format
 from windlass.models.openai.client_tools import acknowledge, call_item, choice_of, output_item, untagged
 from windlass.models.openai.dialects import ELSEWHERE, Dialect
-from windlass.models.openai.settings import Tools, effort, with_extra
+from windlass.models.openai.settings import Formats, Tools, effort, with_extra
 
 from .decode import PLAIN_REASONING
 
@@ -43,6 +42,7 @@ class ResponsesEncoder:
         self._dialect = dialect
         self._history = History(self._message, self._wire_id, acknowledge)
         self._tools = Tools(_tool, _native, dialect.name, strictly=dialect.strict_tools)
+        self._formats = Formats()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise for stop sequences, which Responses does not have: without them an answer would be too long."""
@@ -58,7 +58,7 @@ class ResponsesEncoder:
         if request.tools:
             body["tools"] = self._tools.encoded(request.tools)
         if request.output is not None:
-            body["text"] = {"format": {"type": "json_schema", **schema_format(request.output)}}
+            body["text"] = {"format": {"type": "json_schema", **self._formats.of(request.output)}}
         if streaming:
             body["stream"] = True
         extra = settings["extra"]
