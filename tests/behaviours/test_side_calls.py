@@ -29,11 +29,11 @@ from windlass import (
     tool,
 )
 from windlass.capabilities import AtMessages, Summarize
-from windlass.errors import ConfigError, HookError, RateLimited, RegistrationError
+from windlass.errors import ConfigError, HookError, RateLimited, RegistrationError, raiser_of
 from windlass.messages import ModelRequest, Usage
 from windlass.records import HookDecided, HookFailed, Rewritten, SideReplied, ToolReturned
 from windlass.stores import MemoryStore
-from windlass.testing import FunctionModel, ScriptedModel, calls, says
+from windlass.testing import FakeClock, FunctionModel, ScriptedModel, calls, says
 
 SESSION = "s"
 CARD = "4111-1111"
@@ -704,3 +704,46 @@ async def test_a_summariser_that_is_down_does_not_fail_a_turn_that_fits():
     failed = await log(agent, HookFailed)
     assert failed
     assert {record.effect for record in failed} == {"not compacted"}
+
+
+async def test_wraps_meet_every_retry_of_a_side_call_and_are_not_blamed_for_it():
+    met: list[str] = []
+    errors: list[BaseException] = []
+    agent = Agent(ScriptedModel(says("done")), clock=FakeClock(auto=True))
+
+    @agent.wrap(ModelCall, side_calls=True)
+    async def meet(request: ModelRequest, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except RateLimited as error:
+            met.append(request.side)
+            errors.append(error)
+            raise
+
+    @agent.gate(ModelReplying)
+    async def ask(event: ModelReplying, turn: Turn) -> None:
+        busy = [RateLimited(f"busy {number}", retryable=True) for number in (1, 2)]
+        assert (await turn.ask(ScriptedModel(*busy, says("now")), "?")).text == "now"
+
+    result = await agent.run("go")
+    assert result.text == "done"
+    assert met == ["ask", "ask"]
+    assert [raiser_of(error) for error in errors] == ["", ""]
+
+
+async def test_a_wrap_of_side_calls_that_always_fails_is_not_retried_for_ever():
+    asked: list[int] = []
+    agent = Agent(ScriptedModel(says("done")), clock=FakeClock(auto=True))
+
+    @agent.wrap(ModelCall, side_calls=True, when=lambda request: request.side)
+    async def full(request: ModelRequest, call_next: Any) -> Any:
+        asked.append(1)
+        raise RateLimited("full", retryable=True)
+
+    @agent.gate(ModelReplying)
+    async def ask(event: ModelReplying, turn: Turn) -> None:
+        with pytest.raises(RateLimited, match="full"):
+            await turn.ask(ScriptedModel(), "?")
+
+    assert (await agent.run("go")).text == "done"
+    assert len(asked) == 3

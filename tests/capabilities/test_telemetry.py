@@ -490,6 +490,19 @@ async def test_each_attempt_of_the_error_policy_has_a_span(memory):
     assert {span.parent.span_id for span in chats} == {memory.named("invoke_agent adder").context.span_id}
 
 
+async def test_each_attempt_at_a_side_call_has_a_span(memory):
+    agent = adding(memory, says("Hi."), clock=FakeClock(auto=True))
+
+    @agent.gate(ModelReplying)
+    async def check(event: ModelReplying, turn: Turn) -> None:
+        await turn.ask(ScriptedModel(Overloaded("busy"), says("fine"), name="friend"), "?")
+
+    await agent.run("go")
+    chats = [span for span in memory.spans() if span.name == "chat friend"]
+    assert [span.attributes.get("error.type") for span in chats] == ["Overloaded", None]
+    assert {span.attributes["windlass.side"] for span in chats} == {"check"}
+
+
 async def test_a_rejected_reply_is_an_attempt_of_its_own(memory):
     agent = adding(memory, says("No."), says("Yes."))
     agent.gate(ModelReplying, name="critic")(

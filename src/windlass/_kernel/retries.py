@@ -11,15 +11,17 @@ from windlass.protocols import Clock
 T = TypeVar("T")
 
 
-async def with_retries(ask: Callable[[], Awaitable[T]], policy: ErrorPolicy, clock: Clock) -> T:
-    """Make a model call, and repeat it as the policy says."""
+async def with_retries(
+    ask: Callable[[], Awaitable[T]], tried: Callable[[], int], policy: ErrorPolicy, clock: Clock
+) -> T:
+    """Make a model call, and repeat it as the policy says. `tried` counts all attempts: `ask` may make several."""
     failures = 0
     while True:
         try:
             return await ask()
         except Exception as error:
             failures += 1
-            wait = policy.wait_before_retry(error, failures)
+            wait = policy.wait_before_retry(error, max(failures, tried()))
             if wait is None:
                 raise
         await clock.sleep(wait)

@@ -5,7 +5,7 @@ The guards look at it; on resume the log answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from windlass._hooks.wraps import Kind, compose, passed_request
 from windlass.checking import checked_reply, checked_request, is_reply, reply_of
 from windlass.context.assembly import request_digest
 from windlass.decisions import Answer, Ask, Halt
-from windlass.errors import BadReply, ConfigError, HookError, OutputError
+from windlass.errors import BadReply, ConfigError, HookError, OutputError, name_raiser
 from windlass.events import ModelCalling
 from windlass.messages import (
     CONTENT_PARTS,
@@ -224,7 +224,8 @@ class SideCall:
             reply = await self._judge(passage)
         answered = reply is not None
         if reply is None:
-            reply = await self._in_wraps()
+            program = self._journal.program
+            reply = await with_retries(self._in_wraps, self._tried, program.policy, program.clock)
         if self.transforms and (self.said is None or reply.message is not self.said.message):
             reply = transform_reply(self.transforms.on(self.judged), reply)
         paid = not answered and reply is self.standing
@@ -340,19 +341,21 @@ class SideCall:
         self.standing = self.said = reply
         return reply
 
-    def _replied(self, model: Model, request: ModelRequest) -> Awaitable[Any]:
-        """What the model replies. The default retries hold; hooks on `Erring` are not asked."""
-
-        async def reply() -> Any:
-            limits, asker = self._limits, self.asker
-            if limits.exist("model") and (stopped := limits.stop_before("model")) is not None:
-                self.refusal = _refused(
-                    asker, f"{asker.by!r} may not ask a model: {stopped.detail}"
-                )
-                raise self.refusal
+    async def _replied(self, model: Model, request: ModelRequest) -> Any:
+        """What the model replies, within the limits."""
+        limits, asker = self._limits, self.asker
+        if limits.exist("model") and (stopped := limits.stop_before("model")) is not None:
+            self.refusal = _refused(asker, f"{asker.by!r} may not ask a model: {stopped.detail}")
+            raise self.refusal
+        try:
             return await model.reply(request)
+        except Exception as error:
+            name_raiser(error, "")
+            raise
 
-        return with_retries(reply, self._journal.program.policy, self._journal.program.clock)
+    def _tried(self) -> int:
+        """How many attempts were made, by wraps and retries together."""
+        return self.attempts
 
     # ------------------------------------------------------------ the log
 
