@@ -103,6 +103,16 @@ def test_an_index_on_disk_is_taken_up_by_the_next_process(folder, tmp_path):
     assert len(other_shape.refresh().added) == 3
 
 
+def test_two_indexes_on_one_database_see_each_others_changes(folder, tmp_path):
+    one, other = [FileIndex(folder, database=tmp_path / "index.db") for _ in range(2)]
+    one.refresh()
+    assert other.refresh().added == ()
+    (folder / "new.md").write_text("A zebra.")
+    assert other.refresh().added == ("new.md",)
+    assert one.refresh().added == ()
+    assert sources(one, "zebra") == ["new.md:1-1"]
+
+
 def test_what_cannot_be_read_is_skipped_and_named(folder):
     (folder / "image.md").write_bytes(b"\xff\xfe\x00")
     (folder / "long.md").write_text("x" * 2000)

@@ -107,29 +107,30 @@ class FileIndex:
 
     def _compare(self, tables: IndexTables) -> IndexChanges:
         known, began = tables.files(), time_ns()
+        gone = set(known)
         added: list[str] = []
         changed: list[str] = []
         skipped: dict[str, str] = {}
         for file in files_in(self.folder, self.patterns, self.ignore):
             before = known.get(file.path)
             if before is not None and before[:2] == (file.changed, file.size):
-                del known[file.path]
+                gone.discard(file.path)
                 continue
             try:
                 text, digest = self._read(file)
             except (OSError, ValueError) as error:
                 skipped[file.path] = str(error)
                 continue
-            known.pop(file.path, None)
+            gone.discard(file.path)
             settled = file.changed if file.changed < began - SETTLED else -1
             if before is None or before[2] != digest:
                 (added if before is None else changed).append(file.path)
                 tables.remove(file.path)
                 tables.add(file.path, pieces_of(text, self.passage))
             tables.put_file(file.path, settled, file.size, digest)
-        for path in known:
+        for path in gone:
             tables.remove(path)
-        return IndexChanges(tuple(added), tuple(changed), tuple(known), skipped)
+        return IndexChanges(tuple(sorted(added)), tuple(sorted(changed)), tuple(sorted(gone)), skipped)
 
     def _read(self, file: FoundFile) -> tuple[str, str]:
         if file.size > self.largest:

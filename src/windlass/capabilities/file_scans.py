@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatch
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import translate
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -29,18 +30,24 @@ class Piece(NamedTuple):
 def files_in(folder: str, patterns: Sequence[str], ignore: Sequence[str]) -> Iterator[FoundFile]:
     """The files whose names match a pattern, at any depth. Links to folders and to files outside are not followed."""
     root = os.path.realpath(folder)
+    is_wanted, is_ignored = _any_of(patterns), _any_of(ignore)
     waiting = [(root, "")]
     while waiting:
         place, prefix = waiting.pop()
         with os.scandir(place) as entries:
             for entry in entries:
-                if any(fnmatch(entry.name, pattern) for pattern in ignore):
+                if is_ignored(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, f"{prefix}{entry.name}/"))
-                elif any(fnmatch(entry.name, pattern) for pattern in patterns) and _is_inside(entry, root):
+                elif is_wanted(entry.name) and _is_inside(entry, root):
                     status = entry.stat()
                     yield FoundFile(prefix + entry.name, status.st_mtime_ns, status.st_size)
+
+
+def _any_of(patterns: Sequence[str]) -> Callable[[str], object]:
+    """Whether a name matches one of the patterns."""
+    return re.compile("|".join([translate(pattern) for pattern in patterns]) or r"(?!)").match
 
 
 def _is_inside(entry: os.DirEntry[str], root: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from windlass.errors import ConfigError
@@ -38,6 +38,8 @@ class IndexTables:
         self._connection = sqlite3.connect(database, check_same_thread=False, isolation_level=None, timeout=30)
         self._frequencies: dict[str, int] = {}
         self._total = self._counted = 0
+        self._files: dict[str, tuple[int, int, str]] = {}
+        self._version: int | None = None
         try:
             self._open(tokenizer, f"{VERSION} {tokenizer} {shape}")
         except sqlite3.Error as error:
@@ -79,15 +81,23 @@ class IndexTables:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._connection.execute("commit" if kind is None else "rollback")
+        if kind is not None:
+            self._version = None
 
-    def files(self) -> dict[str, tuple[int, int, str]]:
-        """The files of the index: when each was changed, its size and its digest."""
-        rows = self._connection.execute("select path, changed, size, digest from files")
-        return {path: (changed, size, digest) for path, changed, size, digest in rows}
+    def files(self) -> Mapping[str, tuple[int, int, str]]:
+        """The files of the index: when each was changed, its size and its digest. They are read again if another
+        process has changed them."""
+        version: int = self._connection.execute("pragma data_version").fetchone()[0]
+        if version != self._version:
+            rows = self._connection.execute("select path, changed, size, digest from files")
+            self._files = {path: (changed, size, digest) for path, changed, size, digest in rows}
+            self._version = version
+        return self._files
 
     def put_file(self, path: str, changed: int, size: int, digest: str) -> None:
         """Note the state of a file."""
         self._connection.execute("insert or replace into files values (?, ?, ?, ?)", (path, changed, size, digest))
+        self._files[path] = (changed, size, digest)
 
     def add(self, path: str, pieces: Iterable[tuple[int, int, str]]) -> None:
         """Add the passages of a file."""
@@ -103,6 +113,7 @@ class IndexTables:
             run(f"delete from {table} where {column} in (select id from places where path = ?)", (path,))
         run("delete from places where path = ?", (path,))
         run("delete from files where path = ?", (path,))
+        self._files.pop(path, None)
 
     def count_words(self) -> None:
         """Learn which words are common, if there is much that was not counted yet."""
