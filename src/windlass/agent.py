@@ -34,7 +34,7 @@ from .ids import check_id, check_new_id
 from .masking import Mask
 from .messages import AnyMessage, Message, ToolCall, as_message, user
 from .outputs import Output
-from .pipeline import Pipeline, describe
+from .pipeline import Pipeline
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
 from .records import Asked, Compacted, Record
@@ -398,7 +398,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
         """Compile the agent as a child of another one, with what its parent passes on and with these of its tools."""
-        program = child_program(parent, self._assemble(), tools, describe)
+        program = child_program(parent, self._assemble(), tools)
         self._composition.check(program)
         return program
 

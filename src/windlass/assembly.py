@@ -32,14 +32,13 @@ from ._options import (
     whole,
     with_methods,
 )
-from .context.assembly import prompt_of
-from .criteria import StepLimit, name_of
+from .criteria import StepLimit
 from .errors import ConfigError
 from .events import ModelReplying
 from .masking import Mask
 from .messages import TextPart
 from .outputs import Output, OutputGate, OutputRule
-from .pipeline import Pipeline, describe
+from .pipeline import Pipeline
 from .policies import ErrorPolicy
 from .protocols import Model, Store
 from .storage import Home
@@ -149,13 +148,6 @@ def compile_program(
         observers=Observers(),
         scopes=() if scope is None else ((name, scope),),
         workers=Workers(options.max_parallel, name),
-        description=describe(
-            hooks.all,
-            tools.values(),
-            [name_of(criterion) for criterion in criteria],
-            prompt_of(sections, model.name, windows, options.settings, output.schema),
-            [mask],
-        ),
     )
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._hooks.hooks import Hook
 from ._hooks.registrar import Registrar
 from ._kernel import segment as kernel
 from ._kernel.contracts import PHASES, Composites, Phase, PhaseHandler
 from ._options import CRITERION, check_each
-from .context.assembly import Prompt
 from .criteria import tools_ran
 from .errors import ConfigError
 from .events import FACTS
-from .masking import Mask
 from .records import Fact
-from .tools import Tool
 from .types import Criterion
 
 DEFAULT = Composites(
@@ -87,26 +82,3 @@ class Pipeline(Struct, frozen=True):
     def build(self) -> Pipeline:
         """The finished pipeline. It is immutable all along; this names the moment."""
         return self
-
-
-def describe(
-    hooks: Iterable[Hook],
-    tools: Iterable[Tool[..., Any]],
-    criteria: Iterable[str],
-    prompt: Prompt,
-    masks: Iterable[Mask | None] = (),
-) -> bytes:
-    """What a pipeline is made of, as plain data without secrets: stored once, under its hash."""
-    tools = list(tools)
-    shown = [{"name": tool.name, "digest": tool.digest} for tool in tools]
-    rows = [
-        {"kind": h.kind, "event": h.event.__name__, "name": h.name, "band": h.band, "priority": h.priority}
-        for h in hooks
-    ]
-    described: Any = replace(prompt, tools=tuple([tool.spec for tool in tools]))
-    if used := [mask for mask in masks if mask is not None]:
-        described = msgspec.to_builtins(described, enc_hook=str)
-        for mask in used:
-            described = mask.plain(described)
-    encoded = msgspec.Raw(msgspec.json.encode(described, enc_hook=str))
-    return msgspec.json.encode({"hooks": rows, "tools": shown, "criteria": list(criteria), "prompt": encoded})

@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
-from msgspec.structs import replace
-
 from ._hooks.compiled import CompiledHooks
 from ._hooks.streams import masking
 from ._kernel.child_program import mask_of_tree, program_of
 from ._kernel.program import Program
 from ._kernel.scopes import require_scopes
-from .context.assembly import prompt_of
-from .criteria import Limit, StepLimit, name_of
+from .criteria import Limit, StepLimit
 from .errors import ConfigError
 from .masking import Mask, joined_mask
 from .messages import thawed
 from .models import open_model
-from .pipeline import describe
 from .protocols import Model
 from .records import TurnOptions
 from .run_options import GivenOptions
@@ -66,7 +62,6 @@ def _compile(base: Program, given: GivenOptions, for_turn: bool) -> Program:
     if base.models.get(model.name) is not model:
         windows = {**windows, model.name: getattr(model, "context_window", None)}
     run_tools = len(added) if for_turn else base.run_tools
-    prompt = prompt_of(base.sections, model.name, windows, settings, base.output_schema)
     program = dataclasses.replace(
         base,
         model=model,
@@ -80,13 +75,6 @@ def _compile(base: Program, given: GivenOptions, for_turn: bool) -> Program:
         mask=mask,
         run_tools=run_tools,
         base=base if for_turn else None,
-        description=describe(
-            hooks.all,
-            tools.values(),
-            [name_of(criterion) for criterion in criteria],
-            replace(prompt, run_tools=run_tools),
-            [mask],
-        ),
     )
     options = given.recorded().replace(tools=tuple(added), pipeline=program.digest)
     program.options = options if for_turn or base.options is None else _both(base.options, options)

@@ -4,14 +4,13 @@ passes on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.hooks import Hook
-from windlass.context.assembly import prompt_of
 from windlass.criteria import Deadline
 from windlass.errors import ConfigError
 from windlass.events import SubagentStopping
@@ -93,7 +92,6 @@ def child_program(
     parent: Program,
     own: Program,
     only: tuple[str, ...] | None,
-    describe: Callable[..., bytes],
 ) -> Program:
     """An agent's program with what its parent passes on: hooks and transformers, the models that
     capabilities brought, its store and its clock."""
@@ -131,13 +129,7 @@ def child_program(
         unmatched=own.unmatched if stricter else parent.unmatched,
         max_depth=min(own.max_depth, parent.max_depth - 1),
         workers=Workers(own.max_parallel, own.name),
-        description=describe(
-            [*hooks.all, *stopping],
-            tools.values(),
-            [name for name, _ in own.named_criteria],
-            prompt_of(own.sections, own.model_name, own.windows, own.settings, own.output_schema),
-            [mask],
-        ),
+        stopping=tuple(stopping),
     )
 
 
@@ -149,7 +141,9 @@ def unknown_child(parent: Program) -> Program:
     hooks = CompiledHooks(passed, (), slots, timed=parent.hooks.timed)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
-    return dataclasses.replace(parent, hooks=hooks, handlers={}, read_output=None, compactors=())
+    child = dataclasses.replace(parent, hooks=hooks, handlers={}, read_output=None, compactors=())
+    child.description, child.digest = parent.description, parent.digest
+    return child
 
 
 def _passes_on(hook: Hook) -> bool:

@@ -12,14 +12,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.conceals import Conceal
+from windlass._hooks.hooks import Hook
 from windlass._hooks.observers import Observers
 from windlass._hooks.reveals import Reveal
 from windlass._hooks.wraps import without_stop_iteration
 from windlass._options import Domain, choice, number, whole
 from windlass._threads import run_alone, threads
-from windlass.context.assembly import blank_request
+from windlass.context.assembly import blank_request, prompt_of
 from windlass.context.budget import Budget
 from windlass.context.compaction import Compactor
 from windlass.criteria import Effect, Limit, StepLimit, name_of, on_clock, tools_ran
@@ -38,6 +41,7 @@ from windlass.types import Criterion
 from . import shields
 from .arguments import Held
 from .delegation import Compiles, Delegate
+from .descriptions import describe
 from .shields import shielded
 
 if TYPE_CHECKING:
@@ -158,7 +162,8 @@ class Program(Options):
     `check` raises if the capabilities of the agent find something wrong with a program of it.
     `model_texts` has, for models that were opened from a text, the name of each by its text.
     `options` are what a variant differs in. If they are those of one turn, `base` is the agent
-    without them, and the last `run_tools` of its tools are those of the turn.
+    without them, and the last `run_tools` of its tools are those of the turn. `stopping` are hooks
+    of its parent that may hold up its stop. `description` is what the store keeps of it.
     """
 
     name: str
@@ -184,12 +189,12 @@ class Program(Options):
     home: Home
     observers: Observers
     scopes: Scopes
-    description: bytes
     workers: Workers
     check: Callable[[Program], None]
     base: Program | None = None
     options: TurnOptions | None = None
     run_tools: int = 0
+    stopping: tuple[Hook, ...] = ()
 
     model_name: str = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
@@ -211,6 +216,7 @@ class Program(Options):
     )
     variants: dict[Any, Program] = field(init=False, default_factory=dict)
     held: Held = field(init=False, default_factory=dict)
+    description: bytes = field(init=False)
     digest: str = field(init=False)
     durable: bool = field(init=False)
     append_now: AppendsNow | None = field(init=False)
@@ -251,6 +257,16 @@ class Program(Options):
         }
         self.below = (*self.delegates.values(), *self.declared)
         self.subagents = {delegate.agent: delegate for delegate in reversed(self.below)}
+        prompt = prompt_of(
+            self.sections, model.name, self.windows, self.settings, self.output_schema
+        )
+        self.description = describe(
+            [*self.hooks.all, *self.stopping],
+            self.tools.values(),
+            [name for name, _ in self.named_criteria],
+            replace(prompt, run_tools=self.run_tools),
+            self.mask,
+        )
         self.digest = _digest(self.description)
         self.durable = store.durable
         self.append_now = (
