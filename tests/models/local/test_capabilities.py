@@ -47,7 +47,7 @@ async def test_a_real_model_writes_a_plan(model: Any) -> None:
     def plan_first(event: ModelCalling) -> Any:
         request = event.request
         choice = "none" if event.turn.steps else "write_todos"
-        return request.replace(settings={**request.settings, "tool_choice": choice, "max_tokens": 300})
+        return request.replace(settings={**request.settings, "tool_choice": choice, "max_tokens": 1000})
 
     result = await agent.run("Write a plan to bake bread.")
     call, told = result.messages[1].tool_calls[0], result.messages[2].parts[0]
