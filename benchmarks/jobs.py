@@ -21,6 +21,7 @@ from typing import Any
 
 import adapters
 import agents
+import capable
 import contexts
 import handloop
 import silent
@@ -94,6 +95,19 @@ async def verbs(seconds: float) -> dict[str, Any]:
         added = round(found[name]["cpu"] - found["plain"]["cpu"], 4)
         found[name] |= {"added": added, "judged": hook.judged}
     return found
+
+
+async def capabilities(seconds: float) -> dict[str, Any]:
+    """The cost of a step with each capability, with all of them, and with their hooks doing nothing."""
+    steps, turns = 100, 3
+    samples: Samples = defaultdict(list)
+    for number in rounds(seconds):
+        for row in _order(list(capable.ROWS), number):
+            team = capable.Team(row)
+            await cost_of(team.turn, steps=2)
+            samples[row].append(await cost_of(team.turn, steps, turns))
+            await team.verify()
+    return _summaries(samples, steps * turns)
 
 
 async def latency(seconds: float) -> dict[str, Any]:
@@ -394,6 +408,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "step": (step, 24.0),
     "hooks": (hooks, 18.0),
     "verbs": (verbs, 24.0),
+    "capabilities": (capabilities, 30.0),
     "latency": (latency, 14.0),
     "stream": (stream, 6.0),
     "store": (store, 8.0),

@@ -66,6 +66,20 @@ def verb_rows(found: Found) -> Iterator[Row]:
             yield Row("verbs", f"+ {name}", (added, None), figure=added / plain["cpu"], bar=bar)
 
 
+def capability_rows(found: Found) -> Iterator[Row]:
+    bare = found["bare"]
+    yield Row("capabilities", "the bare step", (bare["cpu"], None), (bare["wall"], None))
+    for name, costs in found.items():
+        if name not in ("bare", "all", "silent"):
+            added = costs["cpu"] - bare["cpu"]
+            yield Row("capabilities", f"+ {name}", (added, None), figure=costs["cpu"] / bare["cpu"])
+    for name, what, bar in (("silent", "all their hooks, doing nothing", None), ("all", "all at once", 3.0)):
+        costs = found[name]
+        yield Row(
+            "capabilities", what, (costs["cpu"], None), (costs["wall"], None), costs["cpu"] / bare["cpu"], bar=bar
+        )
+
+
 def latency_rows(found: Found) -> Iterator[Row]:
     hand = found["hand 0"]["wall_median"]
     for count, bar in (("0", None), ("1", 5.0), ("5", 10.0)):
@@ -172,6 +186,10 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     "verbs": (
         "verbs: what silent hooks add to the plain step, N=100; µs, and as a share of the plain step",
         verb_rows,
+    ),
+    "capabilities": (
+        "capabilities: what each adds to the bare step, N=100; µs, and the step over the bare step",
+        capability_rows,
     ),
     "latency": ("latency: a model that takes 1 ms; µs per step, medians", latency_rows),
     "stream": ("stream: a delta of text, from the model to the consumer; µs", stream_rows),

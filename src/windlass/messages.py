@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as stdlib_json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from operator import is_ as _is
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, overload
 
@@ -577,14 +578,81 @@ class ModelRequest(Value, frozen=True):
         """A hash of what the model reads: requests that differ only in ids and origins have the same one.
 
         Use it as the key of a response cache. It covers the model, its settings and the tools. It is computed at each
-        access, and costs as much as the request is long.
+        access, and costs as much as the request is long; `Fingerprints` computes those of a growing conversation.
         """
-        numbers: dict[str, str] = {}
-        messages = [
-            (message.role, [_without_ids(part, numbers) for part in message.parts]) for message in self.messages
-        ]
-        values = (messages, self.tools, self.settings, self.output)
-        return digest(self.system, self.model, *map(stable_text, values))
+        return Fingerprints().of(self)
+
+
+class Fingerprints:
+    """The fingerprints of requests that extend one another, such as those of a turn: each message is hashed once."""
+
+    __slots__ = ("_items", "_read", "_tools")
+
+    def __init__(self) -> None:
+        self._items: list[Message] | None = None
+        self._read = _HashedMessages()
+        self._tools: tuple[tuple[ToolSpec, ...], str] = ((), stable_text(()))
+
+    def of(self, request: ModelRequest) -> str:
+        """The fingerprint of a request, the same as `request.fingerprint`."""
+        if request.tools is not self._tools[0]:
+            self._tools = request.tools, stable_text(request.tools)
+        settings, output = stable_text(request.settings), stable_text(request.output)
+        fixed = f"{len(request.system)}:{request.system}\0{request.model}\0{self._tools[1]}\0{settings}\0{output}"
+        hashed = self._messages(request.messages)
+        hashed.update(fixed.encode("utf-8", "surrogatepass"))
+        return str(hashed.hexdigest())
+
+    def _messages(self, messages: Messages) -> Any:
+        """A hash of the messages that can be continued."""
+        items, length, tail = messages.shared
+        final = min(messages.overlay) if messages.overlay else length  # later requests have these as well
+        if items is not self._items or self._read.count > final:
+            self._items, self._read = items, _HashedMessages()
+        read = self._read
+        read.add(items[read.count : final])
+        if final == length and not tail:
+            return read.hash.copy()
+        rest = _HashedMessages(read)
+        rest.add(messages[final:])
+        return rest.hash
+
+
+class _HashedMessages:
+    """The hash of some messages as models read them: calls have numbers instead of ids, and origins do not count."""
+
+    __slots__ = ("_before", "_calls", "_numbers", "count", "hash")
+
+    def __init__(self, before: _HashedMessages | None = None) -> None:
+        self._before = before
+        self.hash: Any = _blake2b()(digest_size=16) if before is None else before.hash.copy()
+        self._calls: int = 0 if before is None else before._calls
+        self._numbers: dict[str, str] = {}
+        self.count: int = 0 if before is None else before.count
+
+    def add(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            text = stable_bytes((message.role, [self._without_ids(part) for part in message.parts]))
+            self.hash.update(b"%d:%b" % (len(text), text))
+        self.count += len(messages)
+
+    def _without_ids(self, part: Any) -> Any:
+        """A part without its origin, and with the numbers of calls instead of their ids."""
+        kind = type(part)
+        if kind is ToolCallPart:
+            self._calls += 1
+            number = self._numbers[part.id or part.vendor_id or ""] = str(self._calls)
+            return _replace(part, id=number, vendor_id=None)
+        if kind is ToolResultPart:
+            content = tuple([self._without_ids(one) for one in part.content])
+            return _replace(part, call_id=self._number(part.call_id), content=content)
+        return _replace(part, origin=None) if getattr(part, "origin", None) is not None else part
+
+    def _number(self, call: str) -> str:
+        found = self._numbers.get(call)
+        if found is None:
+            return call if self._before is None else self._before._number(call)
+        return found
 
 
 class RateLimits(Value, frozen=True):
@@ -754,23 +822,18 @@ def _map_parts(parts: Any, fn: Callable[[str], str]) -> Any:
     return parts if len(mapped) == len(parts) and all(map(_is, mapped, parts)) else tuple(mapped)
 
 
-def _without_ids(part: Any, numbers: dict[str, str]) -> Any:
-    """A part without its origin, and with the numbers of calls instead of their ids."""
-    if type(part) is ToolCallPart:
-        number = numbers[part.id or part.vendor_id or ""] = str(len(numbers))
-        return part.replace(id=number, vendor_id=None)
-    if type(part) is ToolResultPart:
-        content = tuple([_without_ids(one, numbers) for one in part.content])
-        return part.replace(call_id=numbers.get(part.call_id, part.call_id), content=content)
-    return part.replace(origin=None) if getattr(part, "origin", None) is not None else part
-
-
 def stable_text(value: object) -> str:
     """A value as text that is the same in every process; an object without a JSON form counts by its type."""
+    return stable_bytes(value).decode("utf-8", "surrogatepass")
+
+
+def stable_bytes(value: object) -> bytes:
+    """The same in UTF-8."""
     try:
-        return _stable_encoder.encode(value).decode()
+        return _stable_encoder.encode(value)
     except UnicodeEncodeError:  # a lone surrogate
-        return json_with_surrogates(msgspec.to_builtins(value, enc_hook=_type_name))
+        text = json_with_surrogates(msgspec.to_builtins(value, enc_hook=_type_name))
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _type_name(value: object) -> str:
@@ -855,9 +918,16 @@ def checked_messages(messages: Iterable[object]) -> list[Message]:
 
 def digest(*texts: str) -> str:
     """The blake2b-128 hash of some texts, in hex."""
-    from hashlib import blake2b  # loads OpenSSL, which takes longer than most modules here
+    text = "\0".join(texts).encode("utf-8", "surrogatepass")
+    return str(_blake2b()(text, digest_size=16).hexdigest())
 
-    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+@cache
+def _blake2b() -> Any:
+    """The hash function. It loads OpenSSL, which takes longer than most modules here, so it is loaded when needed."""
+    from hashlib import blake2b
+
+    return blake2b
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)

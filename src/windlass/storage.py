@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.json import Encoder
 
 from .errors import ConfigError
-from .messages import plain
+from .messages import Value, json_with_surrogates, plain
 from .protocols import Clock, Store, StoredValue, Values
 
 LARGEST = 1_048_576
@@ -276,17 +277,21 @@ class Storage:
         await call.values.change(self.name, key, change, now=call.now)
 
     def _call(self, method: str, key: object, *, may_be_empty: bool = False) -> _Call:
-        return _Call(self._home, f"{method}({key!r:.80}) in storage {self.name!r}{self._owner}", key, may_be_empty)
+        return _Call(self.name, self._owner, self._home.place(), method, key, may_be_empty)
 
 
 class _Call:
     """A call of a method: its time, and errors that name it."""
 
-    __slots__ = ("_mask", "_what", "now", "values")
+    __slots__ = ("_key", "_mask", "_method", "_name", "_owner", "now", "values")
 
-    def __init__(self, home: Home, what: str, key: object, may_be_empty: bool) -> None:
-        place = home.place()
-        self._what = what
+    def __init__(
+        self, name: str, owner: str, place: Place | None, method: str, key: object, may_be_empty: bool
+    ) -> None:
+        self._name = name
+        self._owner = owner
+        self._method = method
+        self._key = key
         if place is None:
             raise self.error("these hooks are not part of an agent yet")
         values: Values | None = getattr(place.store, "values", None)
@@ -297,6 +302,10 @@ class _Call:
         self._mask = place.mask
         if not (may_be_empty and key == ""):
             self._text("the key", key, LONGEST_KEY)
+
+    @property
+    def _what(self) -> str:
+        return f"{self._method}({self._key!r:.80}) in storage {self._name!r}{self._owner}"
 
     def error(self, text: str) -> ConfigError:
         return ConfigError(f"{self._what}: {text}")
@@ -310,9 +319,12 @@ class _Call:
         return None if value is None or self.is_over(value) else value
 
     def _text(self, name: str, text: object, longest: int) -> str:
-        checked = _check_text(self._what, name, text, longest)
+        if type(text) is str and 0 < len(text) <= longest >> 2:  # no character has more than four bytes
+            checked = text
+        else:
+            checked = _check_text(self._what, name, text, longest)
         if self._mask is not None and self._mask.text(checked) != checked:
-            text = f"{self._what.split('(')[0]}(…): {name} holds one of the agent's secrets; use a hash of it"
+            text = f"{self._method}(…): {name} holds one of the agent's secrets; use a hash of it"
             raise ConfigError(text)
         return checked
 
@@ -337,10 +349,13 @@ class _Call:
     def encode(self, value: object) -> bytes:
         """A value as JSON, without secrets."""
         try:
-            checked = plain(value)
-            if self._mask is not None:
-                checked = self._mask.plain(checked, foreign=True)
-            data = json.dumps(checked, separators=(",", ":")).encode()
+            if self._mask is None and isinstance(value, Value):  # what Windlass itself made has a JSON form
+                data = _encode(value)
+            else:
+                checked = plain(value)
+                if self._mask is not None:
+                    checked = self._mask.plain(checked, foreign=True)
+                data = json.dumps(checked, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise self.error(f"the value has no JSON form: {error}") from None
         if len(data) > LARGEST:
@@ -410,6 +425,16 @@ class _Bucket:
         if self._per is not None:
             return None
         return self.until if current is None else current.expires
+
+
+def _encode(value: Value) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:  # a lone surrogate
+        return json_with_surrogates(to_builtins(value, str_keys=True)).encode()
+
+
+_encoder = Encoder()
 
 
 def _check_text(owner: str, name: str, text: object, longest: int) -> str:

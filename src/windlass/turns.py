@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from .checking import message_without_calls
@@ -28,6 +28,8 @@ class Host(Protocol):
 
     @property
     def state(self) -> State: ...
+    @property
+    def messages(self) -> Messages: ...
     @property
     def session(self) -> str: ...
     @property
@@ -55,6 +57,7 @@ class Host(Protocol):
     def window(self) -> ContextWindow: ...
     def reserve_left(self) -> int: ...
     def tokens(self, parts: Any) -> int: ...
+    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any: ...
     def note(self, asker: Asker, kind: str, data: Any) -> None: ...
     async def delegate(self, asker: Asker, run: Invocation, agent: Any, task: str, options: dict[str, Any]) -> Any: ...
     async def delegate_in_background(
@@ -125,8 +128,8 @@ class Invocation:
 
     __slots__ = ("_cancels", "_task", "counts", "waiting", "working")
 
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        self._task = asyncio.current_task() if task is None else task
         self._cancels: int | None = None
         self.counts: dict[str, int] = {}
         self.working = self.waiting = 0
@@ -230,7 +233,7 @@ class Turn(Generic[ScopeT]):
     @property
     def context(self) -> Messages:
         """The conversation so far."""
-        return self.state.messages
+        return self._host.messages if self._state is None else self._state.messages
 
     @property
     def user_message(self) -> Message:
@@ -375,19 +378,20 @@ class Turn(Generic[ScopeT]):
         self._refuse_observer("sleep")
         await self._host.sleep(_duration("sleep", seconds))
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncGenerator[asyncio.Timeout, None]:
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
         """Limit what is inside to some seconds by the agent's clock: `async with turn.timeout(5) as limit: …`.
 
         After that it is cancelled, and `TimeoutError` is raised. `limit.expired()` tells it from a `TimeoutError` of
         the code inside.
         """
         self._refuse_observer("set a time-out")
-        if (limit := self._host.timeout(_duration("timeout", seconds))) is not None:
-            async with limit:
-                yield limit
-            return
-        alarm = asyncio.ensure_future(self._host.alarm(_duration("timeout", seconds)))
+        duration = _duration("timeout", seconds)
+        limit = self._host.timeout(duration)
+        return self._timeout_by_alarm(duration) if limit is None else limit
+
+    @asynccontextmanager
+    async def _timeout_by_alarm(self, seconds: float) -> AsyncGenerator[asyncio.Timeout, None]:
+        alarm = asyncio.ensure_future(self._host.alarm(seconds))
         try:
             async with asyncio.timeout(None) as limit:
                 now = asyncio.get_running_loop().time
@@ -431,6 +435,16 @@ class Turn(Generic[ScopeT]):
         if self._state is not None:
             raise HookError(f"an observer cannot {what}: it runs beside the turn", hook="")
 
+    def memo(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned when this key was first asked for: `turn.memo(self, Counter)`.
+
+        Use it for what a hook would otherwise compute anew at every step. It is kept in memory and forgotten when the
+        turn ends or waits, so it must be something that can be made again. Hooks with the same key share it.
+        """
+        self._refuse_observer("remember something")
+        value: T = self._host.memo(key, make)
+        return value
+
     # ------------------------------------------------------------ facts of its own
 
     def note(self, kind: str, data: Any = None) -> None:
@@ -440,13 +454,13 @@ class Turn(Generic[ScopeT]):
         write it again. `data` is anything that has a JSON form, at most 8 KB.
         """
         self._refuse_observer("make a note")
-        if self._asker is None:
+        if (asker := self._who_asks()) is None:
             raise HookError(
                 "cannot make a note here: a hook or tool notes through its own parameter named `turn`", hook=""
             )
         if self._host.closed:
             raise _turn_over("make a note in it")
-        self._host.note(self._asker, kind, data)
+        self._host.note(asker, kind, data)
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Tell how far a tool or hook is: `turn.progress(3, 10, "reading page 3")`. It may be called from any thread.
@@ -454,7 +468,7 @@ class Turn(Generic[ScopeT]):
         Streams and observers get a `Progressed` fact. It is not recorded, and a slow consumer may miss some.
         """
         self._refuse_observer("tell progress")
-        if self._asker is None:
+        if (asker := self._who_asks()) is None:
             raise HookError(
                 "cannot tell progress here: a hook or tool tells it through its own parameter named `turn`", hook=""
             )
@@ -466,7 +480,7 @@ class Turn(Generic[ScopeT]):
             raise ConfigError(f"turn.progress(text={text!r}): give a str")
         if self._host.closed:
             raise _turn_over("tell progress in it")
-        self._host.progress(self._asker, done, total, text)
+        self._host.progress(asker, done, total, text)
 
     # ------------------------------------------------------------ side calls
 
@@ -515,7 +529,7 @@ class Turn(Generic[ScopeT]):
         `settings`.
         """
         self._refuse_observer("ask a model; use a hook, or a gate with mode='shadow'")
-        asker = self._asker
+        asker = self._who_asks()
         if asker is None:
             asker = Asker("", str(self.state.steps + 1), "turn", ("turn",))
         if self._host.closed and asker.recorded:
@@ -569,7 +583,8 @@ class Turn(Generic[ScopeT]):
         of the tokens and money that are left, by default half. The agent must be declared: `Agent(subagents=[…])`.
         """
         self._refuse_observer("delegate a task")
-        if self._asker is None or self._run is None:
+        asker, run = self._who_asks(), self._invocation()
+        if asker is None or run is None:
             raise HookError(
                 "cannot delegate a task here: a hook or tool delegates through its own parameter named `turn`", hook=""
             )
@@ -582,11 +597,23 @@ class Turn(Generic[ScopeT]):
             raise ConfigError(f"turn.delegate({agent!r}, …): give an Agent")
         options = {"share": share, "tools": tools}
         start = self._host.delegate_in_background if background else self._host.delegate
-        result: ResultT = await start(self._asker, self._run, agent, task, options)
+        result: ResultT = await start(asker, run, agent, task, options)
         return result
 
+    # ------------------------------------------------------------ what a run of a hook or tool has of its own
+
+    def _who_asks(self) -> Asker | None:
+        return self._asker
+
+    def _invocation(self) -> Invocation | None:
+        return self._run
+
+    def _buffer(self) -> Writes | None:
+        return self._writes
+
     def _writable(self, what: str) -> Writes:
-        if self._writes is None:
+        writes = self._buffer()
+        if writes is None:
             raise HookError(
                 f"cannot {what} here: this turn is read-only. A hook or tool writes through its own parameter named "
                 "`turn`; observers and members of a parallel group cannot write at all",
@@ -594,29 +621,90 @@ class Turn(Generic[ScopeT]):
             )
         if self._host.closed:
             raise _turn_over(what)
-        if self._writes.kept:
+        if writes.kept:
             raise HookError(
-                f"cannot {what} here: {self._writes.by!r} has returned, and what it wrote is recorded. Write before it "
+                f"cannot {what} here: {writes.by!r} has returned, and what it wrote is recorded. Write before it "
                 "returns, and await the tasks that it starts",
-                hook=self._writes.by,
+                hook=writes.by,
             )
+        return writes
+
+
+class AskingHook(Protocol):
+    """A hook, as far as its turn has to know it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def event(self) -> type: ...
+
+
+class HookTurn(Turn[ScopeT]):
+    """The turn for one run of a hook.
+
+    Most runs only read. So what the run writes, the asker of its side calls and notes, and the children that it gives
+    tasks to are made when they are first needed. `chain` has the askers of the side call that the hook is asked about.
+    """
+
+    __slots__ = ("_about", "_chain", "_depth", "_hook", "_may_write", "_returned", "_task")
+
+    def __init__(
+        self,
+        host: Host,
+        hook: AskingHook,
+        about: str,
+        chain: tuple[Any, ...] = (),
+        may_write: bool = True,
+        depth: int = 0,
+    ) -> None:
+        self._host = host
+        self._state = self._writes = self._asker = self._run = None
+        self._hook = hook
+        self._about = about
+        self._chain = chain
+        self._may_write = may_write
+        self._depth = depth
+        self._returned = False
+        self._task = asyncio.current_task()
+
+    def _who_asks(self) -> Asker:
+        if self._asker is None:
+            hook = self._hook
+            self._asker = Asker(hook.event.__name__, self._about, hook.name, (*self._chain, hook))
+        return self._asker
+
+    def _invocation(self) -> Invocation:
+        if self._run is None:
+            self._run = Invocation(self._task)
+        return self._run
+
+    def _buffer(self) -> Writes | None:
+        if self._writes is None and self._may_write:
+            self._writes = Writes(self._hook.name, self._depth)
+            self._writes.kept = self._returned
         return self._writes
 
+    def end_run(self) -> Writes | None:
+        """The hook has returned: what it wrote, None if it wrote nothing. It cannot write any more."""
+        self._returned = True
+        if (writes := self._writes) is not None:
+            writes.close()
+        return writes
 
-def check_not_broken_off(supplied: Mapping[str, Any]) -> None:
-    """Raise `ChildWaits` if the run of a hook or tool was broken off; `supplied` are its parameters.
+
+def check_not_broken_off(turn: Turn[Any]) -> None:
+    """Raise `ChildWaits` if the run of a hook or tool that got this turn was broken off.
 
     What it did with that does not count: ask when it has returned, and when it has raised.
     """
-    for value in supplied.values():
-        run = value._run if isinstance(value, Turn) else None  # pyright: ignore[reportPrivateUsage]
-        if run is not None and run.was_broken_off():
-            raise ChildWaits
+    run = turn._run  # pyright: ignore[reportPrivateUsage]
+    if run is not None and run.was_broken_off():
+        raise ChildWaits
 
 
 def askers(turn: Turn[Any]) -> tuple[Any, ...]:
     """On whose behalf a side call is made, read from the turn that its guards get; the asker comes last."""
-    asker = turn._asker  # pyright: ignore[reportPrivateUsage]
+    asker = turn._who_asks()  # pyright: ignore[reportPrivateUsage]
     return () if asker is None else asker.chain
 
 

@@ -29,7 +29,15 @@ from windlass import (
     tool,
     user,
 )
-from windlass.messages import Messages, ModelReply, ModelRequest, OpaquePart, ToolCallPart, ToolResultPart
+from windlass.messages import (
+    Fingerprints,
+    Messages,
+    ModelReply,
+    ModelRequest,
+    OpaquePart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from windlass.records import Rewritten
 from windlass.states import fold
 from windlass.testing import FunctionModel, ScriptedModel, assert_same_everywhere, calls, run_everywhere, says
@@ -330,3 +338,48 @@ async def test_secrets_are_masked_in_data():
     await agent.run("go", session="s")
     assert seen[0].result.data == {"key": "•••", "•••": [1]}
     assert "hunter22" not in repr(await agent.store.read("s"))
+
+
+def _turn_of_requests(steps: int) -> list[ModelRequest]:
+    """The requests of a turn: each has two messages more, and some show a changed message or a tail."""
+    history: list[Message] = [user("go")]
+    requests: list[ModelRequest] = []
+    for step in range(1, steps + 1):
+        messages = Messages.sharing(history)
+        requests.append(REQUEST.replace(messages=messages))
+        shown = history[-1].replace(parts=(*history[-1].parts, TextPart(f"beside {step}")))
+        requests.append(REQUEST.replace(messages=Messages(messages, overlay={len(history) - 1: shown})))
+        tail = Message("tool", (ToolResultPart(f"s/{step - 1}/1", "look", (TextPart("again"),)),))
+        requests.append(REQUEST.replace(messages=Messages(messages, tail=(tail, user("Give another reply.")))))
+        history.append(Message("assistant", (ToolCallPart("look", f'{{"n":{step}}}', f"s/{step}/1"),)))
+        history.append(Message("tool", (ToolResultPart(f"s/{step}/1", "look", (TextPart(str(step)),)),)))
+    return requests
+
+
+def test_fingerprints_of_a_growing_conversation_are_those_of_its_requests():
+    requests = _turn_of_requests(6)
+    whole = [request.fingerprint for request in requests]
+    assert len(set(whole)) == len(whole)
+    growing = Fingerprints()
+    assert [growing.of(request) for request in requests] == whole
+    assert [growing.of(request) for request in reversed(requests)] == whole[::-1]
+    other = requests[3].replace(system="other", tools=[look], settings={"seed": 1}, messages=[user("hello")])
+    assert growing.of(other) == other.fingerprint
+    assert growing.of(requests[-1]) == whole[-1]
+
+
+def test_fingerprints_of_a_growing_conversation_hash_each_message_once():
+    class Counted(list[Message]):
+        read = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            Counted.read += len(found)
+            return found
+
+    history: list[Message] = Counted([user("go")])
+    growing = Fingerprints()
+    for _ in range(10):
+        growing.of(REQUEST.replace(messages=Messages.sharing(history)))
+        history.append(user("more"))
+    assert Counted.read == 10

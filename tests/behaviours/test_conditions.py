@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -485,6 +486,18 @@ def test_explain_shows_conditions():
         "when broken at",
     ):
         assert shown in text
+
+
+async def test_an_observer_is_asked_for_its_condition_when_the_fact_happens():
+    """What the condition rejects is not queued, so nothing has to wait for it."""
+    agent = Agent(ScriptedModel(calls("look"), says("ok")), tools=[look])
+    asked: list[int] = []
+    told: list[ToolReturned] = []
+    agent.observe(ToolReturned, when=lambda fact: asked.append(get_ident()) or False)(told.append)
+    agent.observe(TurnEnded, wait=True)(lambda fact: asked.append(0))
+    await agent.run("go")
+    assert asked == [get_ident(), 0]
+    assert not told
 
 
 # ---------------------------------------------------------------- enabled

@@ -53,6 +53,61 @@ def add(a: int, b: int) -> int:
 TWO_STEPS = (calls("add", a=1, b=2), says("3"))
 
 
+# ---------------------------------------------------------------- memory for one turn
+
+
+async def test_a_memo_is_made_once_in_a_turn_and_anew_in_the_next():
+    made: list[list[int]] = []
+
+    def make() -> list[int]:
+        made.append([])
+        return made[-1]
+
+    agent = Agent(ScriptedModel(*TWO_STEPS, *TWO_STEPS), tools=[add])
+
+    @agent.gate(ModelCalling)
+    def count(event: ModelCalling, turn: Turn[Any]) -> None:
+        turn.memo(make, make).append(turn.steps)
+
+    @agent.wrap(ModelCall, read_only=True)
+    async def look_on(request: Any, call_next: Any, turn: Turn[Any]) -> ModelReply:
+        turn.memo(make, make).append(-1)
+        reply: ModelReply = await call_next(request)
+        return reply
+
+    await agent.run("go", session="s")
+    await agent.run("go", session="s")
+    assert made == [[0, -1, 1, -1], [0, -1, 1, -1]]
+
+
+async def test_sessions_at_the_same_time_have_memos_of_their_own():
+    agent = Agent(FunctionModel(lambda request: "ok"), tools=[add])
+    seen: dict[str, set[str]] = {}
+
+    @agent.gate(ModelCalling)
+    def note_session(event: ModelCalling, turn: Turn[Any]) -> None:
+        mine = turn.memo("mine", set)
+        mine.add(turn.session_id)
+        seen[turn.session_id] = mine
+
+    await asyncio.gather(*[agent.run("go", session=f"s{n}") for n in range(3)])
+    assert seen == {f"s{n}": {f"s{n}"} for n in range(3)}
+
+
+async def test_an_observer_has_no_memo():
+    agent = Agent(ScriptedModel(says("ok")))
+    refused: list[str] = []
+
+    @agent.observe(TurnEnded, wait=True)
+    def remember(fact: TurnEnded, turn: Turn[Any]) -> None:
+        with pytest.raises(HookError) as caught:
+            turn.memo("key", list)
+        refused.append(str(caught.value))
+
+    await agent.run("go")
+    assert refused == ["an observer cannot remember something: it runs beside the turn"]
+
+
 # ---------------------------------------------------------------- time
 
 

@@ -166,3 +166,67 @@ def test_invalid_options_are_refused(options):
 def test_explain_has_the_limits():
     agent = Agent(ScriptedModel(), capabilities=[Timeout(model=60, turn=600)])
     assert "timeout · model 60 s, turn 600 s" in str(agent.explain())
+
+
+async def test_the_time_before_a_call_first_waits_counts():
+    clock = FakeClock()
+
+    @tool(effect="pure")
+    async def work() -> str:
+        """Work."""
+        clock.tick(8)  # it holds the event loop for so long
+        await clock.alarm(5)
+        return "worked"
+
+    agent = Agent(ScriptedModel(calls("work"), says("ok")), tools=[work], clock=clock, capabilities=[Timeout(tool=10)])
+    result = await finish(agent.run("go"), clock)
+    assert result.messages[-2].parts[0].text == "Error: 'work' took longer than 10 s"
+    agent = Agent(ScriptedModel(calls("work"), says("ok")), tools=[work], clock=clock, capabilities=[Timeout(tool=14)])
+    assert (await finish(agent.run("go"), clock)).messages[-2].parts[0].text == "worked"
+
+
+class CountingClock(FakeClock):
+    """Counts the alarms that are set."""
+
+    alarms = 0
+
+    async def alarm(self, seconds: float) -> None:
+        self.alarms += 1
+        await super().alarm(seconds)
+
+
+async def test_calls_that_do_not_wait_need_no_timer():
+    clock = CountingClock()
+    agent = Agent(
+        ScriptedModel(calls("work"), says("ok")),
+        tools=[tool(name="work", effect="pure", inline=True)(lambda: "worked")],
+        clock=clock,
+        capabilities=[Timeout(model=5, tool=5, step=9)],
+    )
+    assert (await agent.run("go")).text == "ok"
+    assert clock.alarms == 0
+
+
+@pytest.mark.parametrize("limit", [{"tool": 60}, {"step": 60}])
+async def test_a_cancelled_call_ends_what_it_waits_for(limit):
+    clock, ended = FakeClock(), []
+
+    @tool(effect="pure")
+    async def work() -> str:
+        """Work."""
+        try:
+            await clock.alarm(5)
+            await clock.alarm(5)
+        finally:
+            ended.append(clock.sleepers)
+        return "worked"
+
+    agent = Agent(ScriptedModel(calls("work"), says("ok")), tools=[work], clock=clock, capabilities=[Timeout(**limit)])
+    running = asyncio.ensure_future(agent.run("go", session="s"))
+    await clock.wait_for_sleepers(2)  # the tool, and the alarm of its time-out
+    await clock.advance(5)
+    assert await agent.cancel("s")
+    assert type((await running).outcome).__name__ == "Cancelled"
+    assert len(ended) == 1
+    await asyncio.sleep(0)
+    assert clock.sleepers == 0

@@ -25,13 +25,15 @@ class Point:
     which may change the payload are plain async functions that see the same `view` of it. `injects`
     says that somebody may add something; `judges` that there are gates, shadows included; `decides`
     that there are gates or hooks that combine verbs; `speaks` that somebody's verdict counts;
-    `waits` that a hook may take more than a moment.
+    `waits` that a hook may take more than a moment; `conditional` that each hook has conditions.
     """
 
     __slots__ = (
+        "_conditions",
         "alike",
         "asked",
         "changing",
+        "conditional",
         "costly",
         "decides",
         "event",
@@ -70,8 +72,26 @@ class Point:
         self.holders = tuple(
             [hook for hook in (*self.changing, *self.gates, *self.costly) if not hook.live]
         )
+        conditions = [hook.matches for hook in hooks if hook.matches is not None]
+        self._conditions = tuple(conditions)
+        self.conditional = bool(hooks) and len(conditions) == len(hooks)
         self.groups = _groups([hook for hook in hooks if hook.kind == "inject"])
         self.injects = bool(self.groups or says)
+
+    def is_asked_about(self, event: Any) -> bool:
+        """Whether a hook may look at an event. If not, nothing has to be prepared for hooks.
+
+        A condition that raises counts as a look, and is asked again in the name of its hook.
+        """
+        if not self.conditional:
+            return True
+        try:
+            for matches in self._conditions:
+                if matches(event):
+                    return True
+        except Exception:
+            return True
+        return False
 
     def looks_at(self, call: ToolCall) -> bool:
         """Whether a hook that can change or withhold something may look at this call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic as real_time
 from typing import Any, Protocol
 
@@ -38,15 +39,7 @@ from windlass.events import Continuing, ModelCalling
 from windlass.messages import FrozenDict, ToolCall
 from windlass.outcomes import error_value
 from windlass.records import HookDecided, HookFailed, Injected, Record, Rewritten
-from windlass.turns import (
-    Asker,
-    Host,
-    Invocation,
-    Turn,
-    Writes,
-    askers,
-    check_not_broken_off,
-)
+from windlass.turns import Asker, HookTurn, Host, Turn, Writes, askers, check_not_broken_off
 
 from .compiled import Point
 from .hooks import Hook, legal_answers
@@ -87,36 +80,46 @@ async def call(
 
     Plain functions run inline and are watched; threads and time-outs only where asked for.
     """
+    turn: HookTurn[Any] | None = None
     try:
         if hook.plain:
             if hook.is_async:
                 return await hook.fn(_given(hook, event))
             answer = call_inline(hook, event, site, site.monotonic())
             return await answer if answer is not None and inspect.isawaitable(answer) else answer
-        given = _given(hook, event)
-        writes = Writes(hook.name) if may_write else None
-        chain = askers(event.turn)
-        supplied = supply(hook, site, writes, about, chain)
+        given, chain = _given(hook, event), askers(event.turn)
+        if hook.wants:
+            turn = HookTurn(site, hook, about, chain, may_write)
         if hook.guards_models and hook.view is None:
-            given = replace(event, turn=Turn(site, asker=asker_of(hook, about, chain)))
+            asker = Asker(hook.event.__name__, about, hook.name, (*chain, hook))
+            given = replace(event, turn=Turn(site, asker=asker))
         began, verdict = site.monotonic() if hook.timed else 0.0, "failed"
         try:
-            answer = await _bounded(hook, lambda: hook.fn(given, **supplied), site)
+            run = partial(hook.fn, given, **supplied(hook, site, turn))
+            if hook.timeout is not None or hook.thread:
+                answer = await _bounded(hook, run, site)
+            elif hook.is_async:
+                answer = await run()
+            else:
+                since = real_time()
+                answer = run()
+                if (held := real_time() - since) > BLOCKED_AFTER:
+                    _blocked(hook, held, site)
+                if answer is not None and inspect.isawaitable(answer):
+                    answer = await answer
             if hook.timed:
                 verdict = _verdict_in_words(hook, answer)
         finally:
             if hook.timed:
                 site.tell_time(hook, began, about, verdict)
-            if supplied:
-                check_not_broken_off(supplied)
+            if turn is not None:
+                check_not_broken_off(turn)
     except asyncio.CancelledError as error:
         if cancelled():
             raise
         raise unasked(hook) from error
-    if writes is not None:
-        writes.close()
-        if writes.slots or writes.messages:
-            site.keep(writes, stage_of(hook.event.__name__, about))
+    if turn is not None and (writes := turn.end_run()) is not None:
+        site.keep(writes, stage_of(hook.event.__name__, about))
     return answer
 
 
@@ -162,22 +165,14 @@ def unasked(hook: Hook) -> HookError:
     return HookError(text, hook=hook.name, event=hook.event.__name__)
 
 
-def supply(
-    hook: Hook, site: Site, writes: Writes | None, about: str, chain: tuple[Any, ...] = ()
-) -> dict[str, Any]:
-    """The parameters a hook asked for by name (`turn`) or by type (slots); `chain` has the askers
-    of a side call."""
+def supplied(hook: Hook, site: Site, turn: HookTurn[Any] | None) -> dict[str, Any]:
+    """The parameters a hook asked for by name (`turn`) or by type (slots)."""
+    if not hook.wants_slots:
+        return {} if turn is None else {"turn": turn}
     return {
-        name: Turn(site, writes, None, asker_of(hook, about, chain), Invocation())
-        if source == "turn"
-        else site.slot(source).load(site.state.slots)
+        name: turn if source == "turn" else site.slot(source).load(site.state.slots)
         for name, source in hook.wants
     }
-
-
-def asker_of(hook: Hook, about: str, chain: tuple[Any, ...]) -> Asker:
-    """A hook as one that may ask models."""
-    return Asker(hook.event.__name__, about, hook.name, (*chain, hook))
 
 
 async def _bounded(hook: Hook, run: Callable[[], Any], site: Site) -> Any:
@@ -389,7 +384,7 @@ class Passage(Struct, gc=False):
                     since = now
                     if answer is None:
                         continue
-                    if inspect.isawaitable(answer):
+                    if not isinstance(answer, Decision) and inspect.isawaitable(answer):
                         answer = await answer
                 else:
                     answer = await call(hook, event, site, self.about)
@@ -633,6 +628,8 @@ def _check_decision(hook: Hook, point: Point, decision: Any) -> Any:
     """
     if rank_of(point.event, decision) is None:
         raise illegal(hook, point, decision)
+    if type(decision) is Allow:  # it has no fields
+        return decision
     try:
         decision = checked_decision(decision, reply=point.event is ModelCalling)
     except (BadReply, TypeError) as error:

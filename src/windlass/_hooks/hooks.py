@@ -128,7 +128,7 @@ class Hook:
         "linked", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
         "plain", "priority", "queued", "read_only", "reserve", "shadow", "side_calls", "thread", "timed", "timeout",
-        "tool", "tries", "view", "wait", "wants", "wants_state", "when",
+        "tool", "tries", "view", "wait", "wants", "wants_slots", "wants_state", "when",
     )  # fmt: skip
 
     def __init__(
@@ -182,7 +182,7 @@ class Hook:
         self.behind: Callable[..., Any] | None = None
         self.around: Callable[[Any, Any, Any], Any] | None = None
         self.wants: tuple[tuple[str, str], ...] = ()
-        self.wants_state = False
+        self.wants_state = self.wants_slots = False
         self.declared: Sequence[Slot[Any]] = ()
         self.linked = False
         self.plain = False
@@ -338,12 +338,16 @@ class Hook:
         self.around = None
         self.wants = tuple(wants)
         self.wants_state = any(source != "session_id" for _, source in wants)
+        self.wants_slots = any(source not in ("turn", "session_id") for _, source in wants)
         # A guard on model calls may see the side calls that it makes itself.
         self.guards_models = self.band == "guard" and self.event is ModelCalling
         is_simple = not wants and self.timeout is None and not self.thread
         self.plain = is_simple and not self.guards_models
         self.inline = self.plain and not self.is_async
-        self.queued = self.kind == "observe" and self.inline and not self.wait
+        runs_beside = is_simple or (
+            self.timeout is None and not self.thread and not self.wants_state
+        )
+        self.queued = self.kind == "observe" and runs_beside and not self.is_async and not self.wait
         if self.timed:
             self.plain = self.inline = False
 

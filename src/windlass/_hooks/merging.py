@@ -28,16 +28,22 @@ Answers: TypeAlias = Sequence[tuple[str, Any]]
 
 def rank_of(event: type[AnyEvent], decision: Decidable) -> int | None:
     """How strict a decision is at this event, 0 first; None if it is not legal there."""
-    for rank, legal in enumerate(event.ranks):
-        if type(decision) is legal or (isinstance(legal, Vote) and decision is legal):
-            return rank
-    return None
+    ranks = _RANKS.get(event)
+    if ranks is None:
+        ranks = _RANKS[event] = {legal: rank for rank, legal in enumerate(event.ranks)}
+    return ranks.get(decision if isinstance(decision, Vote) else type(decision))
+
+
+_RANKS: dict[type[AnyEvent], dict[Any, int]] = {}
+"""The ranks of decisions at each event, by their types or votes."""
 
 
 def strictest(event: type[AnyEvent], answers: Answers) -> Any:
     """The strictest answer, or None. Several of the same rank become one, in whatever order."""
     if not answers:
         return None
+    if len(answers) == 1:
+        return answers[0][1]
     ranked = [(rank_of(event, decision), name, decision) for name, decision in answers]
     best = min(rank for rank, _, _ in ranked if rank is not None)
     equals = [(name, decision) for rank, name, decision in ranked if rank == best]

@@ -24,7 +24,7 @@ from windlass.records import Fact, HookFailed
 from .crews import Crew, stray
 from .dispatch import BLOCKED_AFTER, cancelled
 from .hooks import Hook
-from .runs import AnyTurn, Run, call_observer
+from .runs import AnyTurn, Run, call_matching, call_observer
 
 if TYPE_CHECKING:
     from .readers import Readers
@@ -219,8 +219,7 @@ class _ThreadLane:
         """Tell an observer of a fact: what it failed with, if it did."""
         try:
             if hook.timeout is None:
-                is_plain = turn is None and hook.matches is None
-                answer = hook.fn(fact) if is_plain else call_observer(hook, fact, turn)
+                answer = hook.fn(fact) if turn is None else call_observer(hook, fact, turn)
             else:
                 future = self._observers.crew(hook).submit(lambda: call_observer(hook, fact, turn))
                 try:
@@ -348,7 +347,7 @@ class Observers:
         Only what was meant for the caller is raised: that somebody cancels its task, or interrupts
         the process.
         """
-        call = partial(call_observer, hook, fact, turn, link)
+        call = partial(call_matching if hook.durable else call_observer, hook, fact, turn, link)
         telling = self._outcome(hook, call, fact, backlog)
         return telling if hook.timeout is None else self._in_time(hook, telling)
 
@@ -441,6 +440,19 @@ class Observers:
     def _tasks_here(self) -> list[asyncio.Task[Any]]:
         loop = asyncio.get_running_loop()
         return [task for task in list(self._tasks) if task.get_loop() is loop]
+
+
+def is_wanted(hook: Hook, fact: Fact, backlog: Backlog) -> bool:
+    """Whether the conditions of an observer hold for a fact.
+
+    They are asked when the fact happens, so that nothing is queued in vain. A condition that raises
+    is a failure of the observer.
+    """
+    try:
+        return hook.matches is None or bool(hook.matches(fact))
+    except Exception as error:
+        note_failure(hook, fact, backlog, error)
+        return False
 
 
 def note_failure(

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass.errors import HookError, SessionConflict, StoreClosed, StoreError
 from windlass.outcomes import ErrorValue, error_value
@@ -108,6 +109,10 @@ class Reader:
         self._fold: Fold | None = None
         self._lock = threading.Lock()
 
+    def is_about_to_read(self, backlog: Backlog) -> bool:
+        """Whether it was woken by this backlog, and has not begun to read since."""
+        return self._again and self._backlog is backlog
+
     def wake(self, backlog: Backlog) -> None:
         """Read the records that the log has gained, in a task. `backlog` waits for it."""
         with self._lock:
@@ -185,10 +190,11 @@ class Reader:
         Only an observer that asks for the turn needs the state of a fact: for others the log is not
         folded.
         """
-        hook, inherited = self.hook, self.hook.inherited
+        hook, event = self.hook, self.hook.event
+        path = self.session if hook.inherited else ""
         fold, records, links = await self._unread(cursor)
-        seq, run = cursor.seq, Run(hook)
-        only = SessionOnly(self.session) if hook.wants else None
+        seq, run, everything = cursor.seq, Run(hook), event is Record
+        turn: AnyTurn = SessionOnly(self.session) if hook.wants else None
         for record in records:
             seq += 1
             if not seq % SLICE:
@@ -196,18 +202,17 @@ class Reader:
             if fold is not None:
                 fold.add(record)
                 fold.acknowledge(1)
-            if type(record) is not hook.event and hook.event is not Record:
+            if not everything and type(record) is not event:
                 continue
-            if len(run) >= (1 if cursor.fresh else BATCH):
+            if len(run.seqs) >= (1 if cursor.fresh else BATCH):
                 if not await self._deliver(run, cursor):
                     return True
                 run = Run(hook)
-            turn: AnyTurn = only
             if fold is not None:
                 turn = Turn(cast(Host, _LogHost(hook, self.source, fold.state)), state=fold.state)
             link = None if links is None else links.at(seq)
-            fact = record.replace(seq=seq, path=self.session if inherited else "")
-            run.add(seq, Told(fact, turn, link))
+            run.seqs.append(seq)
+            run.facts.append(Told(replace(record, seq=seq, path=path), turn, link))
         if await self._deliver(run, cursor, last=True):
             cursor.move(seq)
             self._fold = None if fold is None or fold.ended else fold
@@ -322,7 +327,9 @@ class Readers:
     def follow(self, session: str, source: Source, backlog: Backlog) -> None:
         """Let all durable observers of a session read the records that its log has gained."""
         for hook in source.hooks.durable:
-            self.reader_of(hook, session, source).wake(backlog)
+            reader = self._readers.get((session, hook.name))
+            if reader is None or reader.hook is not hook or not reader.is_about_to_read(backlog):
+                self.reader_of(hook, session, source).wake(backlog)
 
     def reader_of(self, hook: Hook, session: str, source: Source) -> Reader:
         """The reader of an observer in a session."""

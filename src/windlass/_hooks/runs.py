@@ -47,14 +47,6 @@ class Run:
         self.done = 0
         self._awaited = self._stopped = False
 
-    def add(self, seq: int, told: Told) -> None:
-        """Add a fact."""
-        self.seqs.append(seq)
-        self.facts.append(told)
-
-    def __len__(self) -> int:
-        return len(self.facts)
-
     def left(self) -> bool:
         """Whether there are facts that the observer has not got."""
         return self.done < len(self.facts)
@@ -63,7 +55,7 @@ class Run:
         """Call a plain observer, in a thread. Returns an answer that must be awaited, or None."""
         until = perf_counter() + INTERVAL
         for told in self.facts[self.done :]:
-            answer = call_observer(self.hook, *told)
+            answer = call_matching(self.hook, *told)
             if answer is not None and inspect.isawaitable(answer):
                 self._awaited = True
                 return answer
@@ -96,12 +88,19 @@ AnyTurn: TypeAlias = Turn[Any] | SessionOnly | None
 """What an observer gets its parameters from; None if it has none."""
 
 
-def call_observer(hook: Hook, fact: Fact, turn: AnyTurn, link: Link | None = None) -> Any:
-    """Call an observer, if its conditions hold. One with parameters of its own needs `turn`, or `link`."""
+def call_matching(hook: Hook, fact: Fact, turn: AnyTurn, link: Link | None = None) -> Any:
+    """Call a durable observer, if its conditions hold."""
     if hook.matches is not None and not hook.matches(fact):
         return None
+    return call_observer(hook, fact, turn, link)
+
+
+def call_observer(hook: Hook, fact: Fact, turn: AnyTurn, link: Link | None = None) -> Any:
+    """Call an observer. One with parameters of its own needs `turn`, or `link`."""
     if turn is None:
         return hook.fn(fact) if link is None else hook.fn(fact, link=link)
+    if type(turn) is SessionOnly and link is None:
+        return hook.fn(fact, session_id=turn.session_id)
     supplied = {name: _supplied(turn, source) for name, source in hook.wants}
     if link is not None:
         supplied["link"] = link

@@ -232,8 +232,8 @@ class Transforms:
             return self
         return Transforms([one for one in self._transforms if one.changes(request)])
 
-    def chain(self, kind: type[AnyDelta]) -> Chain | None:
-        """A new chain for deltas of this kind; None if no transformer changes them."""
+    def chain(self, kind: type[Any]) -> Chain | None:
+        """A new chain for deltas or parts of this kind; None if no transformer changes them."""
         links = self._by_kind.get(kind)
         return None if links is None else Chain(links)
 
@@ -370,13 +370,22 @@ def transform_reply(transforms: Transforms, reply: ModelReply) -> ModelReply:
     """The reply after the transformers."""
     if not transforms.change(reply):
         return reply
-    stream = StreamedReply(transforms)
-    for kind, text, number, name in pieces_of(reply):
-        stream.part(kind, number, name).feed(text)
-    stream.flush()
-    transformed = stream.rebuild(reply)
-    assert transformed is not None
-    return transformed
+    chains: dict[type, Chain | None] = {}
+    outputs: dict[int, list[str]] = {}
+    last: dict[int, tuple[Chain, int]] = {}
+    for number, part in enumerate(reply.message.parts):
+        kind, text = type(part), _text_in(part)
+        if not text:
+            continue
+        if kind is ToolCallPart or kind not in chains:
+            chains[kind] = transforms.chain(kind)
+        if (chain := chains[kind]) is not None:
+            outputs[number] = [*chain.feed(text)]
+            last[id(chain)] = chain, number
+    for chain, number in last.values():
+        outputs[number] += chain.flush()
+    texts = ["".join(outputs[n]) if n in outputs else None for n in range(len(reply.message.parts))]
+    return _with_texts(reply, texts)
 
 
 def _with_texts(reply: ModelReply, texts: Sequence[str | None]) -> ModelReply:

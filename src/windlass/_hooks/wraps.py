@@ -26,10 +26,10 @@ from windlass.errors import (
 )
 from windlass.messages import ModelRequest
 from windlass.states import Step
-from windlass.turns import Turn, Writes, check_not_broken_off
+from windlass.turns import HookTurn, Turn, Writes, check_not_broken_off
 
 from .conditions import Condition
-from .dispatch import Site, cancelled, supply
+from .dispatch import Site, cancelled, supplied
 from .hooks import Hook, source_of
 
 Effect: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -142,7 +142,8 @@ def compose(
     """
     layer, known = effect, [object()]
     if any((hook.wants and not hook.read_only) or hook.timed for hook in wraps):
-        return Onion(kind, _compose_writing(wraps, effect, site, kind, guarded, place), known)
+        run = _compose_writing(wraps, effect, site, kind, known, guarded, place)
+        return Onion(kind, run, known)
     *inner, (outermost, ends_guards) = _inside_out(wraps)
     for hook, is_last_guard in inner:
         layer = _layer(hook, layer, kind, known, site.turn)
@@ -276,76 +277,109 @@ class _Ledger:
         self.entries = [writes for writes in self.entries if writes.depth <= depth]
 
 
+Recorded: TypeAlias = Callable[[Any, _Ledger], Awaitable[Any]]
+"""A layer of wraps that write: it gets the ledger of the call with each value."""
+
+
 def _compose_writing(
-    wraps: Sequence[Hook], effect: Effect, site: Site, kind: Kind, guarded: Guarded, place: Place
+    wraps: Sequence[Hook],
+    effect: Effect,
+    site: Site,
+    kind: Kind,
+    known: list[Any],
+    guarded: Guarded,
+    place: Place,
 ) -> Effect:
-    inside_out = _inside_out(wraps)
+    """The effect inside wraps of which some write. The layers are made once; each call has its own ledger."""
+    layer: Recorded = _without_ledger(effect)
+    for at, (hook, is_last_guard) in enumerate(_inside_out(wraps)):
+        layer = _writing_layer(hook, layer, site, len(wraps) - at, kind, known, place)
+        if is_last_guard:
+            layer = _recorded_boundary(layer, guarded)
 
     async def run(value: Any) -> Any:
         ledger = _Ledger()
-        layer = effect
-        for at, (hook, is_last_guard) in enumerate(inside_out):
-            layer = _writing_layer(hook, layer, site, ledger, len(wraps) - at, kind, place)
-            if is_last_guard:
-                layer = _boundary(layer, guarded)
         try:
-            result = await layer(value)
+            result = await layer(value, ledger)
         finally:
             ledger.closed = True
-        _refuse_conflicts(ledger.entries)
-        for writes in ledger.entries:
-            site.keep(writes)
+        if ledger.entries:
+            _refuse_conflicts(ledger.entries)
+            for writes in ledger.entries:
+                site.keep(writes)
         return result
 
     return run
 
 
-def _writing_layer(
-    hook: Hook, inner: Effect, site: Site, ledger: _Ledger, depth: int, kind: Kind, place: Place
-) -> Effect:
-    fn = _as_async(hook)
-
-    async def call_next(value: Any) -> Any:
-        if ledger.closed:
-            raise _too_late(hook)
-        ledger.forget_below(depth)
-        return await inner(value)
-
-    async def layer(value: Any) -> Any:
-        passable(kind.given, value)
-        try:
-            is_match = hook.matches is None or hook.matches(value)
-        except Exception as error:
-            _raise_named(hook.kind, hook.name, hook.event.__name__, error)
-        if not is_match:
-            return await inner(value)
-        writes, where = Writes(hook.name, depth), place(value)
-        supplied = _supplied(hook, site, writes, where)
-        began, verdict = site.monotonic(), "failed"
-        try:
-            try:
-                result = await fn(value, call_next, **supplied)
-                verdict = ""
-            finally:
-                if hook.timed:
-                    site.tell_time(hook, began, where[0], verdict)
-                check_not_broken_off(supplied)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, NotPassable) and error.value is value:
-                raise
-            _raise_named(hook.kind, hook.name, hook.event.__name__, error)
-        ledger.entries.append(writes)
-        return result if kind.proper(result) else _checker(hook, kind)(result)
+def _without_ledger(effect: Effect) -> Recorded:
+    def layer(value: Any, ledger: _Ledger) -> Awaitable[Any]:
+        return effect(value)
 
     return layer
 
 
-def _supplied(
-    hook: Hook, site: Site, writes: Writes, place: tuple[str, tuple[Any, ...]]
-) -> dict[str, Any]:
-    if hook.read_only:
-        return {"turn": site.turn} if hook.wants else {}
-    return supply(hook, site, writes, *place)
+def _recorded_boundary(inner: Recorded, guarded: Guarded) -> Recorded:
+    async def layer(value: Any, ledger: _Ledger) -> Any:
+        return guarded(value, await inner(value, ledger))
+
+    return layer
+
+
+def _writing_layer(
+    hook: Hook, inner: Recorded, site: Site, depth: int, kind: Kind, known: list[Any], place: Place
+) -> Recorded:
+    fn, given, matches = _as_async(hook), kind.given, hook.matches
+    name, event, proper = hook.name, hook.event.__name__, kind.proper
+    writes_turn, reads_turn = bool(hook.wants) and not hook.read_only, bool(hook.wants)
+
+    def call_next(ledger: _Ledger, value: Any) -> Awaitable[Any]:
+        if ledger.closed:
+            raise _too_late(hook)
+        if ledger.entries:
+            ledger.forget_below(depth)
+        return inner(value, ledger)
+
+    async def layer(value: Any, ledger: _Ledger) -> Any:
+        if type(value) is not given:
+            passable(given, value)
+        try:
+            is_match = matches is None or matches(value)
+        except Exception as error:
+            _raise_named(hook.kind, name, event, error)
+        if not is_match:
+            return await inner(value, ledger)
+        turn: HookTurn[Any] | None = None
+        if writes_turn:
+            turn = HookTurn(site, hook, *place(value), True, depth)
+        began, verdict = site.monotonic() if hook.timed else 0.0, "failed"
+        try:
+            try:
+                if turn is not None:
+                    result = await fn(
+                        value, partial(call_next, ledger), **supplied(hook, site, turn)
+                    )
+                elif reads_turn:
+                    result = await fn(value, partial(call_next, ledger), turn=site.turn)
+                else:
+                    result = await fn(value, partial(call_next, ledger))
+                verdict = ""
+            finally:
+                if hook.timed:
+                    site.tell_time(hook, began, place(value)[0], verdict)
+                if turn is not None:
+                    check_not_broken_off(turn)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, NotPassable) and error.value is value:
+                raise
+            _raise_named(hook.kind, name, event, error)
+        if turn is not None and (writes := turn.end_run()) is not None:
+            ledger.entries.append(writes)
+        if result is not known[0]:
+            known[0] = result = result if proper(result) else _checker(hook, kind)(result)
+        return result
+
+    return layer
 
 
 def _refuse_conflicts(entries: Sequence[Writes]) -> None:
@@ -523,11 +557,12 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
             raise
         return results[0]
 
-    writes = Writes(hook.name)
     about = str(site.state.steps + 1) if hook.event is Step else ""
+    turn: HookTurn[Any] = HookTurn(site, hook, about)
     began, verdict = site.monotonic(), "failed"
     try:
-        await _as_async(hook)(value, call_next, **supply(hook, site, writes, about))
+        parameters = supplied(hook, site, turn) if hook.wants else {}
+        await _as_async(hook)(value, call_next, **parameters)
         verdict = ""
     except asyncio.CancelledError as error:
         if cancelled() or error in from_inside:
@@ -545,7 +580,8 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
     if not results:
         how = "called call_next and swallowed its error" if calls else "did not call call_next"
         raise _not_once(hook, how)
-    site.keep(writes)
+    if (writes := turn.end_run()) is not None:
+        site.keep(writes)
     return results[0]
 
 

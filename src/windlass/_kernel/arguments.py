@@ -53,6 +53,7 @@ class Arguments(Struct, eq=False):
     _mask: Mask | None
     _held: Held
     _offered: Mapping[str, Tool[..., Any]] | None = None
+    _digested: tuple[str, str, str] | None = None
 
     def _offer(self) -> Mapping[str, Tool[..., Any]]:
         """The session's tools: the agent's, without those that a hook took out when it started, and
@@ -114,10 +115,14 @@ class Arguments(Struct, eq=False):
         return self.digest(call)
 
     def digest(self, call: ToolCall) -> str:
-        """The digest of a call as the log has it."""
-        if self._mask is None or (json := self._mask.text(call.json)) == call.json:
-            return call.digest
-        return ToolCall(call.id, call.name, json).digest
+        """The digest of a call as the log has it: that of the latest one is not computed again."""
+        known = self._digested
+        if known is None or known[0] != call.name or known[1] != call.json:
+            logged = call
+            if self._mask is not None and (json := self._mask.text(call.json)) != call.json:
+                logged = ToolCall(call.id, call.name, json)
+            self._digested = known = (call.name, call.json, logged.digest)
+        return known[2]
 
     def difference(self, state: CallFold, call: ToolCall) -> str | None:
         """The arguments to be recorded with a verdict: those that the log does not have yet."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from windlass._hooks.compiled import CompiledHooks
 from windlass._hooks.hooks import Hook
-from windlass._hooks.observers import Backlog, Observers
+from windlass._hooks.observers import Backlog, Observers, is_wanted
 from windlass._hooks.runs import AnyTurn, SessionOnly
 from windlass.deltas import StreamEvent
 from windlass.events import FACTS, ToolReturning
@@ -76,8 +76,8 @@ class Audience:
     """
 
     __slots__ = (
-        "_above", "_fold", "_now", "_observers", "_scope", "_time", "_tools", "attends", "backlog", "hides_attempts",
-        "hooks",
+        "_above", "_fold", "_now", "_observers", "_scope", "_session_only", "_time", "_tools", "attends", "backlog",
+        "hides_attempts", "hooks",
         "kinds", "known_above", "listens", "voice",
     )  # fmt: skip
 
@@ -116,6 +116,7 @@ class Audience:
             self.hides_attempts = hooks.at(ToolReturning) is not None
             self._observers = observers
             self._fold = fold
+            self._session_only = SessionOnly(fold.session)
             self._scope = scope
             self._time = time
             self._now = now
@@ -158,7 +159,7 @@ class Audience:
         if not self.attends:
             return False
         full = self.voice is not None and self.voice.channel.full
-        return bool(self.backlog.awaited or full or self.hooks.durable or self._above is not None)
+        return bool(self.backlog.awaited or full or self._above is not None)
 
     # ------------------------------------------------------------ telling
 
@@ -190,12 +191,15 @@ class Audience:
         the turn. `source` belongs to the session of the fact."""
         turn: Turn[Any] | None = None
         for hook in hooks:
+            if hook.matches is not None and not is_wanted(hook, fact, self.backlog):
+                continue
             if hook.queued:
-                (hook.lane or self._observers.lane(hook)).put(hook, fact, None, self.backlog)
+                only = source._session_only if hook.wants else None
+                (hook.lane or self._observers.lane(hook)).put(hook, fact, only, self.backlog)
                 continue
             given: AnyTurn = turn
             if not hook.wants_state:
-                given = SessionOnly(source._fold.session) if hook.wants else None
+                given = source._session_only if hook.wants else None
             elif turn is None:
                 state = source._fold.glimpse()
                 given = turn = observer_turn(

@@ -268,7 +268,8 @@ class Journal:
             fold.stored += len(pending)
             fold.written += pending
             fold.pending = []
-        return self._kinds is None or not self.audience.has_work()
+        audience = self.audience
+        return self._kinds is None or not (audience.hooks.durable or audience.has_work())
 
     def flush_now(self) -> None:
         """Hand over what is pending to a store that needs no waiting, for a pass that takes over: the
@@ -311,7 +312,8 @@ class Journal:
             await self._write()
         audience = self.audience
         if audience.listens:
-            await audience.flush()
+            if audience.has_work():
+                await audience.flush()
             if audience.hooks.durable and self._followed != self.fold.stored:
                 from windlass._hooks.readers import Source  # most agents have no durable observers
 

@@ -4,11 +4,12 @@ spent."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.criteria import CostLimit, Effect, Limit, StepLimit, TokenLimit, name_of
+from windlass.criteria import COUNTING, CostLimit, Effect, Limit, StepLimit, TokenLimit, name_of
 from windlass.errors import HookError, text_of
 from windlass.messages import Usage
 from windlass.outcomes import Stopped
@@ -19,6 +20,15 @@ from windlass.turns import Left
 from .journal import Journal
 
 _NOTHING = Usage(requests=0)
+
+
+class Counters(Struct, gc=False):
+    """What a turn has spent so far, as far as limits before an effect read it."""
+
+    usage: Usage
+    active: float
+    started_at: float
+    last: None = None
 
 
 class Limits(Struct, eq=False):
@@ -35,6 +45,7 @@ class Limits(Struct, eq=False):
     _standing: Usage | None = None
     hit: Stopped | None = None
     _share: tuple[Limit, ...] = ()
+    _holding: dict[tuple[Effect, bool], tuple[tuple[Limit, ...] | None]] = {}
 
     def __post_init__(self) -> None:
         self._share = () if self.started is None else _share_of(self.started)
@@ -61,6 +72,8 @@ class Limits(Struct, eq=False):
 
     def _exceeded(self, effect: Effect) -> Stopped | None:
         """The strongest of the limits that forbid this effect now, or None."""
+        if self._has_room(effect):
+            return None
         found: list[Stopped] = []
         for level in self._levels():
             limits = level._before(effect, below=level is not self)
@@ -76,6 +89,34 @@ class Limits(Struct, eq=False):
                 if (why := _why(name, limit, state, turn)) is not None:
                     found.append(Stopped(limit.reason, f"{name}: {why}"))
         return min(found, key=lambda stopped: stopped.reason.rank, default=None)
+
+    def _has_room(self, effect: Effect) -> bool:
+        """Whether no limit, here or above, forbids an effect, as far as counters tell: no state is
+        made for it."""
+        for level in self._levels():
+            limits = level._counting(effect, below=level is not self)
+            if limits is None:
+                return False
+            turn = level._journal.visible.turn
+            if not limits or turn is None:
+                continue
+            active = turn.active + level._journal.time.working()
+            counters: Any = Counters(level.spent(), active, turn.started_at)
+            try:
+                if any(limit.exceeded(counters, counters) is not None for limit in limits):
+                    return False
+            except Exception:  # it is raised again in the name of the limit
+                return False
+        return True
+
+    def _counting(self, effect: Effect, *, below: bool) -> tuple[Limit, ...] | None:
+        """The limits of this level before an effect; None if one of them needs the state."""
+        known = self._holding.get((effect, below))
+        if known is None:
+            limits = [limit for _, limit in self._before(effect, below=below)]
+            counts = all(type(limit) in COUNTING for limit in limits)
+            known = self._holding[effect, below] = (tuple(limits) if counts else None,)
+        return known[0]
 
     def _before(self, effect: Effect, *, below: bool) -> list[tuple[str, Limit]]:
         """The limits of this level that hold before an effect, with their names."""

@@ -95,12 +95,8 @@ class Replies:
             request = assemble(fold, self._program, self._injected.unlogged)
             if (point := self._calling) is not None:
                 calling = ModelCalling(request, self._site.turn)
-                passage = Passage(point, calling, self._site, self._about("request"))
-                if point.changing:
-                    changed: ModelRequest = (await passage.rewrite()).request
-                    request = changed
-                if point.judges or passage.said or self._questions.resumed:
-                    request, reply = await self._judge_request(passage, request)
+                if self._questions.resumed or point.is_asked_about(calling):
+                    request, reply = await self._pass_request(point, calling)
         if request is not None and fold.going:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
@@ -126,6 +122,17 @@ class Replies:
                 reply = rewritten
             self.awaits_verdict = self._replying.judges or bool(passage.said)
         self._record_reply(reply, number, round_, request is not None)
+
+    async def _pass_request(
+        self, point: Point, calling: ModelCalling
+    ) -> tuple[ModelRequest | None, ModelReply | None]:
+        """The request past its hooks."""
+        passage = Passage(point, calling, self._site, self._about("request"))
+        if point.changing:
+            calling = await passage.rewrite()
+        if point.judges or passage.said or self._questions.resumed:
+            return await self._judge_request(passage, calling.request)
+        return calling.request, None
 
     async def _relieves(self, error: Exception) -> bool:
         """Whether the request was too large and a compaction makes another try worth it."""
@@ -210,6 +217,9 @@ class Replies:
             return True
         passage, self._passage = self._passage, None
         if passage is None and any(call.decided for call in step.calls.values()):
+            return True
+        fresh = passage is not None and not passage.said and not self._questions.resumed
+        if fresh and passage is not None and not point.is_asked_about(passage.event):
             return True
         if (
             self._program.durable or point.waits or passage is None

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass._hooks.compiled import CompiledHooks, Point
@@ -15,7 +15,7 @@ from windlass.checking import checked_parts
 from windlass.context.assembly import assemble
 from windlass.context.budget import Meter
 from windlass.events import HookRan, Progressed, ToolReturning
-from windlass.messages import ToolCall
+from windlass.messages import Messages, ToolCall
 from windlass.records import Injected, Record
 from windlass.slots import Slot
 from windlass.states import State, TurnFold, place_of
@@ -54,7 +54,7 @@ class Site:
     """
 
     __slots__ = (
-        "_cancellation", "_delegates", "_limits", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
+        "_cancellation", "_delegates", "_limits", "_memos", "_notes", "_onions", "_resumed", "_side_calls", "_writes",
         "arguments", "closed", "hooks", "in_background", "injected", "injecting", "journal", "monotonic", "program",
         "scope", "tasks", "turn", "write_standing",
     )  # fmt: skip
@@ -93,6 +93,7 @@ class Site:
         self._writes: WriteBuffer | None = None
         self._side_calls: SideCalls | None = None
         self._notes: Notes | None = None
+        self._memos: dict[Hashable, Any] | None = None
         self._onions: tuple[Onion, ...] = ()
         self._delegates: Delegates | None = None
         self.write_standing: Callable[[], None] | None = None
@@ -108,7 +109,7 @@ class Site:
         Breaks the reference cycles with the turn and the wraps, so that all is freed at once.
         """
         self.closed = True
-        self._delegates = self.write_standing = None
+        self._delegates = self.write_standing = self._memos = None
         del self.turn
         for onion in self._onions:
             onion.release()
@@ -198,6 +199,11 @@ class Site:
         return self.journal.state
 
     @property
+    def messages(self) -> Messages:
+        """The conversation so far."""
+        return self.journal.visible.messages
+
+    @property
     def session(self) -> str:
         """The id of the session."""
         return self.journal.fold.session
@@ -268,6 +274,14 @@ class Site:
         size = program.budget.limit(request.model, request.settings)
         free = None if size is None else max(size - used, 0)
         return ContextWindow(used, size, free, meter.breakdown(request))
+
+    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """A value that hooks remember during this pass."""
+        if self._memos is None:
+            self._memos = {}
+        if key not in self._memos:
+            self._memos[key] = make()
+        return self._memos[key]
 
     def note(self, asker: Asker, kind: str, data: Any) -> None:
         """A fact of a hook or tool."""

@@ -245,7 +245,9 @@ class ToolAttempts:
 
     def _check_not_broken_off(self, call: ToolCall, supplied: dict[str, Any]) -> None:
         try:
-            check_not_broken_off(supplied)
+            for value in supplied.values():
+                if isinstance(value, Turn):
+                    check_not_broken_off(value)
         except ChildWaits:
             if self.wrapped:
                 self._held_up.add(call.id)

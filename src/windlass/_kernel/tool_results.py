@@ -72,7 +72,10 @@ class ToolResults(Struct, eq=False):
             result = _joined(state.call, result, turn.injected)
         given = result
         items: list[Injected] = []
-        passage = Passage(point, ToolReturning(shown, result, site.turn), site, shown.id)
+        event = ToolReturning(shown, result, site.turn)
+        if not point.is_asked_about(event):
+            return result
+        passage = Passage(point, event, site, shown.id)
         try:
             if point.changing:
                 try:

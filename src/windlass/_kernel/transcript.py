@@ -41,8 +41,14 @@ class Transcript(Struct, eq=False):
         point = self._site.hooks.at(MessageAdding)
         if point is None:
             return message
-        passage = self._site.passage(point, MessageAdding(message, self._site.turn), about)
-        message = (await passage.rewrite()).message
+        event, resumed = MessageAdding(message, self._site.turn), self._questions.resumed
+        if not resumed and not point.is_asked_about(event):
+            return message
+        passage = self._site.passage(point, event, about)
+        if point.changing:
+            message = (await passage.rewrite()).message
+        if not point.decides and not resumed:
+            return message
         verdict = await self._questions.decide(passage)
         if isinstance(verdict, Halt):
             self.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)

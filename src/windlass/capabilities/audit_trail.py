@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from windlass.errors import StoreError
 from windlass.logs import Link
 from windlass.protocols import Store
@@ -145,7 +147,11 @@ def _without_reason(verdict: Any) -> Any:
 
 def plain_record(record: Record) -> Line:
     """A record as plain data, without the fields that say where an observer got it from."""
-    plain: Line = json.loads(encode(record))
+    data = encode(record)
+    try:
+        plain: Line = msgspec.json.decode(data)
+    except msgspec.DecodeError:  # a lone surrogate
+        plain = json.loads(data)
     plain.pop("path", None)
     plain.pop("seq", None)
     return plain

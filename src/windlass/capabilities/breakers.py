@@ -31,6 +31,11 @@ class Breakers:
         self._failures: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
+    @property
+    def any_open(self) -> bool:
+        """Whether there is a model that may not be asked."""
+        return bool(self._until)
+
     def lets_pass(self, model: str, breaker: Breaker, now: float) -> bool:
         """Whether a model may be asked. After its time one request may; the others wait for what comes of it."""
         if model not in self._until:

@@ -117,9 +117,18 @@ class Budget:
             registrar.criterion(makers[kind](amount))
         if self.warn_at is not None and self.limits:
 
-            @registrar.gate(ModelCalling, name=f"{self.name}.warn")
+            @registrar.gate(ModelCalling, name=f"{self.name}.warn", when=self._is_near)
             def warn(event: ModelCalling, turn: Turn[Any]) -> None:
                 self.warn(turn, spent_in(turn))
+
+    def _is_near(self, event: ModelCalling) -> bool:
+        """Whether the turn has spent enough of a limit for a warning."""
+        turn, warn_at = event.turn, self.warn_at or 1.0
+        for kind, limit in self.limits.items():
+            spent = turn.usage.total if kind == "tokens" else spent_in(turn)[kind]
+            if spent >= warn_at * limit:
+                return True
+        return False
 
     def warn(self, turn: Turn[Any], spent: Mapping[str, float]) -> None:
         """Note the limits of which the fraction `warn_at` is in `spent`, each once per turn."""

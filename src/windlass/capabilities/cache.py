@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from windlass.errors import ConfigError, StoreError
-from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, Usage
+from windlass.messages import Fingerprints, ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, Usage
 from windlass.outcomes import Completed
 from windlass.records import TurnEnded
 from windlass.tools import Tool
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from windlass.storage import Storage
 
 T = TypeVar("T")
+GivenT = TypeVar("GivenT")
 WHOLE = ("stop", "tool_calls")
 """How a reply must have finished to be kept."""
 
@@ -74,14 +75,16 @@ class Cache:
         latest: OrderedDict[str, tuple[str, int, str]] = OrderedDict()
 
         async def reuse_reply(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-            key = _key("reply", self._varied(turn), request.fingerprint)
-            *step, earlier = latest.pop(turn.session_id, ("", 0, ""))
-            if step == [turn.turn_ref, turn.steps]:  # the step asks again, so the earlier reply was rejected
-                await storage.delete(earlier)
-            latest[turn.session_id] = (turn.turn_ref, turn.steps, key)
+            fingerprint = turn.memo(replies, Fingerprints).of(request)
+            key = f"reply/{fingerprint}" if self.vary is None else _key("reply", self._varied(turn), fingerprint)
+            session, ref, step = turn.session_id, turn.turn_ref, turn.steps
+            before = latest.pop(session, None)
+            if before is not None and before[:2] == (ref, step):  # asked again, so the earlier reply was rejected
+                await storage.delete(before[2])
+            latest[session] = (ref, step, key)
             if len(latest) > _SESSIONS:
                 latest.popitem(last=False)
-            return await replies.get(key, lambda: call_next(request))
+            return await replies.get(key, request, call_next)
 
         async def forget_reply(fact: TurnEnded, session_id: str) -> None:
             """The last reply of a turn that did not complete may be why: it is not used again."""
@@ -94,7 +97,7 @@ class Cache:
             if tool is None or not self._keeps(tool):
                 return await call_next(call)
             key = _key("result", self._varied(turn), tool.digest, call.digest)
-            return await results.get(key, lambda: call_next(call))
+            return await results.get(key, call, call_next)
 
         if self.models:
             registrar.wrap(ModelCall, name=f"{self.name}.model", read_only=True)(reuse_reply)
@@ -132,7 +135,7 @@ class _Entries(Generic[T]):
         self._kept = kept
         self._pending: dict[tuple[int, str], asyncio.Future[None]] = {}
 
-    async def get(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: str, given: GivenT, make: Callable[[GivenT], Awaitable[T]]) -> T:
         """The entry of a key; otherwise one is made and kept."""
         if (found := await self._read(key)) is not None:
             return found
@@ -141,10 +144,10 @@ class _Entries(Generic[T]):
         if (pending := self._pending.get(place)) is not None:
             await asyncio.wait([pending])
             found = await self._read(key)
-            return found if found is not None else await make()
+            return found if found is not None else await make(given)
         done = self._pending[place] = loop.create_future()
         try:
-            made = await make()
+            made = await make(given)
             await self._write(key, made)
             return made
         finally:
@@ -161,7 +164,7 @@ class _Entries(Generic[T]):
     async def _write(self, key: str, made: T) -> None:
         if (kept := self._kept(made)) is not None:
             try:
-                await self._storage.put(key, msgspec.to_builtins(kept), ttl=self._ttl)
+                await self._storage.put(key, kept, ttl=self._ttl)
             except (StoreError, ConfigError):  # the store is down, or the value is too large
                 pass
 

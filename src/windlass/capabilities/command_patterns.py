@@ -16,6 +16,9 @@ class CommandPattern:
     To allow, words are compared one by one: a `*` that is a word of its own stands for any number of words, one inside
     a word stays in that word and does not lead upwards. To refuse, a `*` stands for anything, and what a command
     amounts to counts, too. A final ` *` also matches the command without arguments.
+
+    A command without the `literal` matches neither way, but for one with the same `flags`. `start` is what the pattern
+    begins with, up to its first wildcard.
     """
 
     def __init__(self, glob: str) -> None:
@@ -27,12 +30,13 @@ class CommandPattern:
         self._shapes = shapes = [" ".join(words)]
         if words[1:] and words[-1] == "*":
             shapes.append(" ".join(words[:-1]))
-        self._start = literal_prefix(shapes[0]).rstrip()
+        self.start = literal_prefix(shapes[0]).rstrip()
         flags = flags_of(words)
-        self._flags = flags if flags.options and self.first else None
-        self.needle = self.first if self._flags else needle(shapes[-1].rstrip("* "))
-        if ".." in self.needle:
-            self.needle = self.first
+        self.flags = flags if flags.options and self.first else None
+        self.literal = needle(shapes[-1].rstrip("* "))
+        if ".." in self.literal:
+            self.literal = self.first
+        self._needle = self.first if self.flags else self.literal
 
     @cached_property
     def _strict(self) -> re.Pattern[str]:
@@ -50,11 +54,11 @@ class CommandPattern:
         """How far the command matches: 0 no, 1 maybe, 2 yes."""
         if self.first and self.first not in command.names and command.is_known:
             return 0
-        if self.needle in command.wide and any(
+        if self._needle in command.wide and any(
             regex.match(variant) for variant in command.variants for regex in self._wide
         ):
             return 2
-        if self._flags is not None and self._matches_flags(command.flags):
+        if self.flags is not None and self._matches_flags(self.flags, command.flags):
             return 2
         if not command.is_known and self._may_begin(command.known_starts):
             return 1
@@ -64,12 +68,11 @@ class CommandPattern:
 
     def _may_begin(self, starts: tuple[str, ...]) -> bool:
         """Whether what is known of a command begins as the pattern does, as far as both go."""
-        return self._start.startswith(starts) or any(start.startswith(self._start) for start in starts)
+        return self.start.startswith(starts) or any(start.startswith(self.start) for start in starts)
 
-    def _matches_flags(self, flags: Flags) -> bool:
-        assert self._flags is not None
-        same = flags.program == self._flags.program and self._flags.options <= flags.options
-        return same and glob_regex(self._flags.rest).match(flags.rest) is not None
+    def _matches_flags(self, mine: Flags, flags: Flags) -> bool:
+        same = flags.program == mine.program and mine.options <= flags.options
+        return same and glob_regex(mine.rest).match(flags.rest) is not None
 
 
 def pattern_problem(glob: str) -> str:

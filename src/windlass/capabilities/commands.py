@@ -78,9 +78,9 @@ class Command:
         return "\n".join(self.variants)
 
     @cached_property
-    def haystack(self) -> str | None:
-        """All that patterns are compared with, as one text; None if anything may match because parts are unknown."""
-        return "\n".join((self.strict, *self.variants, *self.suffixes)) if self.is_known and not self.hidden else None
+    def compared(self) -> str:
+        """All that patterns are compared with, as one text."""
+        return "\n".join((self.strict, *self.variants, *self.suffixes))
 
     @cached_property
     def known_starts(self) -> tuple[str, ...]:

@@ -87,7 +87,11 @@ class Events:
 
         def leave() -> None:
             with self._lock:
-                self._listeners[fact] = tuple(one for one in self._listeners[fact] if one is not entry)
+                left = tuple([one for one in self._listeners.get(fact, ()) if one is not entry])
+                if left:
+                    self._listeners[fact] = left
+                else:
+                    self._listeners.pop(fact, None)
 
         return leave
 
@@ -98,7 +102,7 @@ class Events:
             self.emit(fact, session_id)
 
         for fact in self.facts:
-            registrar.observe(fact, name=f"{self.name}_{fact.__name__}")(emit)
+            registrar.observe(fact, name=f"{self.name}_{fact.__name__}", when=self._has_listeners)(emit)
 
     def emit(self, fact: Fact, session_id: str) -> None:
         """Call the listeners of a fact."""
@@ -110,6 +114,10 @@ class Events:
                     listener(fact)
             except Exception:
                 log.exception("listener %r failed on %s", listener, type(fact).__name__)
+
+    def _has_listeners(self, fact: Fact) -> bool:
+        listeners = self._listeners
+        return type(fact) in listeners or None in listeners
 
     def _of(self, fact: type[Fact]) -> Iterable[tuple[Listener, bool]]:
         return (*self._listeners.get(fact, ()), *self._listeners.get(None, ()))

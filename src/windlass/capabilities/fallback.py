@@ -60,12 +60,11 @@ class Fallback:
 
     def install(self, registrar: Hooks) -> None:
         """Bring the models, and register the wrap around model calls."""
-        others = tuple([registrar.model(model) for model in self.models])
+        others = [registrar.model(model) for model in self.models]
         breakers = registrar.shared(Breakers, name="windlass.breakers")
 
         async def fall_back(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-            candidates = [request.model, *[other for other in others if other != request.model]]
-            return await _Attempts(self, request, call_next, turn, breakers()).first_of(candidates)
+            return await _Attempts(self, request, call_next, turn, breakers()).first_of(others)
 
         registrar.wrap(ModelCall, name=self.name)(fall_back)
 
@@ -82,6 +81,8 @@ class Fallback:
 class _Attempts:
     """The attempts at one model call."""
 
+    __slots__ = ("breakers", "call_next", "fallback", "first", "request", "turn")
+
     def __init__(
         self, fallback: Fallback, request: ModelRequest, call_next: CallModel, turn: Turn[Any], breakers: Breakers
     ) -> None:
@@ -92,10 +93,11 @@ class _Attempts:
         self.breakers = breakers
         self.first: BaseException | None = None
 
-    async def first_of(self, candidates: list[str]) -> ModelReply:
-        """The reply of the first model that gives one."""
-        *others, last = self._in_order(candidates)
-        for model in others:
+    async def first_of(self, others: list[str]) -> ModelReply:
+        """The reply of the first model that gives one: the request's own, or one of these."""
+        candidates = [self.request.model, *[other for other in others if other != self.request.model]]
+        *earlier, last = self._in_order(candidates)
+        for model in earlier:
             try:
                 reply = await self._ask(model)
             except Exception as error:
@@ -117,7 +119,7 @@ class _Attempts:
     def _in_order(self, candidates: list[str]) -> list[str]:
         """The models; those whose circuit is open come last."""
         breaker = self.fallback.breaker
-        if breaker is None:
+        if breaker is None or not self.breakers.any_open:
             return candidates
         now = self.turn.now()
         closed = [model for model in candidates if self.breakers.lets_pass(model, breaker, now)]
@@ -127,9 +129,14 @@ class _Attempts:
         return [*closed, *left_out]
 
     async def _ask(self, model: str) -> ModelReply:
-        breaker, request = self.fallback.breaker, self._request_for(model)
+        fallback, request = self.fallback, self._request_for(model)
+        breaker, seconds = fallback.breaker, fallback.timeout
         try:
-            reply = await self._in_time(request)
+            if seconds is None:
+                reply = await self.call_next(request)
+            else:
+                work = self.call_next(request)
+                reply = await within(seconds, work, self.turn, lambda: late_model(request, seconds))
         except Exception as error:
             if breaker is not None and is_transient(error):
                 self.breakers.note_failure(model, breaker, self.turn.now())
@@ -137,12 +144,6 @@ class _Attempts:
         if breaker is not None:
             self.breakers.note_success(model)
         return reply
-
-    async def _in_time(self, request: ModelRequest) -> ModelReply:
-        seconds = self.fallback.timeout
-        if seconds is None:
-            return await self.call_next(request)
-        return await within(seconds, self.call_next(request), self.turn, late_model(request, seconds))
 
     def _request_for(self, model: str) -> ModelRequest:
         request = self.request

@@ -173,6 +173,12 @@ _LINES: dict[type[Fact], tuple[int, Callable[[Any], Line]]] = {
 }
 """The highest level of each fact, and what its line says."""
 
+_ODD: dict[type[Fact], Callable[[Any], bool]] = {
+    ToolDecided: lambda fact: type(fact.verdict) is not Allow,
+    ToolReturned: lambda fact: fact.result.is_error,
+}
+"""Of facts that every call has, those whose level is above DEBUG. The others are not even queued."""
+
 
 class Logging:
     """Write a line to Python's `logging` for each fact of at least `level`.
@@ -208,7 +214,8 @@ class Logging:
 
         for fact, (highest, _) in _LINES.items():
             if highest >= self.level:
-                registrar.observe(fact, name=f"{self.name}_{_snake(fact)}")(log_fact)
+                when: Any = {"when": _ODD[fact]} if fact in _ODD and self.level > DEBUG else {}
+                registrar.observe(fact, name=f"{self.name}_{_snake(fact)}", **when)(log_fact)
 
     def write(self, fact: Fact, session_id: str) -> None:
         """Write the line of a fact."""

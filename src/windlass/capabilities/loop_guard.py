@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,7 +11,6 @@ from windlass.decisions import Deny, Halt, Says
 from windlass.errors import ConfigError, ToolError
 from windlass.events import ToolCalling
 from windlass.messages import Message, ToolCallPart
-from windlass.states import State
 from windlass.turns import Turn
 
 from .option_types import check_types
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 WARNING = "You have made this call {count} times in this turn, with the same arguments. Try something else."
 BLOCKED = "this call was made {count} times in this turn with the same arguments, so it is not made again"
-SESSIONS = 1024
-"""For how many sessions the calls of the current turn are remembered; for others they are counted anew."""
-
 Call: TypeAlias = tuple[str, str]
 
 
@@ -57,7 +53,6 @@ class LoopGuard:
         self.name = name
         self.warn, self.block, self.halt = warn, block, halt
         self.ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-        self._made: OrderedDict[str, _Made] = OrderedDict()
 
     def install(self, registrar: Hooks) -> None:
         """Register the hook."""
@@ -81,54 +76,43 @@ class LoopGuard:
     def _count(self, event: ToolCalling) -> int:
         """How often the turn has made this call, this time included. It is counted from the log."""
         turn, call = event.turn, event.call
-        state = turn.state
-        made = self._made_in(state).counted(state, turn)
         mine = (call.name, call.json)
-        count = 1 + made[mine]
-        for sibling in state.open.calls if state.open is not None and len(state.open.calls) > 1 else ():
+        count = 1 + turn.memo(self, _Made).counted(turn)[mine]
+        if call.id.endswith("/1"):  # the first call of its step
+            return count
+        step = turn.state.open
+        for sibling in step.calls if step is not None else ():
             if sibling.proposed.id == call.id:
                 break
             count += _normal(sibling.proposed.name, sibling.proposed.json, turn) == mine
         return count
 
-    def _made_in(self, state: State) -> _Made:
-        """The calls of the current turn of a session that were counted so far."""
-        made = self._made.pop(state.session, None)
-        if made is None or not made.belongs_to(state):
-            made = _Made(state.turns, state.turn.start if state.turn is not None else 0)
-            if len(self._made) >= SESSIONS:
-                self._made.popitem(last=False)
-        self._made[state.session] = made
-        return made
-
 
 class _Made:
-    """The calls in the messages of a turn, counted up to `end`."""
+    """The calls in the messages of a turn, counted up to `_end`."""
 
-    __slots__ = ("calls", "end", "last", "turn")
+    __slots__ = ("_calls", "_end", "_last")
 
-    def __init__(self, turn: int, start: int) -> None:
-        self.turn = turn
-        self.end = start
-        self.last: Message | None = None
-        self.calls: Counter[Call] = Counter()
+    def __init__(self) -> None:
+        self._end = -1
+        self._last: Message | None = None
+        self._calls: Counter[Call] = Counter()
 
-    def belongs_to(self, state: State) -> bool:
-        """Whether it counts this turn, and no rewind or other store has changed what was counted."""
-        if self.turn != state.turns or self.end > len(state.messages):
-            return False
-        return self.last is None or state.messages[self.end - 1] is self.last
-
-    def counted(self, state: State, turn: Turn[Any]) -> Counter[Call]:
-        """The calls, with those of new messages."""
-        messages = state.messages
-        for at in range(self.end, len(messages)):
-            for part in messages[at].parts if messages[at].role == "assistant" else ():
-                if type(part) is ToolCallPart:
-                    self.calls[_normal(part.name, part.json, turn)] += 1
-        if self.end != len(messages):
-            self.end, self.last = len(messages), messages[-1]
-        return self.calls
+    def counted(self, turn: Turn[Any]) -> Counter[Call]:
+        """The calls, with those of new messages. After a rewind they are counted anew."""
+        messages, end = turn.context, self._end
+        length = len(messages)
+        if end < 0 or end > length or (self._last is not None and messages[end - 1] is not self._last):
+            state = turn.state.turn
+            end, self._calls = state.start if state is not None else 0, Counter()
+        for at in range(end, length):
+            if (message := messages[at]).role == "assistant":
+                for part in message.parts:
+                    if type(part) is ToolCallPart:
+                        self._calls[_normal(part.name, part.json, turn)] += 1
+        if end != length or self._end < 0:
+            self._end, self._last = length, messages[-1] if length else None
+        return self._calls
 
 
 def _normal(name: str, json: str, turn: Turn[Any]) -> Call:

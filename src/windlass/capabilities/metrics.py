@@ -46,6 +46,22 @@ NAMES = 200
 """How many names of tools or models become labels; further ones are counted under `other`."""
 
 
+class _Labelled:
+    """A metric with labels. What the metric has for given labels is looked up once: that costs more than counting."""
+
+    __slots__ = ("_known", "_metric")
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._known: dict[tuple[str, ...], Any] = {}
+
+    def labels(self, *values: str) -> Any:
+        found = self._known.get(values)
+        if found is None:
+            found = self._known[values] = self._metric.labels(*values)
+        return found
+
+
 class Metrics:
     """Count turns, steps, model calls, tokens, costs, tool calls, verdicts, errors and failing hooks.
 
@@ -74,10 +90,12 @@ class Metrics:
         self._text = prometheus.generate_latest
 
         def counter(what: str, help: str, *labels: str) -> Any:
-            return prometheus.Counter(f"{prefix}_{what}", help, labels, registry=self.registry)
+            made = prometheus.Counter(f"{prefix}_{what}", help, labels, registry=self.registry)
+            return _Labelled(made) if labels else made
 
         def histogram(what: str, help: str, *labels: str) -> Any:
-            return prometheus.Histogram(f"{prefix}_{what}", help, labels, buckets=SECONDS, registry=self.registry)
+            made = prometheus.Histogram(f"{prefix}_{what}", help, labels, buckets=SECONDS, registry=self.registry)
+            return _Labelled(made) if labels else made
 
         self._turns = counter("turns", "Turns that ended, by outcome and stop reason", "outcome", "reason")
         self._turn_seconds = histogram("turn_seconds", "Time from the start of a turn to its end, waiting included")
@@ -142,9 +160,10 @@ class Metrics:
 
     def _label(self, kind: str, name: str | None) -> str:
         known, label = self._names[kind], name or "unknown"
-        if label not in known and len(known) >= NAMES:
-            return "other"
-        known.add(label)
+        if label not in known:
+            if len(known) >= NAMES:
+                return "other"
+            known.add(label)
         return label
 
     # ------------------------------------------------------------ facts
@@ -177,8 +196,9 @@ class Metrics:
         self._replies.labels(label, status).inc()
         if status == "answered":
             return
-        for kind in ("input", "output", "cached", "reasoning"):
-            if count := getattr(usage, kind):
+        counts = {"input": usage.input, "output": usage.output, "cached": usage.cached, "reasoning": usage.reasoning}
+        for kind, count in counts.items():
+            if count:
                 self._tokens.labels(label, kind).inc(count)
         if usage.cost:
             self._cost.labels(label).inc(usage.cost)

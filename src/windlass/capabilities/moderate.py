@@ -102,13 +102,18 @@ class Moderate:
             why = await judge(event.reply.text, turn) if self.output and event.reply.text else None
             return None if why is None else Halt(why, reply=self.reply)
 
+        def is_judged(event: ModelReplying) -> bool:
+            reply = event.reply
+            return (self.output and bool(reply.text)) or (reply.raw_finish or "").startswith(self._mark(""))
+
         if self.input and not self.parallel:
             registrar.gate(MessageAdding, name=f"{self.name}.input", when=_says_something)(moderate_input)
         if self.input and self.parallel:
             registrar.wrap(ModelCall, name=f"{self.name}.input")(moderate_beside)
         if self.output or self.parallel:
             lenient: Any = {"on_error": "unreviewed"} if self.unreachable == "pass" else {}
-            registrar.gate(ModelReplying, name=f"{self.name}.output", live=self.live, **lenient)(moderate_output)
+            gate = registrar.gate(ModelReplying, name=f"{self.name}.output", when=is_judged, live=self.live, **lenient)
+            gate(moderate_output)
 
     def summary(self) -> str:
         """What is judged, by whom, for `explain`."""

@@ -34,6 +34,8 @@ SHELLS: Mapping[str, str] = {"bash": "command", "Bash": "command", "sh": "comman
 Decide: TypeAlias = Callable[[ToolCall, "Verdict"], Allow | Ask | Deny | None]
 
 _MAX_TOOLS = 512
+_NOTHING = Subject({}, "")
+_ALLOW = Allow()
 log = logging.getLogger("windlass")
 
 
@@ -44,10 +46,9 @@ class _Rules(NamedTuple):
     ask: RuleSet
     allow: RuleSet
 
-    @property
-    def takes_apart(self) -> bool:
-        """Whether a rule compares something of a call."""
-        return any(rule.tests for rules in self for rule in rules.rules)
+    exist: bool
+    takes_apart: bool
+    """Whether a rule compares something of a call. If none does, all calls of the tool get the same verdict."""
 
 
 class Permissions:
@@ -85,6 +86,7 @@ class Permissions:
         start = os.path.abspath(os.getcwd() if folder is None else os.path.expanduser(folder))
         self.setting = Setting(start, known, dict(SHELLS if shells is None else shells))
         self._by_tool: dict[str, _Rules] = {}
+        self._verdicts: dict[str, Verdict] = {}
 
     @classmethod
     def load(
@@ -117,6 +119,11 @@ class Permissions:
     def check(self, call: ToolCall) -> Verdict:
         """What the rules say about a call. A shell command is parsed, which takes some milliseconds the first time."""
         rules = self._rules_of(call.name)
+        if not rules.takes_apart:
+            found = self._verdicts.get(call.name)
+            if found is None:
+                found = self._verdicts[call.name] = self._judge(rules, _NOTHING, None, "")
+            return found
         subject = Subject(call.arguments, self.setting.folder)
         parts: Iterable[Command | None] = (None,)
         script = self._script(call.name, subject.arguments, rules)
@@ -165,11 +172,14 @@ class Permissions:
         if found is None:
             if len(self._by_tool) >= _MAX_TOOLS:  # a model may invent any number of names
                 self._by_tool.clear()
+                self._verdicts.clear()
             about = [rule for rule in self.rules if rule.matches_tool(tool)]
             by_kind = {
                 kind: [rule.for_tool(tool, self.setting) for rule in about if rule.kind == kind] for kind in KINDS
             }
-            found = self._by_tool[tool] = _Rules(*[RuleSet(by_kind[kind]) for kind in reversed(KINDS)])
+            takes_apart = any(rule.tests for rules in by_kind.values() for rule in rules)
+            deny, ask, allow = [RuleSet(by_kind[kind]) for kind in reversed(KINDS)]
+            found = self._by_tool[tool] = _Rules(deny, ask, allow, bool(about), takes_apart)
         return found
 
     # ------------------------------------------------------------ the capability
@@ -188,14 +198,20 @@ class Permissions:
     def install_gate(self, registrar: Hooks, name: str, decide: Decide) -> None:
         """Register a gate that answers what `decide` makes of a call and its verdict."""
 
-        def permit(event: ToolCalling) -> Allow | Ask | Deny | None:
+        def permit(event: ToolCalling) -> Any:
+            if event.call.name in self.setting.shells:
+                return permit_command(event)
             return decide(event.call, self.check(event.call))
 
-        async def permit_commands(event: ToolCalling) -> Allow | Ask | Deny | None:
+        async def permit_command(event: ToolCalling) -> Allow | Ask | Deny | None:
             return decide(event.call, await self.judge(event.call))
 
-        parses = any(self._rules_of(tool).takes_apart for tool in self.setting.shells)
-        registrar.gate(ToolCalling, name=name, inherit=True)(permit_commands if parses else permit)
+        gate = registrar.gate(ToolCalling, name=name, inherit=True, when=self._may_speak)
+        gate(permit)
+
+    def _may_speak(self, event: ToolCalling) -> bool:
+        """Whether a rule is about the tool, or calls that no rule matches are not simply allowed."""
+        return self.unmatched != "allow" or self._rules_of(event.call.name).exist
 
     def _decision(self, call: ToolCall, verdict: Verdict) -> Allow | Ask | Deny | None:
         match verdict.decision:
@@ -209,7 +225,7 @@ class Permissions:
                     question = f"Allow this call of {call.name}? {verdict}"
                 return structs.replace(self.asks, question=question, details=details)
             case "allow":
-                return None if verdict.rule is None else Allow()
+                return None if verdict.rule is None else _ALLOW
 
     def problems(self) -> list[str]:
         """What is odd about the rules: those that never count because others are stricter or wider, and more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from windlass.errors import ConfigError
@@ -18,6 +18,17 @@ from .rate_lines import Lines
 
 if TYPE_CHECKING:
     from windlass import Hooks
+
+
+_NAMES = 1_000
+"""Of how many models and tools the keys are remembered."""
+
+
+class Keys(NamedTuple):
+    """Under which names calls are counted: in this process, and in the store."""
+
+    line: str
+    share: str
 
 
 class RateLimit:
@@ -73,6 +84,7 @@ class RateLimit:
         self.requests, self.tokens, self.concurrency, self.window = requests, tokens, concurrency, window
         self.per, self.vendor, self.max_wait, self.shared, self.lease = per, vendor, max_wait, shared, lease
         self.name = name
+        self._keys: dict[tuple[str, str], Keys] = {}
 
     def install(self, registrar: Hooks) -> None:
         """Register the wraps around the calls, which sub-agents inherit."""
@@ -80,11 +92,11 @@ class RateLimit:
         storage = registrar.storage(self.name) if self.shared == "store" else None
 
         async def limit_model(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-            return await LimitedCall(self, turn, lines(), storage, "model", request.model).ask(request, call_next)
+            call = LimitedCall(self, turn, lines(), storage, "model", request.model, request)
+            return await call.ask(request, call_next)
 
         async def limit_tool(call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
-            async with LimitedCall(self, turn, lines(), storage, "tool", call.name).admitted(call.id):
-                return await call_next(call)
+            return await LimitedCall(self, turn, lines(), storage, "tool", call.name).run(call, call_next)
 
         if self.models:
             only: Any = {} if self.models is True else {"model": self.models}
@@ -103,11 +115,25 @@ class RateLimit:
         at_once = [] if self.concurrency is None else [f"{self.concurrency} at once"]
         return ", ".join([*limits, *at_once]) or "the vendor's limits"
 
-    def key_of(self, turn: Turn[Any], kind: str, name: str) -> str | None:
-        """The key whose limit a call of a model or tool counts for; None if there is none."""
-        if self.per is None:
-            return f"{kind}/{quote(name, safe='')}"
-        key: object = self.per(turn.scope)
-        if key is not None and (not isinstance(key, str) or not key):
-            raise ConfigError(f"RateLimit(per=…) returned {key!r}; it must return a text, or None for no limit")
-        return None if key is None else f"key/{quote(key, safe='')}"
+    @property
+    def limited(self) -> bool:
+        """Whether it has limits of its own, beside the vendor's."""
+        return bool(self.requests or self.tokens or self.concurrency)
+
+    def keys_of(self, turn: Turn[Any], kind: str, name: str) -> Keys | None:
+        """Under which keys a call of a model or tool is counted; None if there is no limit for it."""
+        if self.per is not None:
+            key: object = self.per(turn.scope)
+            if key is not None and (not isinstance(key, str) or not key):
+                raise ConfigError(f"RateLimit(per=…) returned {key!r}; it must return a text, or None for no limit")
+            return None if key is None else self._keys_for(f"key/{quote(key, safe='')}")
+        found = self._keys.get((kind, name))
+        if found is None:
+            if len(self._keys) >= _NAMES:  # a model may invent any number of names
+                self._keys.clear()
+            found = self._keys[kind, name] = self._keys_for(f"{kind}/{quote(name, safe='')}")
+        return found
+
+    def _keys_for(self, key: str) -> Keys:
+        share = f"{key}/{self.requests}-{self.tokens}-{self.concurrency}-{self.window:g}"
+        return Keys(f"{self.name}/{self.shared}/{share}", share)

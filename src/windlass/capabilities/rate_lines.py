@@ -93,14 +93,40 @@ class Line:
             self.running.discard(holder)
             self._wake_first()
 
+    def pass_at_once(
+        self, holder: str, most: int | None, amounts: list[tuple[str, int, int]], window: float, now: float
+    ) -> bool:
+        """Take amounts, each of a kind and within a limit, and start the call, if nothing has to be waited for.
+
+        Otherwise it returns False, and nothing is taken. Without a holder the call is not counted as one that runs.
+        """
+        with self.lock:
+            if self._places or (most is not None and len(self.running) >= most):
+                return False
+            used = {}
+            for kind, n, limit in amounts:
+                rate = limit / window
+                after = self._after(kind, n, rate, now)
+                if after > limit:
+                    return False
+                used[kind] = after, now, rate
+            self._used.update(used)
+            if holder:
+                self.running.add(holder)
+            return True
+
     def borrow(self, kind: str, n: float, limit: float, window: float, now: float) -> float:
         """Take an amount, and say in how many seconds it is covered. A negative amount is given back."""
         with self.lock:
-            used, at, _ = self._used.get(kind, (0.0, now, 0.0))
             rate = limit / window
-            used = max(0.0, max(0.0, used - max(0.0, now - at) * rate) + n)
+            used = self._after(kind, n, rate, now)
             self._used[kind] = used, now, rate
             return max(0.0, used - limit) / rate
+
+    def _after(self, kind: str, n: float, rate: float, now: float) -> float:
+        """How much is in use once this amount is taken."""
+        used, at, _ = self._used.get(kind, (0.0, now, 0.0))
+        return max(0.0, max(0.0, used - max(0.0, now - at) * rate) + n)
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing waits or runs, and all that was taken has come back."""
@@ -115,15 +141,21 @@ class Line:
 class Permit:
     """A call that runs. Calls inside it need no permit of the same line: they would wait for themselves."""
 
-    def __init__(self, line: Line, outer: Permit | None) -> None:
+    __slots__ = ("active", "holder", "line", "outer")
+
+    def __init__(self, line: Line | None, outer: Permit | None, holder: str = "") -> None:
         self.line = line
         self.outer = outer
+        self.holder = holder
         self.active = True
 
     def covers(self, line: Line) -> bool:
         """Whether this call, or one around it, has a permit of this line."""
         return (self.active and self.line is line) or (self.outer is not None and self.outer.covers(line))
 
+
+NO_PERMIT = Permit(None, None)
+"""That of a call that is not counted among those that run."""
 
 current_permit: ContextVar[Permit | None] = ContextVar("windlass_rate_permit", default=None)
 """The call that runs in this task."""
@@ -136,21 +168,24 @@ class Lines:
         self._lock = Lock()
         self._lines: dict[str, Line] = {}
         self._most = MOST_IDLE
-        self._vendors: dict[str, VendorLimits] = {}
+        self._vendors: dict[tuple[str, str], VendorLimits] = {}
 
     def line(self, name: str, now: float) -> Line:
         """The line of this name."""
         with self._lock:
-            if name not in self._lines and len(self._lines) >= self._most:
-                self._lines = {one: line for one, line in self._lines.items() if not line.is_idle(now)}
-                self._most = max(MOST_IDLE, 2 * len(self._lines))
-            line = self._lines.setdefault(name, Line())
+            line = self._lines.get(name)
+            if line is None:
+                if len(self._lines) >= self._most:
+                    self._lines = {one: line for one, line in self._lines.items() if not line.is_idle(now)}
+                    self._most = max(MOST_IDLE, 2 * len(self._lines))
+                line = self._lines[name] = Line()
             line.used_at = now
             return line
 
-    def vendor(self, name: str) -> VendorLimits:
-        """What the vendor of a model reports."""
-        return self._vendors.setdefault(name, VendorLimits())
+    def vendor(self, name: str, model: str) -> VendorLimits:
+        """What the vendor of a model reports, for the limits of this name."""
+        found = self._vendors.get((name, model))
+        return found if found is not None else self._vendors.setdefault((name, model), VendorLimits())
 
 
 def _finish(future: asyncio.Future[None]) -> None:

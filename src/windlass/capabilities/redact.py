@@ -16,7 +16,8 @@ from windlass.errors import ConfigError
 from windlass.events import MessageAdding, ModelCalling, ModelReplying, ToolCalling, ToolReturning, TurnStarting
 from windlass.messages import Message, ModelRequest, TextPart, ThinkingPart, ToolResult
 
-from .detectors import Detector, Found, check_kind, detectors_of, merged
+from .detectors import BuiltIn, Detector, Found, check_kind, detectors_of, merged
+from .kinds import SHORTEST
 from .option_types import check_types
 from .options import require_name
 
@@ -93,6 +94,7 @@ class Redact:
         require_name("Redact", name)
         self.name = name
         self.detectors = detectors_of(kinds or ("secrets", "pii"))
+        self._shortest = SHORTEST if all(isinstance(one, BuiltIn) for one in self.detectors) else 0
         self.kinds = [kind for detector in self.detectors for kind in detector.kinds]
         self.where: tuple[Any, ...] = (where,) if isinstance(where, str) else tuple(where)
         self.inherit = inherit
@@ -128,10 +130,14 @@ class Redact:
 
     def clean(self, text: str) -> str:
         """The text without what was found in it."""
-        return self._render(text, 0, len(text), self._find(text))
+        if len(text) < self._shortest:
+            return text
+        finds = self._find(text)
+        return self._render(text, 0, len(text), finds) if finds else text
 
     def _find(self, text: str) -> list[Found]:
-        return merged([found for detector in self.detectors for found in detector.find(text)], text)
+        finds = [found for detector in self.detectors for found in detector.find(text)]
+        return merged(finds, text) if finds else []
 
     def _render(self, text: str, start: int, end: int, finds: Sequence[Found]) -> str:
         pieces: list[str] = []
@@ -157,17 +163,19 @@ class Redact:
         """A JSON value with each text in it cleaned, keys of objects too; the same object if nothing changes."""
         if isinstance(value, str):
             return self.clean(value)
-        if isinstance(value, list | tuple):
-            items = [self.clean_values(one) for one in value]
-            return value if items == list(value) else items
         if isinstance(value, dict):
             pairs = {self.clean(name): self.clean_values(one) for name, one in value.items()}
             return value if pairs == value else pairs
+        if isinstance(value, list | tuple):
+            items = [self.clean_values(one) for one in value]
+            return value if items == list(value) else items
         return value
 
     def clean_result(self, result: ToolResult) -> ToolResult:
         """A result with its content and data cleaned; the same object if nothing changes."""
         cleaned = result.map_text(self.clean)
+        if result.data is None:
+            return cleaned
         data = self.clean_values(result.data)
         return cleaned if data is result.data or data == result.data else cleaned.replace(data=data)
 
@@ -182,10 +190,8 @@ class Redact:
             def clean_input(event: TurnStarting) -> Message | None:
                 return _changed(event.message, event.message.map_text(self.clean))
 
-            @registrar.rewrite(MessageAdding, inherit=inherit, name=f"{self.name}_message")
+            @registrar.rewrite(MessageAdding, inherit=inherit, name=f"{self.name}_message", when=_is_not_said_by_model)
             def clean_message(event: MessageAdding) -> Message | None:
-                if event.message.role == "assistant":
-                    return None
                 return _changed(event.message, event.message.map_text(self.clean))
 
         if "results" in where:
@@ -292,6 +298,9 @@ class Stream:
         return (output,) if output else ()
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 class Arguments:
     """Redacts the arguments of a call. They are held back until they are complete, and cleaned as decoded values."""
 
@@ -308,11 +317,17 @@ class Arguments:
         """The arguments; unchanged to the byte if nothing was found."""
         text = "".join(self._pieces)
         try:
-            value = msgspec.json.decode(text)
+            value = _decode(text)
         except msgspec.DecodeError:
             return (self._redact.clean(text),)
         cleaned = self._redact.clean_values(value)
-        return (text,) if cleaned == value else (msgspec.json.encode(cleaned).decode(),)
+        is_same = cleaned is value or cleaned == value
+        return (text,) if is_same else (msgspec.json.encode(cleaned).decode(),)
+
+
+def _is_not_said_by_model(event: MessageAdding) -> bool:
+    """Whether transformers have not cleaned a message yet: they clean what models say."""
+    return event.message.role != "assistant"
 
 
 def _changed(before: T, after: T) -> T | None:

@@ -12,6 +12,7 @@ from .command_patterns import CommandPattern
 from .commands import Command
 from .globs import needle
 from .paths import PathPattern, Place, place_of
+from .rule_index import CommandIndex
 
 Kind: TypeAlias = Literal["allow", "ask", "deny"]
 KINDS: tuple[Kind, ...] = ("allow", "ask", "deny")
@@ -78,11 +79,15 @@ Match: TypeAlias = Callable[[Subject, "Command | None"], int]
 
 
 class Test(NamedTuple):
-    """How far a call, or one command of it, matches: NO, MAYBE or YES. A call without the `needle` does not match."""
+    """How far a call, or one command of it, matches: NO, MAYBE or YES. A call without the `needle` does not match.
+
+    `pattern` is that of a test of commands.
+    """
 
     match: Match
     needle: str = ""
     path: Path | None = None
+    pattern: CommandPattern | None = None
 
 
 class Rule:
@@ -122,7 +127,7 @@ class Rule:
             return None
         if command is not None and path in ((), (command,)):
             commands = CommandPattern(glob)
-            return Test(_command_test(commands, self.is_strict), commands.needle)
+            return Test(_command_test(commands, self.is_strict), commands.literal, pattern=commands)
         if (path and path[-1] in setting.paths) or glob.startswith(("/", "./", "../", "~")):
             places = PathPattern(glob, setting.folder)
             return Test(_path_test(places, path, self.is_strict, setting.paths), places.needle, path)
@@ -151,11 +156,13 @@ class BoundRule(NamedTuple):
 class RuleSet:
     """The rules of one kind about one tool. Of many rules, only those are compared whose needle is in the call."""
 
-    __slots__ = ("_needles", "_paths", "rules")
+    __slots__ = ("_index", "_literals", "_needles", "_paths", "rules")
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)
-        self._needles = [(max([test.needle for test in one.tests], key=len, default=""), one) for one in self.rules]
+        self._needles = [(_longest(one.tests), one) for one in self.rules]
+        self._literals = [(_longest([t for t in one.tests if t.pattern is not None]), one) for one in self.rules]
+        self._index: CommandIndex | None = None
         self._paths = {test.path for one in self.rules for test in one.tests if test.path is not None}
 
     def candidates(self, subject: Subject, command: Command | None, *, parsed: bool) -> Sequence[BoundRule]:
@@ -163,16 +170,28 @@ class RuleSet:
         if len(self.rules) < _FEW:
             return self.rules
         if not parsed:
-            haystack = None
-        elif command is None:
+            return self.rules
+        if command is None:
             haystack = self._haystack(subject)
-        else:
-            haystack = command.strict if self.rules[0].rule.is_strict else command.haystack
-        return self.rules if haystack is None else [one for needle, one in self._needles if needle in haystack]
+            return self.rules if haystack is None else [one for needle, one in self._needles if needle in haystack]
+        if self.rules[0].rule.is_strict:
+            return [one for literal, one in self._literals if literal in command.strict]
+        return self._about(command)
+
+    def _about(self, command: Command) -> list[BoundRule]:
+        """The rules that refuse a command, or may refuse it."""
+        if self._index is None:
+            self._index = CommandIndex([one.tests[0].pattern if len(one.tests) == 1 else None for one in self.rules])
+        return [self.rules[at] for at in self._index.find(command)]
 
     def _haystack(self, subject: Subject) -> str | None:
         places = [place for path in self._paths for place in subject.places(path)]
         return subject.haystack(self._paths) if all(place.readings for place in places) else None
+
+
+def _longest(tests: Iterable[Test]) -> str:
+    """The longest of the needles."""
+    return max([test.needle for test in tests], key=len, default="")
 
 
 def _command_test(pattern: CommandPattern, strict: bool) -> Match:

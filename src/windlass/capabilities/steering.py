@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from windlass.decisions import Veto
 from windlass.events import Stopping
@@ -17,12 +17,15 @@ from windlass.types import CallModel, CallTool, RunTurn
 
 from .option_types import check_types
 from .options import require, require_name
+from .suspending import once_it_waits
 
 if TYPE_CHECKING:
     from windlass import Agent, Assembly, Hooks
     from windlass.storage import Storage
 
 T = TypeVar("T")
+Entry: TypeAlias = tuple[asyncio.AbstractEventLoop, asyncio.Timeout]
+"""Where work runs, and the limit that breaks it off."""
 INTERRUPTED = ModelReply(assistant("(interrupted by the user)"), Usage(requests=0))
 BROKEN_OFF = ToolResult.of("The user interrupted this call.", status="interrupted")
 BROKEN_OFF_UNSAFE = ToolResult.of("The user interrupted this call. Its outcome is unknown.", status="interrupted")
@@ -45,7 +48,7 @@ class Steering:
     def __init__(self, *, name: str = "steering") -> None:
         require_name("Steering", name)
         self.name = name
-        self._running: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]]] = {}
+        self._running: dict[str, list[Entry]] = {}
         self._session: ContextVar[str] = ContextVar(f"windlass_{name}", default="")
         self._read: Slot[list[str]] = Slot(f"{name}.read", list[str])
 
@@ -136,21 +139,41 @@ class Steering:
 
     async def _interruptible(self, session: str, work: Awaitable[T], instead: T) -> T:
         """The result of some work, or another one if it is interrupted."""
-        limit = asyncio.timeout(None)
-        entry = (asyncio.get_running_loop(), limit)
-        running = self._running.setdefault(session, [])
-        running.append(entry)
+        running = _Running(self._running, session)
         try:
-            async with limit:
-                return await work
+            return await once_it_waits(work, running)
         except TimeoutError:
-            if not limit.expired():
+            if not running.was_interrupted():
                 raise
             return instead
-        finally:
-            running.remove(entry)
-            if not running:
-                self._running.pop(session, None)
+
+
+class _Running:
+    """Work that waits, and can be interrupted meanwhile."""
+
+    __slots__ = ("_all", "_entry", "_session")
+
+    def __init__(self, running: dict[str, list[Entry]], session: str) -> None:
+        self._all = running
+        self._session = session
+        self._entry: Entry | None = None
+
+    async def __aenter__(self) -> None:
+        limit = asyncio.timeout(None)
+        self._entry = (asyncio.get_running_loop(), limit)
+        self._all.setdefault(self._session, []).append(self._entry)
+        await limit.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        assert self._entry is not None
+        mine = self._all[self._session]
+        mine.remove(self._entry)
+        if not mine:
+            self._all.pop(self._session, None)
+        await self._entry[1].__aexit__(*raised)
+
+    def was_interrupted(self) -> bool:
+        return self._entry is not None and self._entry[1].expired()
 
 
 def _check_text(text: object) -> None:

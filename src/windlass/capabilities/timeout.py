@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from windlass.types import CallModel, CallTool, RunStep
 
 from .option_types import check_types
 from .options import require, require_name, require_seconds
+from .suspending import once_it_waits
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -66,7 +68,8 @@ class Timeout:
             wrap = registrar.wrap(ToolCall, name=f"{self.name}.{matcher}", tool=matcher, read_only=True)
             wrap(_tool_wrap(seconds))
         if (tool := limits.get("tool")) is not None:
-            wrap = registrar.wrap(ToolCall, name=f"{self.name}.tool", tool=self._has_no_own_limit, read_only=True)
+            others: Any = {"tool": self._has_no_own_limit} if self.tools else {}
+            wrap = registrar.wrap(ToolCall, name=f"{self.name}.tool", read_only=True, **others)
             wrap(_tool_wrap(tool))
         if (step := limits.get("step")) is not None:
             registrar.wrap(Step, name=f"{self.name}.step")(_step_wrap(step, f"{self.name}.step"))
@@ -83,14 +86,16 @@ class Timeout:
 
 def _model_wrap(seconds: float) -> Any:
     async def limit_model_call(request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-        return await within(seconds, call_next(request), turn, late_model(request, seconds))
+        return await within(seconds, call_next(request), turn, lambda: late_model(request, seconds))
 
     return limit_model_call
 
 
 def _tool_wrap(seconds: float) -> Any:
     async def limit_tool_call(call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
-        late = ToolTimeout(f"{call.name!r} took longer than {seconds:g} s")
+        def late() -> ToolTimeout:
+            return ToolTimeout(f"{call.name!r} took longer than {seconds:g} s")
+
         return await within(seconds, call_next(call), turn, late)
 
     return limit_tool_call
@@ -98,8 +103,10 @@ def _tool_wrap(seconds: float) -> Any:
 
 def _step_wrap(seconds: float, name: str) -> Any:
     async def limit_step(state: State, call_next: RunStep, turn: Turn[Any]) -> None:
-        text = f"step {state.steps + 1} took longer than {seconds:g} s"
-        await within(seconds, call_next(state), turn, HookTimeout(text, hook=name, event="Step"))
+        def late() -> HookTimeout:
+            return HookTimeout(f"step {state.steps + 1} took longer than {seconds:g} s", hook=name, event="Step")
+
+        await within(seconds, call_next(state), turn, late)
 
     return limit_step
 
@@ -109,13 +116,36 @@ def late_model(request: ModelRequest, seconds: float) -> ModelTimeout:
     return ModelTimeout(f"model {request.model!r} took longer than {seconds:g} s")
 
 
-async def within(seconds: float, work: Awaitable[T], turn: Turn[Any], late: Exception) -> T:
+async def within(seconds: float, work: Awaitable[T], turn: Turn[Any], late: Callable[[], Exception]) -> T:
     """The result of some work, or this error if it takes too long. A time-out of the work itself is left as it is."""
-    limit = None
+    limit = _Limit(turn, seconds)
     try:
-        async with turn.timeout(seconds) as limit:
-            return await work
+        return await once_it_waits(work, limit)
     except TimeoutError as error:
-        if limit is None or not limit.expired():
+        if not limit.expired():
             raise
-        raise late from error
+        raise late() from error
+
+
+class _Limit:
+    """A time-out that is set when it is entered, and counts from when it was made."""
+
+    __slots__ = ("_limit", "_seconds", "_turn", "_until", "_within")
+
+    def __init__(self, turn: Turn[Any], seconds: float) -> None:
+        self._turn = turn
+        self._seconds = seconds
+        self._until = turn.now() + seconds
+        self._limit: asyncio.Timeout | None = None
+
+    async def __aenter__(self) -> None:
+        left = min(self._seconds, max(0.0, self._until - self._turn.now()))
+        self._within = self._turn.timeout(left)
+        self._limit = await self._within.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._within.__aexit__(*raised)
+
+    def expired(self) -> bool:
+        """Whether the time was up."""
+        return self._limit is not None and self._limit.expired()

@@ -27,13 +27,22 @@ class VendorLimits:
         """The vendor asks for a pause."""
         self._paused_until = max(self._paused_until, now + seconds)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the vendor has reported a limit of tokens."""
+        return "tokens" in self._reports
+
     def wait(self, tokens: int, now: float) -> float:
         """In how many seconds a request of this size may be sent."""
+        if not self._reports:
+            return max(0.0, self._paused_until - now)
         waits = [self._wait_for(kind, n, now) for kind, n in (("requests", 1), ("tokens", tokens))]
         return max(0.0, self._paused_until - now, *waits)
 
     def take(self, tokens: int) -> None:
         """A request of this size is sent."""
+        if not self._reports:
+            return
         for kind, n in (("requests", 1), ("tokens", tokens)):
             if kind in self._reports:
                 left, *rest = self._reports[kind]

@@ -16,12 +16,13 @@ from .batches import records_of
 class Links:
     """The links of the records in some batches of a session, in order."""
 
-    __slots__ = ("_batches", "_session", "_starts")
+    __slots__ = ("_batches", "_latest", "_session", "_starts")
 
     def __init__(self, session: str, batches: Sequence[Batch]) -> None:
         self._session = session
         self._batches = batches
         self._starts = [batch.seq for batch in batches]
+        self._latest: tuple[Batch, str] | None = None
 
     def batch_of(self, seq: int) -> Batch | None:
         """The batch with a record, counted from 1; None if they do not have it."""
@@ -31,10 +32,12 @@ class Links:
 
     def at(self, seq: int) -> Link:
         """The link of a record, counted from 1."""
-        batch = self.batch_of(seq)
-        if batch is None:
-            raise StoreError(f"session {self._session!r} has no record {seq}")
-        return Link(self._session, seq, batch.seq, batch.link.hex())
+        if (latest := self._latest) is None or not 0 < seq - latest[0].seq <= latest[0].count:
+            batch = self.batch_of(seq)
+            if batch is None:
+                raise StoreError(f"session {self._session!r} has no record {seq}")
+            self._latest = latest = batch, batch.link.hex()
+        return Link(self._session, seq, latest[0].seq, latest[1])
 
 
 async def linked_records(store: Store, links: Iterable[Link]) -> list[Record]:
