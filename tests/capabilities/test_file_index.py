@@ -8,6 +8,7 @@ import pytest
 
 from windlass import Agent
 from windlass.capabilities import FileIndex
+from windlass.capabilities.file_scans import read_text
 from windlass.capabilities.passages import Passage, fuse
 from windlass.errors import ConfigError
 from windlass.testing import FakeClock, ScriptedModel, calls, says
@@ -120,6 +121,25 @@ def test_what_cannot_be_read_is_skipped_and_named(folder):
     skipped = index.refresh().skipped
     assert skipped == {"image.md": "it is not UTF-8 text", "long.md": "it has 2,000 bytes; at most 1,000 are read"}
     assert sources(index, "refund") == ["refunds.md:1-3"]
+
+
+def test_a_file_that_disappears_while_it_is_looked_for_is_skipped(folder, monkeypatch):
+    index = FileIndex(folder)
+
+    def gone(place, path):
+        if path == "refunds.md":
+            raise FileNotFoundError(2, "No such file or directory")
+        return read_text(place, path)
+
+    monkeypatch.setattr("windlass.capabilities.file_index.read_text", gone)
+    assert index.refresh().skipped == {"refunds.md": "No such file or directory"}
+    assert sources(index, "parcels") == ["shipping.md:1-3"]
+
+
+def test_a_link_that_leads_nowhere_does_no_harm(folder):
+    (folder / "lost.md").symlink_to(folder / "nowhere.md")
+    (folder / "loop.md").symlink_to(folder / "loop.md")
+    assert sources(FileIndex(folder), "refund") == ["refunds.md:1-3"]
 
 
 def test_a_file_that_became_unreadable_is_no_longer_found(folder):

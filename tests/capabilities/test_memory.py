@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from windlass import Agent, Noted, tool
+from windlass import Agent, Completed, HookFailed, Noted, tool
 from windlass.capabilities import Memo, Memory, MemoryFiles
 from windlass.capabilities.memos import StoredMemos
 from windlass.errors import ConfigError
@@ -183,6 +183,16 @@ async def test_at_most_so_many_are_shown(memos):
 async def test_more_than_the_reserve_of_the_agent_is_refused_when_it_is_compiled():
     with pytest.raises(ConfigError, match="reserve=1500 is more than injection_reserve=100"):
         agent_with(Memory(), injection_reserve=100).compile()
+
+
+@pytest.mark.parametrize("optional", [False, True])
+async def test_memos_that_cannot_be_read_fail_the_turn_unless_they_are_optional(tmp_path, optional):
+    (tmp_path / "MEMORY.md").write_bytes(b"\xff\xfe")
+    agent = agent_with(Memory(MemoryFiles(tmp_path / "MEMORY.md"), optional=optional))
+    result = await agent.run("tea", session="s")
+    assert isinstance(result.outcome, Completed) == optional
+    failed = [record.hook for record in await agent.store.read("s") if isinstance(record, HookFailed)]
+    assert failed == (["memory.recall"] if optional else [])
 
 
 async def test_for_a_session_it_is_part_of_the_system_text_and_stays_the_same():

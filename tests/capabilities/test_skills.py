@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass import Agent, Allow, Noted, StepEnded, ToolCalling, tool
+from windlass import Agent, Allow, Ask, Noted, StepEnded, ToolCalling, tool
 from windlass.capabilities import Skills
 from windlass.errors import ConfigError
 from windlass.testing import (
@@ -213,6 +213,17 @@ async def test_a_fork_in_the_middle_of_a_turn_keeps_the_restriction(folder):
     await agent.fork("s", at=at, to="fork")
     agent.model.script.extend([calls("send", to="ann"), says("done")])
     assert [part.status for part in results(await agent.resume("fork"))] == ["ok", "denied"]
+
+
+async def test_an_active_skill_that_is_gone_on_resume_allows_nothing(folder, tmp_path):
+    agent = agent_with(Skills(folder), USE, calls("read_file", path="a"))
+    agent.gate(ToolCalling, tool="read_file", name="ask")(lambda event: Ask("May it?"))
+    await agent.run("go", session="s")
+    (tmp_path / "other" / "x").mkdir(parents=True)
+    (tmp_path / "other" / "x" / "SKILL.md").write_text("---\nname: x\ndescription: x\nallowed-tools: send\n---\n")
+    later = agent_with(Skills(tmp_path / "other"), store=agent.store)
+    result = await later.resume("s")
+    assert "is in use, but its folder is gone" in results(result)[-1].text
 
 
 async def test_it_is_the_same_everywhere(folder):

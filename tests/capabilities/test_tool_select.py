@@ -97,7 +97,8 @@ async def test_tools_of_capabilities_and_those_outside_are_never_restricted(tmp_
     script = [calls([("use_skill", {"name": "tone"}), ("weather", {}), ("run_sql", {}), ("send_mail", {})]), says("ok")]
     agent = agent_with(ToolSelect(most=2, always=["run_*", "weather"]), *script).with_capability(Skills(tmp_path))
     assert statuses(await agent.run("Write or read a file on the disk.")) == ["ok", "ok", "ok", "denied"]
-    assert hint(agent).count("_file") == 2
+    expected = "read_file, write_file, weather, run_sql, use_skill, read_skill_file."
+    assert hint(agent).startswith(f"Tools for this message: {expected}")
     agent = agent_with(ToolSelect(most=1, among="*_mail"), calls([("weather", {}), ("send_mail", {})]), says("ok"))
     assert statuses(await agent.run("Search the mailbox.")) == ["ok", "denied"]
 

@@ -111,7 +111,7 @@ class FileIndex:
         added: list[str] = []
         changed: list[str] = []
         skipped: dict[str, str] = {}
-        for file in files_in(self.folder, self.patterns, self.ignore):
+        for file in files_in(self.folder, self.patterns, self.ignore, skipped):
             before = known.get(file.path)
             if before is not None and before[:2] == (file.changed, file.size):
                 gone.discard(file.path)
@@ -119,7 +119,7 @@ class FileIndex:
             try:
                 text, digest = self._read(file)
             except (OSError, ValueError) as error:
-                skipped[file.path] = str(error)
+                skipped[file.path] = getattr(error, "strerror", None) or str(error)
                 continue
             gone.discard(file.path)
             settled = file.changed if file.changed < began - SETTLED else -1

@@ -27,22 +27,36 @@ class Piece(NamedTuple):
     text: str
 
 
-def files_in(folder: str, patterns: Sequence[str], ignore: Sequence[str]) -> Iterator[FoundFile]:
-    """The files whose names match a pattern, at any depth. Links to folders and to files outside are not followed."""
+def files_in(
+    folder: str, patterns: Sequence[str], ignore: Sequence[str], skipped: dict[str, str]
+) -> Iterator[FoundFile]:
+    """The files whose names match a pattern, at any depth. Links to folders and to files outside are not followed.
+
+    `skipped` gets the paths that cannot be read, with the reasons.
+    """
     root = os.path.realpath(folder)
     is_wanted, is_ignored = _any_of(patterns), _any_of(ignore)
     waiting = [(root, "")]
     while waiting:
         place, prefix = waiting.pop()
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if is_ignored(entry.name):
-                    continue
+        try:
+            with os.scandir(place) as found:
+                entries = [entry for entry in found if not is_ignored(entry.name)]
+        except OSError as error:
+            if not prefix:
+                raise
+            skipped[prefix] = error.strerror or str(error)
+            continue
+        for entry in entries:
+            path = prefix + entry.name
+            try:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append((entry.path, f"{prefix}{entry.name}/"))
+                    waiting.append((entry.path, f"{path}/"))
                 elif is_wanted(entry.name) and _is_inside(entry, root):
                     status = entry.stat()
-                    yield FoundFile(prefix + entry.name, status.st_mtime_ns, status.st_size)
+                    yield FoundFile(path, status.st_mtime_ns, status.st_size)
+            except OSError as error:  # it was removed meanwhile
+                skipped[path] = error.strerror or str(error)
 
 
 def _any_of(patterns: Sequence[str]) -> Callable[[str], object]:

@@ -45,7 +45,7 @@ class Memory:
     `learn` says what a completed turn teaches: a function of the `TurnEnding` event, async or not, that returns texts,
     or a model that is asked for them. If it fails, a note `memory.failed` says so and the turn ends as it would. With
     `tools`, the model gets `remember` and `forget`. A text of more than `longest` characters is refused.
-    `heading` is the line before the memos.
+    `heading` is the line before the memos. If memos cannot be read, the turn fails; with `optional` it goes on without.
     """
 
     @check_types
@@ -60,6 +60,7 @@ class Memory:
         most: int = 50,
         reserve: int = 1500,
         longest: int = 1000,
+        optional: bool = False,
         heading: str = HEADING,
         name: str = "memory",
     ) -> None:
@@ -71,7 +72,7 @@ class Memory:
         require("Memory", "learn", learn, legal, "a function of the event, or a model")
         self.name, self.heading = name, heading
         self.backend, self.key, self.learn = backend, key, learn
-        self.tools, self.shown = tools, shown
+        self.tools, self.shown, self.optional = tools, shown, optional
         self.most, self.reserve, self.longest = most, reserve, longest
 
     def install(self, registrar: Hooks) -> None:
@@ -97,7 +98,7 @@ class _Installed:
         registrar.check(self.known.append)
         registrar.check(self._check)
         event: Any = TurnStarting if memory.shown == "turn" else SessionStarting
-        registrar.inject(event, name=f"{memory.name}.recall")(self.recall)
+        registrar.inject(event, name=f"{memory.name}.recall", optional=memory.optional)(self.recall)
         learn: Any = memory.learn
         self.model = registrar.model(learn) if isinstance(learn, str) or hasattr(learn, "reply") else None
         if learn is not None:

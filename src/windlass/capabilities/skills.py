@@ -103,6 +103,8 @@ class Skills:
             active = turn.get(self._active)
             if active.turn != turn_number(turn) or any(test(event.call.name) for test in is_free):
                 return None
+            if lost := [name for name in active.names if name not in self.skills]:
+                return Deny(f"skill {' and '.join(lost)} is in use, but its folder is gone")
             bound = tuple([name for name in active.names if self.skills[name].allowed_tools is not None])
             if not bound:
                 return None

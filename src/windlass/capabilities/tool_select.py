@@ -129,7 +129,11 @@ class ToolSelect:
         turn.set(self._slot, Selected(turn_number(turn), names, union(before.offered, names)))
         if self.change == "list" or len(names) == len(candidates):
             return None
-        return HINT.format(names=", ".join(names) or "none", find=FIND if self.find else "")
+        return HINT.format(names=self._available(names, turn) or "none", find=FIND if self.find else "")
+
+    def _available(self, names: Names, turn: Turn[Any]) -> str:
+        """The tools that may be called: those that were picked, and those that are never restricted."""
+        return ", ".join([*names, *[name for name, one in turn.tools.items() if not self._is_candidate(one)]])
 
     async def _picked(
         self, event: TurnStarting, turn: Turn[Any], candidates: dict[str, Tool[..., Any]], model: str | None
@@ -181,7 +185,8 @@ class ToolSelect:
             or not self._is_candidate(event.tool)
         ):
             return None
-        return Deny(DENIED.format(names=", ".join(selected.names) or "no tool", find=FIND if self.find else ""))
+        available = self._available(selected.names, turn) or "no tool"
+        return Deny(DENIED.format(names=available, find=FIND if self.find else ""))
 
     def _offer(self, event: ModelCalling, turn: Turn[Any]) -> ModelRequest | None:
         """The request with the tools that were offered so far; those that are never restricted come first."""
