@@ -90,7 +90,8 @@ def default_constructible() -> list[Any]:
 async def test_all_that_need_no_arguments_work_together():
     capabilities = default_constructible()
     assert len(capabilities) >= 5
-    agent = agent_with(calls("look", what="sea"), says("blue"), capabilities=capabilities)
+    approved = says('{"verdict": "approve", "score": 9}')  # the model's own verdict, for SelfCritique
+    agent = agent_with(calls("look", what="sea"), says("blue"), approved, capabilities=capabilities)
     result = await agent.run("go", session="s")
     if waiting := result.state.waiting:  # permissions without rules ask about every call
         result = await agent.resume("s", answers={asked.id: agreeable(asked) for asked in waiting})
