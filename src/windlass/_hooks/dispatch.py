@@ -265,10 +265,10 @@ class Passage(Struct, gc=False):
         monotonic, view, alike = site.monotonic, point.view, point.alike
         given = event if view is None else view(getattr(event, event.payload))
         for hook in point.changing:
-            began = monotonic()
+            fn, began = hook.fn, monotonic()
             try:
                 if alike:
-                    answer = await hook.fn(given)
+                    answer = await fn(given)
                 elif hook.matches is not None and not hook.matches(self.event):
                     continue
                 elif hook.inline:
@@ -372,12 +372,13 @@ class Passage(Struct, gc=False):
                 continue
             if costly and hook.costly and self._refused(costly):
                 break
+            fn = hook.fn
             began = since if is_real else monotonic()  # `since` is when the hook before it ended
             try:
                 if hook.matches is not None and not hook.matches(event):
                     answer = None
                 elif hook.inline:
-                    answer = hook.fn(event if hook.view is None else _given(hook, event))
+                    answer = fn(event if hook.view is None else _given(hook, event))
                     now = real_time()
                     if now - since > BLOCKED_AFTER:
                         _blocked(hook, now - since, site)

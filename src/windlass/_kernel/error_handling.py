@@ -212,7 +212,7 @@ class DefaultErrorHandler(Struct, eq=False):
                 await journal.program.clock.sleep(answer.delay)
             failures.note(None)
         elif answer.action == "ignore" and fold.open is not None and fold.open.reply is not None:
-            await self._step_end.end(error)
+            await self._step_end.end(error, "The turn ended before this call.")
             failures.note(None)
         else:
             await self._step_end.abandon(ENDED_BY_ERROR, error)

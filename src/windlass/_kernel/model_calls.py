@@ -40,13 +40,13 @@ class ModelCalls:
 
     Where there are wraps, `ask` goes through them and keeps account of the attempts: only a wrap
     makes a second one or changes the request. `number` is that of the latest attempt; `paid` says
-    whether it gave the reply.
+    whether it gave the reply. `unchecked` says that `ask` gives replies as the model made them.
     """
 
     __slots__ = (
         "_attempted", "_cancellation", "_journal", "_limits", "_onion", "_resumed", "_site", "_told", "attended",
         "error", "fingerprint", "halted", "judged", "limited", "meter", "number", "paid", "reply", "round", "said",
-        "step", "transforms", "voice", "wrapped",
+        "step", "transforms", "unchecked", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class ModelCalls:
         self.fingerprint = ""
         self.limited = limits.exist("model")
         self.wrapped = bool(site.hooks.model_wraps)
+        self.unchecked = not (self.wrapped or self.limited or self.attended)
         if self.wrapped:
             self.judged: ModelRequest | None = None
             self.halted: Halt | None = None
@@ -85,18 +86,16 @@ class ModelCalls:
                 site.hooks.model_wraps, self._innermost, _REPLY, self._guarded, self._place
             )
 
-    async def attempt(self, request: ModelRequest) -> ModelReply:
-        """One request to one model: what it replies, as the transformers leave it."""
+    def attempt(self, request: ModelRequest) -> Awaitable[object]:
+        """One request to one model. Await what it replies, as the transformers leave it, and pass
+        it to `reply_of`."""
         program = self._journal.program
         model = program.model if request.model is program.model_name else program.model_for(request)
         if request.output is not None and "output_mode" in request.settings:
             from windlass.models.outputs import with_output_mode
 
             model = with_output_mode(model, request)
-        if self.attended:
-            return await self._observed(model, request)
-        reply: object = await model.reply(request)
-        return reply if is_reply(reply) else reply_of(model.name, reply)
+        return self._observed(model, request) if self.attended else model.reply(request)
 
     async def _observed(self, model: Model, request: ModelRequest) -> ModelReply:
         """The same where tokens are counted, observers look on, a stream is read or transformers
@@ -170,11 +169,9 @@ class ModelCalls:
 
     # ------------------------------------------------------------ inside wraps
 
-    def ask(
-        self, request: ModelRequest, step: int, round_: int, tried: int = 0
-    ) -> Awaitable[ModelReply | None]:
-        """The reply to a request that its gates let pass. None if a limit or a gate ended the turn
-        instead.
+    def ask(self, request: ModelRequest, step: int, round_: int, tried: int = 0) -> Awaitable[Any]:
+        """The reply to a request that its gates let pass; pass it to `reply_of` if it is
+        `unchecked`. None if a limit or a gate ended the turn instead.
 
         `tried` is the number of the latest attempt, if the call failed before and is made again.
         """
@@ -187,9 +184,9 @@ class ModelCalls:
         return self._attempt_limited(request) if self.limited else self.attempt(request)
 
     async def _attempt_limited(self, request: ModelRequest) -> ModelReply | None:
-        return (
-            None if self._limits.stop_before("model") is not None else await self.attempt(request)
-        )
+        if self._limits.stop_before("model") is not None:
+            return None
+        return reply_of(request.model, await self.attempt(request))
 
     async def _ask_in_wraps(self, request: ModelRequest) -> ModelReply | None:
         """The reply that leaves the outermost wrap; `paid` says whether it is that of the last
@@ -288,7 +285,7 @@ class ModelCalls:
             self.halted = Halt(stopped.detail)
             raise RequestRefused(stopped.detail)
         try:
-            reply = await self.attempt(request)
+            reply = reply_of(request.model, await self.attempt(request))
         except Exception as error:
             name_raiser(error, "")
             self._write_attempt()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import Passage
 from windlass._hooks.streams import transform_reply
+from windlass.checking import is_reply, reply_of
 from windlass.context.assembly import assemble, request_digest
 from windlass.criteria import name_of
 from windlass.decisions import Answer, Halt, Regenerate
@@ -100,6 +101,8 @@ class Replies:
         if request is not None and fold.going:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
+                if self._calls.unchecked and not is_reply(reply):
+                    reply = reply_of(request.model, reply)
             except ChildWaits:  # of a wrap: an attempt that was paid for is recorded first
                 self._calls.write_paid()
                 self._questions.suspend()

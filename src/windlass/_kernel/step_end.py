@@ -84,16 +84,8 @@ class StepEnd:
     def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
         """Apply a finished step to the state. A suspended step stays open."""
         turn = fold.turn
-        if turn is None or turn.outcome is not None:
-            return self._leave_open()
-        concluded, reason = turn.concluded, "The step ended before this call had a result."
-        if (
-            concluded is not None
-            and isinstance(concluded, Stopped)
-            and concluded.reason is StopReason.LENGTH
-        ):
-            reason = f"{concluded.detail}."
-        return self.end(None, reason, commits=True)
+        suspended = turn is None or turn.outcome is not None
+        return self._leave_open() if suspended else self.end(commits=True)
 
     async def _leave_open(self) -> None:
         """The turn is suspended: its step goes on when it is resumed."""
@@ -101,24 +93,24 @@ class StepEnd:
     async def end(
         self,
         error: BaseException | None = None,
-        reason: str = "The turn ended before this call.",
+        reason: str = "",
         *,
         commits: bool = False,
     ) -> None:
         """MessageAdding, the record that ends the step, messages that hooks added beside, then
-        StepEnding."""
+        StepEnding. `reason` is what a model reads of calls without a result."""
         journal = self._journal
         fold = journal.fold
         if self._settles_replies and (
             self._voice is not None or self._accepted_step != fold.steps + 1
         ):
-            self._settle_reply(reason)
+            self._settle_reply(reason or _why_open(fold))
         step, number = fold.open, fold.steps + 1
         messages = failure = None
         if step is not None:
             for call in step.calls.values():
                 if call.result is None:  # also one that a replaced executor has forgotten
-                    await self._close_calls(reason)
+                    await self._close_calls(reason or _why_open(fold))
                     break
             if self._guarded:
                 about = step_id(fold.session, number)
@@ -242,6 +234,14 @@ class StepEnd:
         journal.record(Rewound(rewind.to, _first_of(state.messages, turn.start + 1, rewind.to), by))
         if rewind.note:
             await self._transcript.add(user(rewind.note, origin=names), names)
+
+
+def _why_open(fold: Fold) -> str:
+    """Why calls of a step that ends by itself have no result."""
+    concluded = None if fold.turn is None else fold.turn.concluded
+    if isinstance(concluded, Stopped) and concluded.reason is StopReason.LENGTH:
+        return f"{concluded.detail}."
+    return "The step ended before this call had a result."
 
 
 def _first_of(messages: Messages, start: int, step: int) -> int:

@@ -4,7 +4,7 @@ around it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,16 +126,16 @@ class ToolAttempts:
 
     # ------------------------------------------------------------ one attempt, innermost
 
-    async def attempt(
+    def attempt(
         self,
         state: CallFold,
         call: ToolCall,
         prepared: Prepared | None,
         number: int = 0,
         fingerprint: str = "",
-    ) -> ToolResult:
+    ) -> Awaitable[Any]:
         """The only place where a tool is called: arguments decoded, the start in the log, then the
-        tool's result.
+        tool. Await the value, and make the result of it with `result_of`.
 
         `prepared` has the arguments for the first attempt: a tool may change its values. An attempt
         without a number is the next one.
@@ -144,19 +144,19 @@ class ToolAttempts:
             try:
                 prepared = self._site.arguments.read(call)
             except ToolError as error:
-                return text_result(f"Error: {error}", "error")
+                return _known(text_result(f"Error: {error}", "error"))
         tool, values = prepared.tool, prepared.values
         if tool is None or values is None:
-            return self._unknown_tool(call.name)
+            return _known(self._unknown_tool(call.name))
         if not number:
             number = state.called + 1 if self._children is None else self._next(state)
         if self._children is not None and isinstance(tool, Delegate):
-            return await self._hand_over(self._children, tool, call, values[0], number, fingerprint)
+            return self._hand_over(self._children, tool, call, values[0], number, fingerprint)
         if self._reveals:
             try:
                 values = revealed(self._reveals, call, values, self._site.turn)
             except HookError as error:
-                return self._not_revealed(error)
+                return _known(self._not_revealed(error))
         journal = self._journal
         fold = journal.fold
         at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
@@ -164,16 +164,12 @@ class ToolAttempts:
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
         if not self._durable and tool.effect == "unsafe":
             journal.check_writable()  # in a durable store the append of the start would fail
+        if tool.direct and not self._durable:
+            value: Awaitable[Any] = tool.fn(*values)
+            return value
         if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
-            value = tool.fn(*values)
-        elif tool.direct and not self._durable:
-            value = await tool.fn(*values)
-        else:
-            value = await self._invoke(tool, call, values)
-        kind = type(value)
-        if kind is str or kind is int:
-            return ToolResult((TextPart(str(value)),))
-        return _as_result(call.name, value)
+            return _known(tool.fn(*values))
+        return self._invoke(tool, call, values)
 
     def _not_revealed(self, error: HookError) -> ToolResult:
         """The result of a call whose arguments could not be revealed: the tool does not run."""
@@ -351,10 +347,8 @@ class ToolAttempts:
             return attempts.result
         try:
             prepared, attempts.prepared = attempts.prepared, None
-            result = await self.attempt(
-                attempts.state, call, prepared, number, attempts.fingerprint
-            )
-            attempts.result = result
+            value = await self.attempt(attempts.state, call, prepared, number, attempts.fingerprint)
+            attempts.result = result = result_of(call, value)
             self._onion.accept(result)
         except Exception as error:
             name_raiser(error, "")
@@ -521,12 +515,20 @@ def is_unsafe(tool: Tool[..., Any] | None) -> bool:
     return tool is not None and not tool.repeatable
 
 
-def _as_result(tool: str, value: object) -> ToolResult:
+async def _known(value: Any) -> Any:
+    """A value that has not to be waited for."""
+    return value
+
+
+def result_of(call: ToolCall, value: Any) -> ToolResult:
     """The value of a tool as a result; an invalid value is the tool's error."""
+    kind = type(value)
+    if kind is str or kind is int:
+        return ToolResult((TextPart(str(value)),))
     try:
         return checked_result(value)
     except TypeError as error:
-        raise ToolError(f"tool {tool!r} returned an invalid value: {error}") from None
+        raise ToolError(f"tool {call.name!r} returned an invalid value: {error}") from None
 
 
 def _passed(call: ToolCall) -> ToolCall:

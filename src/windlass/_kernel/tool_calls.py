@@ -33,7 +33,7 @@ from .inbox import Inbox
 from .limits import Limits
 from .questions import Questions
 from .site import Site
-from .tool_attempts import ToolAttempts, is_unsafe
+from .tool_attempts import ToolAttempts, is_unsafe, result_of
 from .tool_decisions import ALLOW, ToolDecisions, is_invalid
 from .tool_results import CLOSED, UNKNOWN, ToolResults
 
@@ -296,7 +296,7 @@ class Executor:
                 if self._wrapped:
                     result = await self._attempts.in_wraps(state, call, prepared)
                 else:
-                    result = await self._attempts.attempt(state, call, prepared)
+                    result = result_of(call, await self._attempts.attempt(state, call, prepared))
             except ChildWaits:
                 return
             except (Exception, asyncio.CancelledError) as raised:
