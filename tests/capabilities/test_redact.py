@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from windlass import Agent, Completed, Failed, Stopped, tool
 from windlass.capabilities import MemoryVault, Pattern, Redact, Scanner, datafog_detector, presidio_detector
-from windlass.capabilities.redact import Stream
+from windlass.capabilities.redact_streams import Stream
 from windlass.errors import ConfigError
 from windlass.messages import ToolResult
 from windlass.testing import FunctionModel, ScriptedModel, calls, check_capability, says

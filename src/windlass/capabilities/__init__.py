@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .adapt import Adapt, Replayed
     from .adaptations import Adaptation, AdaptationRule, Bounds, Knowledge, Observation
     from .approval import Approval
-    from .audit_trail import AuditTrail, check_trail
+    from .audit_trail import AuditTrail
     from .auto_approve import AutoApprove
     from .breakers import Breaker
     from .budget import Budget
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .clear_results import ClearResults
     from .critic import Critic
     from .critiques import Critique
-    from .detectors import Detector, Found, Pattern, Scanner, datafog_detector, presidio_detector
+    from .detector_libraries import datafog_detector, presidio_detector
+    from .detectors import Detector, Found, Pattern, Scanner
     from .dry_run import DryRun
     from .events import Events
     from .fallback import Fallback
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .planning import Plan, PlanItem, Planning, plan_of
     from .posting import signature_of
     from .rate_limit import RateLimit
-    from .redact import MemoryVault, Redact, Vault
+    from .redact import Redact
     from .refine import Refine
     from .remembered_rules import RememberedRules, user_rules
     from .request_archive import RequestArchive
@@ -56,9 +57,11 @@ if TYPE_CHECKING:
     from .telemetry import Telemetry
     from .timeout import Timeout
     from .tool_select import ToolSelect
+    from .trail_lines import check_trail
     from .triggers import AtFraction, AtMessages, AtTokens, Trigger
     from .trim import Trim
     from .validate import Validate
+    from .vaults import MemoryVault, Vault
     from .verdicts import Verdict
     from .webhook import Webhook, answer_from
 
@@ -180,7 +183,7 @@ _HOMES = {
     "MemoBackend": "memos",
     "Memory": "memory",
     "MemoryFiles": "memos",
-    "MemoryVault": "redact",
+    "MemoryVault": "vaults",
     "Metadata": "metadata",
     "Metrics": "metrics",
     "Moderate": "moderate",
@@ -220,14 +223,14 @@ _HOMES = {
     "Trigger": "triggers",
     "Trim": "trim",
     "Validate": "validate",
-    "Vault": "redact",
+    "Vault": "vaults",
     "Verdict": "verdicts",
     "Webhook": "webhook",
     "answer_from": "webhook",
-    "check_trail": "audit_trail",
-    "datafog_detector": "detectors",
+    "check_trail": "trail_lines",
+    "datafog_detector": "detector_libraries",
     "plan_of": "planning",
-    "presidio_detector": "detectors",
+    "presidio_detector": "detector_libraries",
     "signature_of": "posting",
     "user_rules": "remembered_rules",
 }

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hmac
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-import msgspec
-
-from windlass.decisions import Deny, Halt
 from windlass.errors import ConfigError
-from windlass.events import MessageAdding, ModelCalling, ModelReplying, ToolCalling, ToolReturning, TurnStarting
-from windlass.messages import Message, ModelRequest, TextPart, ThinkingPart, ToolResult
+from windlass.events import MessageAdding, ModelCalling, ToolReturning, TurnStarting
+from windlass.messages import Message, ModelRequest, ToolResult
 
-from .detectors import BuiltIn, Detector, Found, check_kind, detectors_of, merged
+from .built_in_detectors import BuiltIn, detectors_of
+from .detectors import Detector, Found, check_kind, merged
 from .kinds import SHORTEST
 from .option_types import check_types
 from .options import require_name
+from .redact_gates import install_gates
+from .redact_streams import Arguments, Stream
+from .vaults import Vault
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -32,41 +32,6 @@ _CHANNELS: tuple[tuple[Place, _Stream], ...] = (("output", "text"), ("thinking",
 ACTIONS = ("redact", "mask", "hash", "block")
 Action: TypeAlias = Literal["redact", "mask", "hash", "block"] | Callable[[str, str], str]
 """What happens to a find: one of the names, or a function of the kind and the text that returns a new text."""
-
-
-@runtime_checkable
-class Vault(Protocol):
-    """Keeps what was hidden, so that tools can get it back. It belongs to the application.
-
-    `hide` returns a placeholder that nobody can guess: a model that guessed one could get the text of another user.
-    """
-
-    def hide(self, kind: str, text: str) -> str:
-        """Store a text, and return the placeholder for it."""
-        ...
-
-    def reveal(self, text: str) -> str:
-        """The text with what was hidden in place of the placeholders."""
-        ...
-
-
-class MemoryVault:
-    """A vault in the memory of this process. The same text always gets the same placeholder."""
-
-    def __init__(self) -> None:
-        self._placeholders: dict[tuple[str, str], str] = {}
-        self._texts: dict[str, str] = {}
-
-    def hide(self, kind: str, text: str) -> str:
-        """The placeholder of a text."""
-        fresh = f"[{kind}:{secrets.token_hex(8)}]"
-        placeholder = self._placeholders.setdefault((kind, text), fresh)
-        self._texts[placeholder] = text
-        return placeholder
-
-    def reveal(self, text: str) -> str:
-        """The text with its placeholders replaced by what they stand for."""
-        return re.sub(r"\[\w+:[0-9a-f]{16}\]", lambda match: self._texts.get(match[0], match[0]), text)
 
 
 class Redact:
@@ -219,35 +184,7 @@ class Redact:
         if self.vault is not None:
             registrar.reveal(self.vault.reveal, tool=self.reveal_to, name=f"{self.name}_reveal", inherit=inherit)
         if self._blocked is not None:
-            self._install_gates(registrar, self._blocked)
-
-    def _install_gates(self, registrar: Hooks, blocked: re.Pattern[str]) -> None:
-        """Refuse what has a mark that the rewrites and transformers left where they found a blocked kind."""
-
-        def reason(what: str, texts: Iterable[str]) -> str | None:
-            marks = sorted({str(match[match.lastindex or 0]) for text in texts for match in blocked.finditer(text)})
-            return f"{what} has content that is not allowed: {', '.join(marks)}" if marks else None
-
-        @registrar.gate(TurnStarting, inherit=self.inherit, name=f"{self.name}_block_input")
-        def block_input(event: TurnStarting) -> Halt | None:
-            why = reason("the message", [event.message.text])
-            return None if why is None else Halt(why)
-
-        @registrar.gate(ModelReplying, inherit=self.inherit, name=f"{self.name}_block_output")
-        def block_output(event: ModelReplying) -> Halt | None:
-            parts = event.reply.message.parts
-            why = reason("the reply", [part.text for part in parts if isinstance(part, TextPart | ThinkingPart)])
-            return None if why is None else Halt(why)
-
-        @registrar.gate(ToolCalling, inherit=self.inherit, name=f"{self.name}_block_call")
-        def block_call(event: ToolCalling) -> Deny | None:
-            why = reason("the call", [event.call.json])
-            return None if why is None else Deny(why)
-
-        @registrar.gate(ToolReturning, inherit=self.inherit, name=f"{self.name}_block_result")
-        def block_result(event: ToolReturning) -> Deny | None:
-            why = reason("the result", [event.result.text, msgspec.json.encode(event.result.data).decode()])
-            return None if why is None else Deny(why)
+            install_gates(registrar, self._blocked, name=self.name, inherit=self.inherit)
 
     # ------------------------------------------------------------ streams
 
@@ -268,61 +205,6 @@ class Redact:
             if found.start < end < found.end:
                 end = found.start
         return self._render(text, start, end, finds), end
-
-
-class Stream:
-    """Redacts a text as it streams. It holds back what may be the beginning of a find."""
-
-    CONTEXT = 64
-
-    def __init__(self, redact: Redact) -> None:
-        self._redact = redact
-        self._text = ""
-        self._sent = 0
-
-    def feed(self, text: str) -> Sequence[str]:
-        """What is final, of the text so far."""
-        self._text += text
-        return self._release(self._redact.held(self._text))
-
-    def flush(self) -> Sequence[str]:
-        """The rest."""
-        return self._release(len(self._text))
-
-    def _release(self, held: int) -> Sequence[str]:
-        if held <= self._sent:
-            return ()
-        output, cut = self._redact.clean_range(self._text, self._sent, held)
-        keep = max(0, cut - self.CONTEXT)
-        self._text, self._sent = self._text[keep:], cut - keep
-        return (output,) if output else ()
-
-
-_decode = msgspec.json.Decoder().decode
-
-
-class Arguments:
-    """Redacts the arguments of a call. They are held back until they are complete, and cleaned as decoded values."""
-
-    def __init__(self, redact: Redact) -> None:
-        self._redact = redact
-        self._pieces: list[str] = []
-
-    def feed(self, text: str) -> Sequence[str]:
-        """Nothing yet."""
-        self._pieces.append(text)
-        return ()
-
-    def flush(self) -> Sequence[str]:
-        """The arguments; unchanged to the byte if nothing was found."""
-        text = "".join(self._pieces)
-        try:
-            value = _decode(text)
-        except msgspec.DecodeError:
-            return (self._redact.clean(text),)
-        cleaned = self._redact.clean_values(value)
-        is_same = cleaned is value or cleaned == value
-        return (text,) if is_same else (msgspec.json.encode(cleaned).decode(),)
 
 
 def _is_not_said_by_model(event: MessageAdding) -> bool:
