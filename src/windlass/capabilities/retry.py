@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from random import random
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +84,7 @@ class Retry:
         return ", ".join([*models, *[f"{count} at {tool}" for tool, count in self.tools.items()]])
 
     async def _retry_model(self, request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
-        with _attempts_at(f"{turn.turn_ref}/{turn.steps}/{request.model}") as attempts:
+        with _AttemptsAt(f"{turn.turn_ref}/{turn.steps}/{request.model}") as attempts:
             while True:
                 try:
                     attempts.begin()
@@ -106,7 +105,7 @@ class Retry:
         return Fail() if event.error.__dict__.get(_GIVEN_UP) else None
 
     async def _retry_tool(self, attempts: int, call: ToolCall, call_next: CallTool, turn: Turn[Any]) -> ToolResult:
-        with _attempts_at(call.id) as count:
+        with _AttemptsAt(call.id) as count:
             while True:
                 try:
                     count.begin()
@@ -158,18 +157,26 @@ class _Attempts:
 _current: ContextVar[_Attempts | None] = ContextVar("windlass_retry", default=None)
 
 
-@contextmanager
-def _attempts_at(place: str) -> Iterator[_Attempts]:
-    """The attempts at a call, shared with the retries around it."""
-    outer = _current.get()
-    if outer is not None and outer.place == place:
-        yield outer
-        return
-    token = _current.set(made := _Attempts(place))
-    try:
-        yield made
-    finally:
-        _current.reset(token)
+class _AttemptsAt:
+    """Entering it gives the attempts at a call, shared with the retries around it."""
+
+    __slots__ = ("_place", "_token")
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._token: Token[_Attempts | None] | None = None
+
+    def __enter__(self) -> _Attempts:
+        outer = _current.get()
+        if outer is not None and outer.place == self._place:
+            return outer
+        made = _Attempts(self._place)
+        self._token = _current.set(made)
+        return made
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
 
 
 def _passes(error: BaseException) -> bool:
