@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from windlass import Agent
-from windlass._hooks import dispatch
+from windlass._hooks import dispatch, observers
 from windlass._kernel import shields
 from windlass.stores import waiting
 
@@ -37,7 +37,7 @@ def pytest_collection_finish() -> None:
 
 
 # A machine that stalls must not look like a hook that blocks,
-dispatch.BLOCKED_AFTER = 2.0
+dispatch.BLOCKED_AFTER = observers.BLOCKED_AFTER = 2.0
 
 # like a store that does not answer a cancelled turn,
 shields.STORE_PATIENCE = waiting.PATIENCE = 20.0

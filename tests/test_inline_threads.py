@@ -275,7 +275,9 @@ def test_plain_tools_run_in_a_forked_process():
 STARTS = re.compile(r"threading\.Thread\(|ThreadPoolExecutor|to_thread\(|run_in_executor|start_new_thread")
 OWN = {
     "_threads.py": "the port",
+    "capabilities/memos.py": "reads and writes files beside the event loop",
     "capabilities/permissions.py": "parses a long shell command beside the event loop",
+    "capabilities/retrieve.py": "calls a search that is a plain function beside the event loop",
     "capabilities/webhook.py": "waits for the answer of a server beside the event loop",
     "testing/stores.py": "checks a store with several event loops at once",
 }
