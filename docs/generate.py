@@ -688,6 +688,7 @@ def load_beside(name: str) -> ModuleType:
 
 
 api_pages = load_beside("api_pages")
+comparison = load_beside("comparison")
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events_page,
@@ -696,6 +697,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/models.md": models_page,
     "behaviours.md": behaviours_page,
+    comparison.PAGE: comparison.page,
     **{page: partial(api_pages.text_of, page) for page in api_pages.paths()},
 }
 
@@ -720,6 +722,7 @@ def main() -> int:
     wrong = [
         f"docs/behaviours.toml: {what}" for what in unmatched_cases(promises(), [case for case, _ in behaviours()])
     ]
+    wrong += comparison.faults()
     outdated = stale()
     if "--check" in sys.argv[1:]:
         wrong += [f"docs/{page} is out of date: run `python docs/generate.py`" for page in [*outdated, *left_over()]]

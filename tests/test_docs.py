@@ -146,6 +146,43 @@ def test_a_case_without_a_sentence_or_without_a_test_fails_the_check(generate, m
     ]
 
 
+# ---------------------------------------------------------------- the comparison with LangChain and deepagents
+
+
+def test_every_claim_of_the_comparison_has_a_test_that_exists(generate):
+    assert generate.comparison.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (["`a`", "yes", "`b`"], "there is no test that shows it"),
+        (["`a`", "other", "a hook"], "there is no test that shows it"),
+        (["`a`", "yes", "`b`", "test_a.py::test_gone"], "there is no test test_a.py::test_gone"),
+        (["`a`", "no", "why", "test_a.py::test_it"], "what is not there has a test"),
+        (["`a`", "perhaps", "why", "test_a.py::test_it"], "the verdict 'perhaps' is not one of yes, other, later, no"),
+        (["`a`", "no", ""], "there is no word on ours"),
+    ],
+)
+def test_a_claim_of_the_comparison_that_nothing_shows_fails_the_check(generate, monkeypatch, capsys, row, fault):
+    compared = ({"middleware": [{"name": "Some", "options": [row]}]},)
+    assert generate.comparison.wrong_rows(compared, frozenset(["test_a.py::test_it"])) == [
+        f"docs/comparison.toml: Some, `a`: {fault}"
+    ]
+    monkeypatch.setattr(generate.comparison, "faults", lambda: [fault])
+    monkeypatch.setattr(generate, "PAGES", {})
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
+    assert generate.main() == 1
+    assert fault in capsys.readouterr().err
+
+
+def test_the_tests_of_the_comparison_are_all_named_by_it(generate):
+    compared = generate.comparison
+    named = {test for *_, tests in compared.rows(compared.packages()) for test in tests}
+    here = {test for test in compared.known_tests(compared.TESTS) if test.startswith("capabilities/test_compared.py::")}
+    assert here - named == set()
+
+
 # ---------------------------------------------------------------- the reference of all names
 
 
