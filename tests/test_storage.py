@@ -110,6 +110,11 @@ async def test_keys_are_found_and_cleared_by_prefix(storage):
         await storage.put(key, key)
     assert await storage.keys("ann/") == ["ann/1", "ann/2"]
     assert await storage.items("b") == {"bob/1": "bob/1"}
+    assert list(await storage.items("ann", last=2)) == ["ann/1", "ann/2"]
+    assert await storage.items("ann", last=0) == {}
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(ConfigError, match="last="):
+            await storage.items(last=wrong)
     assert await storage.clear("ann/") == 2
     assert await storage.keys() == ["ann", "bob/1"]
 

@@ -107,10 +107,13 @@ class Values(Protocol):
         """
         ...
 
-    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+    async def find(
+        self, name: str, prefix: str = "", *, data: bool = True, last: int | None = None, now: float = 0.0
+    ) -> Sequence[tuple[str, StoredValue]]:
         """The keys that begin with a text, in the order of their code points, with their values.
 
-        Without `data`, the values are empty.
+        Without `data`, the values are empty. With `last`, only so many are returned: the last ones that have not
+        expired at the time `now`.
         """
         ...
 

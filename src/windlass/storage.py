@@ -168,10 +168,15 @@ class Storage:
         found = await call.values.find(self.name, prefix, data=False)
         return [key for key, value in found if not call.is_over(value)]
 
-    async def items(self, prefix: str = "") -> dict[str, Any]:
-        """The keys that begin with a text, with their values."""
+    async def items(self, prefix: str = "", *, last: int | None = None) -> dict[str, Any]:
+        """The keys that begin with a text, with their values, in the order of their code points.
+
+        With `last`, only the last so many: however many keys there are, only these are read.
+        """
         call = self._call("items", prefix, may_be_empty=True)
-        found = await call.values.find(self.name, prefix)
+        if last is not None and (type(last) is not int or last < 0):
+            raise call.error(f"last={last!r} must be a whole number, 0 or more")
+        found = await call.values.find(self.name, prefix, last=last, now=call.now)
         return {key: json.loads(value.data) for key, value in found if not call.is_over(value)}
 
     async def clear(self, prefix: str = "") -> int:

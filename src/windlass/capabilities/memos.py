@@ -73,11 +73,8 @@ class StoredMemos:
 
     async def read(self, key: str, most: int) -> Sequence[Memo]:
         """The latest memos of a key, the newest first."""
-        prefix = _safe(key) + "\n"
-        keys = (await self._storage.keys(prefix))[-most:]
-        values = await self._storage.items(prefix) if len(keys) < most else {}
-        found = [(one, values[one] if values else await self._storage.get(one)) for one in reversed(keys)]
-        return [Memo(one.rpartition(".")[2], value["text"], value["at"]) for one, value in found if value is not None]
+        found = await self._storage.items(_safe(key) + "\n", last=most)
+        return [Memo(one.rpartition(".")[2], value["text"], value["at"]) for one, value in reversed(found.items())]
 
     async def add(self, key: str, memo: Memo) -> bool:
         """Keep a memo."""

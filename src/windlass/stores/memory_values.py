@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import TypeVar
 
 from windlass.protocols import StoredValue
@@ -55,11 +57,16 @@ class MemoryValues:
                     self._ids.setdefault(place, {})[once] = until
             return answer
 
-    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+    async def find(
+        self, name: str, prefix: str = "", *, data: bool = True, last: int | None = None, now: float = 0.0
+    ) -> Sequence[tuple[str, StoredValue]]:
         with self._lock:
             found = [
                 (key, value) for (space, key), value in self._values.items() if space == name and key.startswith(prefix)
             ]
+        if last is not None:
+            current = [(key, value) for key, value in found if value.expires is None or value.expires > now]
+            found = nlargest(last, current, key=itemgetter(0))
         return sorted([(key, value if data else StoredValue(b"", value.expires)) for key, value in found])
 
     async def clear(self, name: str, prefix: str = "") -> int:

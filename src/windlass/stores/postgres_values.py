@@ -76,14 +76,19 @@ class PostgresValues:
 
         return await self._server.get().write(work, repeatable=bool(once))
 
-    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+    async def find(
+        self, name: str, prefix: str = "", *, data: bool = True, last: int | None = None, now: float = 0.0
+    ) -> Sequence[tuple[str, StoredValue]]:
+        columns: LiteralString = "key, data, expires, checksum" if data else "key, expires"
+        query: LiteralString = f"SELECT {columns} FROM storage WHERE {_WITH_PREFIX}"
         keys = prefix_range(name, prefix)
+        if last is None:
+            rows = await self._server.get().read(f"{query} ORDER BY key", *keys)
+        else:
+            rows = await self._server.get().read(f"{query} {_LAST}", *keys, now, last)
+            rows.reverse()
         if not data:
-            query: LiteralString = f"SELECT key, expires FROM storage WHERE {_WITH_PREFIX} ORDER BY key"
-            rows = await self._server.get().read(query, *keys)
             return [(from_key(key), StoredValue(b"", expires)) for key, expires in rows]
-        query = f"SELECT key, data, expires, checksum FROM storage WHERE {_WITH_PREFIX} ORDER BY key"
-        rows = await self._server.get().read(query, *keys)
         found = [(key, value_of(self._chain, Place(key_of(name), key), row)) for key, *row in rows]
         return [(from_key(key), value) for key, value in found if value is not None]
 
@@ -131,3 +136,4 @@ _FORGET: LiteralString = "DELETE FROM storage_ids WHERE name = %s AND key = %s A
 _UPDATE: LiteralString = "UPDATE storage SET data = %s, expires = %s, checksum = %s WHERE name = %s AND key = %s"
 _DELETE: LiteralString = "DELETE FROM storage WHERE name = %s AND key = %s"
 _WITH_PREFIX: LiteralString = "name = %s AND key >= %s AND key < %s"
+_LAST: LiteralString = "AND (expires IS NULL OR expires > %s) ORDER BY key DESC LIMIT %s"

@@ -71,11 +71,16 @@ class SQLiteValues:
 
         return await self._write(work)
 
-    async def find(self, name: str, prefix: str = "", *, data: bool = True) -> Sequence[tuple[str, StoredValue]]:
+    async def find(
+        self, name: str, prefix: str = "", *, data: bool = True, last: int | None = None, now: float = 0.0
+    ) -> Sequence[tuple[str, StoredValue]]:
         columns = "key, data, expires, checksum" if data else "key, expires"
-        rows = await self._file.get().read(
-            f"SELECT {columns} FROM storage WHERE {_WITH_PREFIX} ORDER BY key", *prefix_range(name, prefix)
-        )
+        query, keys = f"SELECT {columns} FROM storage WHERE {_WITH_PREFIX}", prefix_range(name, prefix)
+        if last is None:
+            rows = await self._file.get().read(f"{query} ORDER BY key", *keys)
+        else:
+            rows = await self._file.get().read(f"{query} {_LAST}", *keys, now, last)
+            rows.reverse()
         if not data:
             return [(from_key(key), StoredValue(b"", expires)) for key, expires in rows]
         found = [(key, value_of(self._chain, Place(key_of(name), key), row)) for key, *row in rows]
@@ -116,3 +121,4 @@ _WRITE = (
 )
 _DELETE = "DELETE FROM storage WHERE name = ? AND key = ?"
 _WITH_PREFIX = "name = ? AND key >= ? AND key < ?"
+_LAST = "AND (expires IS NULL OR expires > ?) ORDER BY key DESC LIMIT ?"

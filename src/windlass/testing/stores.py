@@ -1188,6 +1188,10 @@ async def _values_are_apart_by_storage_and_key_and_found_by_prefix(bench: StoreB
         "the values found",
     )
     same([value for _, value in await store.values.find(name, "a/1", data=False)], [StoredValue(b"", 4.0)], "no data")
+    last = [key for key, _ in await store.values.find(name, "a", last=2, now=5.0)]
+    same(last, ["a_"], "the last keys that have not expired")
+    last = [key for key, _ in await store.values.find(name, "a", data=False, last=2)]
+    same(last, ["a/2", "a_"], "the last two keys")
     same(await store.values.clear(name, "a"), 5, "how many were cleared")
     same([key for key, _ in await store.values.find(name)], ["", "A", *keys[7:]], "the keys that are left")
     same(len(await store.values.find(name + "x")), len(keys), "how many keys another storage has")
