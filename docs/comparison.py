@@ -86,7 +86,7 @@ their code are from reading and running these versions. Links lead to our capabi
 - **planned**: the tools for files and the shell, which are being built.
 - **not there**: Windlass does not do it. The third column says why, or what comes close.
 
-Of {len(verdicts)} options: {counts}. `python docs/generate.py --check` fails if a claim has no test, or names a test
+Of {len(verdicts)} rows: {counts}. `python docs/generate.py --check` fails if a claim has no test, or names a test
 that does not exist. To move an agent, see [coming from LangChain](guides/coming-from-langchain.md).
 
 {sections}"""

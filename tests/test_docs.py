@@ -260,16 +260,40 @@ def test_the_options_of_every_verb_are_in_the_reference():
 # ---------------------------------------------------------------- the cookbook
 
 USE_CASES = [f"{group}.{case}" for group, cases in enumerate((5, 4, 5, 5, 5, 4), 1) for case in range(1, cases + 1)]
+HOOKED = re.compile(r"\.(?:observe|inject|rewrite|gate|wrap|transform)\(")
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def recipes() -> dict[str, list[str]]:
-    """The blocks of code of the cookbook by use case."""
+NO_CAPABILITY = {"2.2", "2.3", "4.3", "6.4"}
+"""The use cases that no capability fits."""
+
+
+def sections_of_the_cookbook() -> dict[str, str]:
+    """The text of each use case."""
     page = (DOCS / "guides" / "cookbook.md").read_text(encoding="utf-8")
     sections = re.split(r"^### (\d\.\d) ", page, flags=re.M)[1:]
-    texts = [text.partition("\n## ")[0] for text in sections[1::2]]
-    blocks = [re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) for text in texts]
-    return dict(zip(sections[::2], blocks, strict=True))
+    return dict(zip(sections[::2], [text.partition("\n## ")[0] for text in sections[1::2]], strict=True))
+
+
+def blocks_of(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+
+
+def lacks_of(text: str, *, no_capability: bool) -> list[str]:
+    """What a use case lacks: code by hand with a hook, and the same with a capability, or why there is none."""
+    by_hand, mark, ready_made = text.partition("\n**Ready-made:** ")
+    first, after = blocks_of(by_hand), blocks_of(ready_made)
+    linked = set(re.findall(r"\[`(\w+)`\]\(\.\./capabilities/", ready_made))
+    rules = {
+        "a part that is ready-made": not mark,
+        "a block by hand": not first,
+        "a hook in every block by hand": not all(HOOKED.search(code) for code in first),
+        "a reason why no capability fits": no_capability and not re.match(r"none\. [A-Z].*\.", ready_made, re.S),
+        "no code of a capability that does not fit": no_capability and bool(after),
+        "a block with a capability": not no_capability and not after,
+        "a link to the page of the capability": not no_capability and not any(name in str(after) for name in linked),
+    }
+    return [what for what, lacking in rules.items() if lacking]
 
 
 def faults_of(code: str) -> list[str]:
@@ -294,15 +318,42 @@ def faults_of(code: str) -> list[str]:
 
 
 def test_the_cookbook_has_every_use_case_once_and_three_ways_to_use_a_critic():
-    found = recipes()
+    found = sections_of_the_cookbook()
     assert list(found) == USE_CASES
-    assert [case for case, blocks in found.items() if not blocks] == []
-    assert len(found["4.5"]) == 3
+    assert [len(blocks_of(part)) for part in found["4.5"].split("**Ready-made:**")] == [3, 3]
+
+
+@pytest.mark.parametrize("case", USE_CASES)
+def test_each_use_case_is_done_by_hand_and_with_a_capability(case):
+    assert lacks_of(sections_of_the_cookbook()[case], no_capability=case in NO_CAPABILITY) == []
+
+
+HAND, READY = (
+    "```python\n@agent.gate(X)\n```\n",
+    "**Ready-made:** [`Trim`](../capabilities/trim.md)\n```python\nTrim()\n```\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "no_capability", "lack"),
+    [
+        (f"{HAND}\n{READY}", False, None),
+        (f"{HAND}\n**Ready-made:** none. Nothing fits.\n", True, None),
+        (f"\n{READY}", False, "a block by hand"),
+        (f"```python\nagent.run()\n```\n\n{READY}", False, "a hook in every block by hand"),
+        (f"{HAND}\n**Ready-made:** none. Nothing fits.\n", False, "a block with a capability"),
+        (f"{HAND}\n{READY.replace('[`Trim`]', '[`Route`]')}", False, "a link to the page of the capability"),
+        (f"{HAND}\n{READY}", True, "a reason why no capability fits"),
+    ],
+)
+def test_a_use_case_that_lacks_a_part_is_noticed(text, no_capability, lack):
+    lacks = lacks_of(text, no_capability=no_capability)
+    assert lacks == [] if lack is None else lack in lacks
 
 
 @pytest.mark.parametrize("case", USE_CASES)
 def test_a_recipe_is_short_and_uses_only_what_users_have(case):
-    assert {code: faults for code in recipes()[case] if (faults := faults_of(code))} == {}
+    assert {code: faults for code in blocks_of(sections_of_the_cookbook()[case]) if (faults := faults_of(code))} == {}
 
 
 @pytest.mark.parametrize(

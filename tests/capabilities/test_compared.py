@@ -331,7 +331,10 @@ async def test_a_flagged_answer_is_replaced_and_the_turn_completes():
 async def test_the_user_reads_words_of_yours_if_a_text_is_flagged():
     moderate = Moderate(lambda text: "idiot" in text, reply="Let us be polite.")
     agent = agent_with(says("Hello."), capabilities=[moderate])
-    assert (await agent.run("Hi, idiot.")).text == "Let us be polite."
+    result = await agent.run("Hi, idiot.")
+    assert result.text == "Let us be polite."
+    with pytest.raises(OutputError):
+        _ = result.output
 
 
 # ---------------------------------------------------------------- planning, sub-agents, critics
