@@ -41,6 +41,7 @@ PUBLIC = (
     "windlass.stores",
     "windlass.testing",
     "windlass.testing.strategies",
+    "windlass.tools",
     "windlass.types",
 )
 """The modules that users import from; docs/stability.md lists the same."""
