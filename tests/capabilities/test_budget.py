@@ -48,6 +48,7 @@ def agent_with(budget: Budget, model: Any = None, **options: Any) -> Agent[Any, 
     [
         lambda: Budget(tokens=10_000, steps=50, seconds=500, calls=50),
         lambda: Budget(tokens=10_000, per="session", calls=50),
+        lambda: Budget(calls=50, tools="*", then="stop"),
         lambda: Budget(usd=1.0, per=lambda scope: "everyone", window=60, unknown_cost="allow", tell_model=True),
     ],
 )
@@ -129,6 +130,36 @@ async def test_calls_beyond_the_budget_are_denied_and_the_model_goes_on():
         statuses = [one.result.status for step in result.steps for one in step.tools]
         assert statuses == ["ok", "ok", "denied"]
     assert "the budget of 2 tool calls per turn is used up" in repr(result.messages)
+
+
+def pair(**options: Any) -> Agent:
+    """An agent that calls two tools twice in a turn."""
+    both = calls([("add", {"a": 1, "b": 2}), ("look", {})])
+    look = tool(lambda: "seen", name="look", description="Look.", effect="pure")
+    return Agent(ScriptedModel(*[both, both, says("done")] * 2), tools=[add, look], **options)
+
+
+async def test_the_calls_of_some_tools_are_counted_apart():
+    for tools in ("add", ["ad*"]):
+        result = await pair(capabilities=[Budget(calls=1, tools=tools)]).run("go")
+        statuses = [one.result.status for step in result.steps for one in step.tools]
+        assert statuses == ["ok", "ok", "denied", "ok"]
+    assert "the budget of 1 tool calls of ad* per turn is used up" in repr(result.messages)
+
+
+async def test_two_budgets_count_the_calls_of_their_own_tools_and_are_renewed_with_the_turn():
+    agent = pair(capabilities=[Budget(calls=1, tools="add"), Budget(calls=2, tools="look")])
+    for _ in range(2):
+        result = await agent.run("go", session="s")
+        assert [one.result.status for step in result.steps for one in step.tools] == ["ok", "ok", "denied", "ok"]
+
+
+async def test_a_call_too_many_may_end_the_turn():
+    agent = pair(capabilities=[Budget(calls=1, tools="add", then="stop")])
+    result = await agent.run("go", session="s")
+    assert isinstance(result.outcome, Stopped)
+    assert result.outcome.detail == "the budget of 1 tool calls of add per turn is used up"
+    assert len(agent.model.requests) == 2
 
 
 async def test_a_call_that_waits_for_a_person_counts_once():
@@ -315,6 +346,10 @@ async def test_attempts_of_retries_count_before_the_next_one():
         ({"tokens": 0}, "tokens must be a whole number, 1 or more"),
         ({"usd": -1}, "usd must be a number"),
         ({"usd": 1, "per": "user"}, "per must be 'turn', 'session' or a function"),
+        ({"usd": 1, "tools": "add"}, "only for a budget of calls"),
+        ({"usd": 1, "then": "stop"}, "only for a budget of calls"),
+        ({"calls": 1, "tools": []}, "names no tools"),
+        ({"calls": 1, "then": "warn"}, "then must be"),
         ({"usd": 1, "window": 60}, "window is only for a budget per key"),
         ({"usd": 1, "warn_at": 2}, "warn_at must be a fraction"),
         ({"usd": 1, "unknown_cost": "maybe"}, "unknown_cost must be"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from windlass import ToolResultPart
+import pytest
+
+from windlass import ToolResultPart, tool
 from windlass.capabilities import AtTokens, ClearResults
 from windlass.capabilities.clear_results import PLACEHOLDER
 from windlass.records import Compacted
 from windlass.testing import calls
 
-from .chats import Chat, assert_paired, assert_sound
+from .chats import LONG, Chat, assert_paired, assert_sound
 
 
 def results(messages):
@@ -65,3 +67,39 @@ async def test_short_results_stay():
     agent = chat.agent(ClearResults([], keep=0))
     await agent.run("go", session="s")
     assert await agent.compact("s") == ()
+
+
+@tool(effect="pure", inline=True)
+def note(text: str) -> str:
+    """Note something."""
+    return "ok"
+
+
+@pytest.mark.parametrize("arguments", [True, False])
+async def test_the_arguments_of_old_calls_are_cleared_too_if_you_want(arguments):
+    chat = Chat(*[calls([("note", {"text": LONG}), ("check", {"n": n})]) for n in range(4)])
+    agent = chat.agent(ClearResults(AtTokens(400), keep=2, exclude=["check"], arguments=arguments))
+    agent.tool(note)
+    result = await agent.run("go", session="s")
+    shown = [message.tool_calls for message in result.state.shown if message.tool_calls]
+    assert [bool(calls[0].arguments) for calls in shown[:2]] == [not arguments] * 2
+    assert shown[3][0].arguments == {"text": LONG}
+    assert [calls[1].arguments for calls in shown] == [{"n": n} for n in range(4)]
+    kept = [message.tool_calls[0].arguments for message in result.messages if message.tool_calls]
+    assert kept == [{"text": LONG}] * 4
+    for request in chat.requests:
+        assert_paired(request.messages)
+    await assert_sound(agent)
+
+
+async def test_what_is_cleared_with_its_arguments_is_cleared_once():
+    chat = Chat(*[{"n": n} for n in range(6)])
+    agent = chat.agent(ClearResults([], keep=2, arguments=True))
+    await agent.run("go", session="s")
+    assert len(await agent.compact("s")) == 1
+    once = await agent.state("s")
+    assert [message.tool_calls[0].arguments for message in once.shown if message.tool_calls][:5] == [{}] * 4 + [
+        {"n": 4}
+    ]
+    assert await agent.compact("s") == ()
+    assert await agent.state("s") == once

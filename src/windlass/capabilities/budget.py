@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -31,8 +31,9 @@ class Budget:
     """Limit what may be spent: `Budget(usd=1.0)`, `Budget(tokens=50_000, per="session")`.
 
     `tokens` are input and output tokens, `usd` is the cost, `steps` counts steps, `seconds` is active time, and
-    `deadline` is a time in seconds since the epoch; each of them stops the turn. Tool calls beyond `calls` are denied.
-    Sub-agents spend from the budget of the agent that called them.
+    `deadline` is a time in seconds since the epoch; each of them stops the turn. Tool calls beyond `calls` are denied,
+    or stop the turn with `then="stop"`; with `tools`, only calls of these tools count. Sub-agents spend from the budget
+    of the agent that called them.
 
     `per` is what the budget is for: a turn, a session, or a key that a function takes from the scope of a run, such as
     the user; the spending of a session or key is kept in the store, shared by all processes. With `window`, the budget
@@ -52,6 +53,8 @@ class Budget:
         usd: float | None = None,
         steps: int | None = None,
         calls: int | None = None,
+        tools: str | Sequence[str] | None = None,
+        then: Literal["deny", "stop"] = "deny",
         seconds: float | None = None,
         deadline: float | None = None,
         per: Per = "turn",
@@ -72,6 +75,10 @@ class Budget:
                 require_amount("Budget", option, amount)
         if all(limit is None for limit in (tokens, usd, steps, calls, seconds, deadline)):
             raise ConfigError("Budget() limits nothing: give tokens, usd, steps, calls, seconds or deadline")
+        if calls is None and (tools is not None or then != "deny"):
+            raise ConfigError("Budget: tools and then are only for a budget of calls: pass calls=")
+        if tools is not None and not tools:
+            raise ConfigError("Budget: tools names no tools; leave it out to count the calls of all tools")
         if window is not None and not callable(per):
             raise ConfigError("Budget: window is only for a budget per key: pass per=, a function of the scope")
         if warn_at is not None:
@@ -79,6 +86,8 @@ class Budget:
         given = {"tokens": tokens, "usd": usd, "steps": steps, "seconds": seconds}
         self.limits = {kind: amount for kind, amount in given.items() if amount is not None}
         self.calls = calls
+        self.tools = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
+        self.then = then
         self.deadline = deadline
         self.per = per
         self.window = window
@@ -168,20 +177,26 @@ class Budget:
 
     def _limit_calls(self, registrar: Hooks, limit: int) -> None:
         storage = registrar.storage(self.name)
+        only: Any = {} if self.tools is None else {"tool": self.tools}
+        counted = "calls" if self.tools is None else f"calls/{quote(','.join(self.tools), safe='')}"
+        of_tools = "" if self.tools is None else f" of {', '.join(self.tools)}"
 
-        @registrar.gate(ToolCalling, inherit=True, costly=True, name=f"{self.name}.calls")
-        async def count_call(event: ToolCalling, turn: Turn[Any]) -> Deny | None:
+        @registrar.gate(ToolCalling, inherit=True, costly=True, name=f"{self.name}.calls", **only)
+        async def count_call(event: ToolCalling, turn: Turn[Any]) -> Deny | Halt | None:
             key = self.key_of(turn)
             if key is None:
                 return None
-            taken = await storage.take(f"{key}/calls", limit=limit, ttl=self.window, once=event.call.id)
-            return None if taken else Deny(f"the budget of {limit} tool calls per {self.words} is used up")
+            taken = await storage.take(f"{key}/{counted}", limit=limit, ttl=self.window, once=event.call.id)
+            if taken:
+                return None
+            why = f"the budget of {limit} tool calls{of_tools} per {self.words} is used up"
+            return Halt(why) if self.then == "stop" else Deny(why)
 
         if self.per == "turn":
 
             @registrar.gate(TurnStarting, name=f"{self.name}.renew")
             async def renew(event: TurnStarting, turn: Turn[Any]) -> None:
-                await storage.delete(f"{self.key_of(turn)}/calls")
+                await storage.delete(f"{self.key_of(turn)}/{counted}")
 
     def key_of(self, turn: Turn[Any]) -> str | None:
         """The key that this turn spends from; None if the function says that no budget applies."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.context.compaction import Window
 from windlass.errors import ConfigError
 from windlass.events import Compaction
-from windlass.messages import Message, Part, TextPart, ToolResultPart
+from windlass.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart
 from windlass.turns import Turn
 
 from .cutting import check_text
@@ -18,12 +18,16 @@ from .triggers import AtFraction, Trigger, as_trigger, is_number, notes_on
 if TYPE_CHECKING:
     from windlass import Hooks
 
+CLEARED = "{}"
+"""What takes the place of arguments."""
+
 PLACEHOLDER = "[This result was cleared to save space.]"
 
 
 class ClearResults:
     """Clear old tool results when the `trigger` is due, all at once, except the last `keep` results and the results of
-    tools named in `exclude`. The calls stay, and the transcript keeps everything.
+    tools named in `exclude`. The calls stay, without their arguments if `arguments` is true; the transcript keeps
+    everything.
 
     It waits until clearing would free at least the fraction `gain` of the request.
     """
@@ -37,6 +41,7 @@ class ClearResults:
         exclude: Iterable[str] = (),
         placeholder: str = PLACEHOLDER,
         gain: float = 0.2,
+        arguments: bool = False,
         name: str = "clear_results",
     ) -> None:
         owner = "ClearResults"
@@ -54,6 +59,7 @@ class ClearResults:
         self.exclude = frozenset(exclude)
         self.placeholder = (TextPart(placeholder, origin=name),)
         self.gain = gain
+        self.arguments = arguments
 
     def install(self, registrar: Hooks) -> None:
         """Register this strategy."""
@@ -78,42 +84,45 @@ class ClearResults:
         old = self._old(window)
         start, end = plan.range
         messages = window.messages[start:end]
-        return [self._clear(message, old.get(start + at, set())) for at, message in enumerate(messages)]
+        return [self._clear(message, old.get(start + at, {})) for at, message in enumerate(messages)]
 
-    def _old(self, window: Window) -> dict[int, set[int]]:
-        """The positions of results that may be cleared and are longer than the placeholder, by message."""
-        found = [
+    def _old(self, window: Window) -> dict[int, dict[int, Part]]:
+        """What may be cleared and is longer than what takes its place: by message, the new parts by their position."""
+        results = [
             (at, position, part)
             for at, message in enumerate(window.messages)
             if message.role == "tool"
             for position, part in enumerate(message.parts)
             if type(part) is ToolResultPart
         ]
-        old: dict[int, set[int]] = {}
-        for at, position, part in found[: max(len(found) - self.keep, 0)]:
-            if part.name not in self.exclude and _length(part) > len(self.placeholder[0].text):
-                old.setdefault(at, set()).add(position)
+        of_old = [one for one in results[: max(len(results) - self.keep, 0)] if one[2].name not in self.exclude]
+        old: dict[int, dict[int, Part]] = {}
+        for at, position, part in of_old:
+            if _length(part) > len(self.placeholder[0].text):
+                old.setdefault(at, {})[position] = part.replace(content=self.placeholder)
+        if self.arguments:
+            answered = {part.call_id for _, _, part in of_old}
+            for at, message in enumerate(window.messages):
+                for position, call in enumerate(message.parts):
+                    if type(call) is ToolCallPart and call.id in answered and len(call.json) > len(CLEARED):
+                        old.setdefault(at, {})[position] = call.replace(json=CLEARED)
         return old
 
-    def _freed(self, window: Window, old: Mapping[int, set[int]]) -> int:
+    def _freed(self, window: Window, old: Mapping[int, Mapping[int, Part]]) -> int:
         """Estimate how many tokens would be freed."""
-        parts = [window.messages[at].parts[position] for at, positions in old.items() for position in positions]
-        return window.parts(parts) - len(parts) * window.parts(self.placeholder)
+        before = [window.messages[at].parts[position] for at, parts in old.items() for position in parts]
+        return window.parts(before) - window.parts([part for parts in old.values() for part in parts.values()])
 
-    def _clear(self, message: Message, positions: set[int]) -> Message:
-        """A message with some of its results cleared."""
-        if not positions:
+    def _clear(self, message: Message, cleared: Mapping[int, Part]) -> Message:
+        """A message with some of its parts cleared."""
+        if not cleared:
             return message
-        parts: list[Part] = list(message.parts)
-        for position in positions:
-            part = parts[position]
-            assert isinstance(part, ToolResultPart)
-            parts[position] = part.replace(content=self.placeholder)
-        return message.replace(parts=tuple(parts))
+        return message.replace(parts=tuple([cleared.get(at, part) for at, part in enumerate(message.parts)]))
 
     def explained(self, window: int | None) -> Mapping[str, Any]:
         """The options and notes for `agent.explain()`."""
         options = {"trigger": repr(self.trigger), "keep": self.keep, "exclude": sorted(self.exclude), "gain": self.gain}
+        options |= {"arguments": True} if self.arguments else {}
         return {**options, "notes": notes_on(self.trigger, window)}
 
 
