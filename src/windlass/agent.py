@@ -222,7 +222,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._own_model = own
         self.system = system
         self.scope = scope
-        self.busy = busy
+        self.busy: Literal["refuse", "queue", "steer"] = busy
         self._window = window
         self._max_steps = max_steps
         self._per_run_tools = per_run_tools
@@ -269,6 +269,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return self._store
 
     # ------------------------------------------------------------ assembly
+
+    def with_store(self, store: str | Store) -> Self:
+        """Keep sessions in another store: an address such as `sqlite:///agent.db`, or a store."""
+        self._open("store", store if isinstance(store, str) else type(store).__name__)
+        opened = open_store(store)
+        place = Place(opened, self._options.clock, self._options.mask, self._registered.conceals)
+        self._store = opened
+        self._owns_store = isinstance(store, str)
+        self._home.move_to(place)
+        self._sessions = Sessions(opened, self._output, self.busy, self._registered, self._options.mask)
+        self._background = LazyBackground(opened, self._sessions)
+        return self
 
     def with_capability(
         self,

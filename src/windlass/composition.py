@@ -259,8 +259,8 @@ def _free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def load_capability(name: str) -> Capability:
-    """The capability that an installed package offers under this name, made with its defaults."""
+def load_capability(name: str, options: Mapping[str, Any] | None = None) -> Capability:
+    """The capability that an installed package offers under this name, made with these options."""
     from importlib.metadata import entry_points
 
     found = {point.value: point for point in entry_points(group=GROUP, name=name)}
@@ -273,7 +273,8 @@ def load_capability(name: str) -> Capability:
     (point,) = found.values()
     try:
         loaded: Any = point.load()
-        made = loaded() if isinstance(loaded, type) or not hasattr(loaded, "install") else loaded
+        is_made = not isinstance(loaded, type) and hasattr(loaded, "install")
+        made: Any = loaded if is_made and not options else loaded(**options or {})
     except Exception as error:
         text = f"capability {name!r} from {places[0]} cannot be made: {type(error).__name__}: {error}"
         raise ConfigError(f"{text}. If it needs arguments, pass an object instead of its name") from error

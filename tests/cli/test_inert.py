@@ -198,6 +198,23 @@ RUNS: dict[str, list[list[str]]] = {
         ["evil", "ask" + EVIL, "--scope", f"evil:{EVIL}"],
         ["broken", "ask" + EVIL],
     ],
+    "run": [
+        [EVIL, "--agent", "evil", "--session", "ran" + EVIL],
+        ["stop" + EVIL, "--agent", "evil", "--session", "ran" + EVIL],
+        ["fail" + EVIL, "--agent", "evil", "--json"],
+        [EVIL, "--agent", "evil", "--json", "--file", BAD_FILE],
+        ["delegate" + EVIL, "--agent", "evil:boss", "--json"],
+        ["unknown" + EVIL, "--agent", "evil"],
+        ["--agent", "evil", "--session", "nobody" + EVIL],
+        ["stop", "--agent", "evil", "--scope", f"evil:{EVIL}"],
+        ["stop", "--agent", "evil", "--scope", "evil"],
+        ["stop", "--agent", "evil", "--store", EVIL],
+        ["stop", "--agent", "evil", "--capability", EVIL],
+        ["stop", "--agent", "evil", "--capability", f"retry {EVIL}=1"],
+        ["stop", "--agent", "broken"],
+        ["stop", "--agent", "evil", "--file", f"absent{EVIL}"],
+        ["stop", "--model", EVIL, "--system", EVIL],
+    ],
     "sessions erase": [["erased" + EVIL, "--yes"], ["nobody" + EVIL, "--yes"]],
     "sessions export": [["nobody" + EVIL], ["ask" + EVIL, "-o", f"no/{EVIL}"], ["ask" + EVIL, "--output", "out"]],
     "sessions head": [[], ["--json"], ["ask" + EVIL], ["nobody" + EVIL]],
@@ -256,8 +273,8 @@ def test_no_command_prints_a_character_that_a_terminal_obeys(folder):
             stdout = result.stdout.replace(columns, "") if columns else result.stdout
             assert dangerous(stdout) == [], (name, arguments, result.stdout)
             assert dangerous(result.stderr) == [], (name, arguments, result.stderr)
-            assert "\nspoofed  line" not in stdout or name == "resume", (name, arguments, result.stdout)
-    assert met == {0, 1, 2}
+            assert "\nspoofed  line" not in stdout or name in ("resume", "run"), (name, arguments, result.stdout)
+    assert met == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("arguments", [[f"--{EVIL}"], [EVIL], ["show", f"--{EVIL}"]], ids=["option", "command", "show"])

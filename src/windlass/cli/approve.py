@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from windlass.protocols import Store
 from windlass.records import Asked
 from windlass.terms import terms_of
 
+from .asking import login
 from .loading import agent_option
 from .output import echo, page, wrap
 from .stores import store_option, with_store
@@ -63,7 +63,7 @@ def approve(
     if session is None or question is None:
         _list(where, session)
         return
-    answer = _answer(message, arguments, text, by or _login(), remember, digest)
+    answer = _answer(message, arguments, text, by or login(), remember, digest)
     if isinstance(answer, Edit) and agent is None:
         raise click.UsageError("--edit needs --agent MODULE:AGENT, so that the new arguments can be checked")
 
@@ -77,13 +77,6 @@ def approve(
 
     top = with_store(where, work)
     echo(f"{type(answer).__name__.lower()}: saved for the next resume of {visible_id(top)}")
-
-
-def _login() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return None
 
 
 def _answer(

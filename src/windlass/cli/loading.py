@@ -174,18 +174,21 @@ async def make_scope(factory: ScopeFactory | None, session: str) -> Any:
         raise click.ClickException(f"--scope failed: {_describe(error)}") from error
 
 
-def _load_scope_option(ctx: click.Context, param: click.Parameter, value: str | None) -> ScopeFactory | None:
-    if value is None:
-        return None
-    try:
-        with redirect_stdout(sys.stderr):
-            _, _, found = _resolve(value, DEFAULT_SCOPE)
-    except CannotLoad as error:
-        raise click.BadParameter(str(error), ctx, param) from error
+def load_scope(target: str) -> ScopeFactory:
+    """The function at `module:function`; the default name is `scope`."""
+    with redirect_stdout(sys.stderr):
+        _, _, found = _resolve(target, DEFAULT_SCOPE)
     if not callable(found):
-        raise click.BadParameter(f"{value!r} is not a function but {_type(found)}", ctx, param)
+        raise CannotLoad(f"{target!r} is not a function but {_type(found)}")
     factory: ScopeFactory = found
     return factory
+
+
+def _load_scope_option(ctx: click.Context, param: click.Parameter, value: str | None) -> ScopeFactory | None:
+    try:
+        return None if value is None else load_scope(value)
+    except CannotLoad as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
 def _load_agent_option(ctx: click.Context, param: click.Parameter, value: str | None) -> Agent[Any, Any] | None:

@@ -10,18 +10,33 @@ from typing import Any, TypeVar
 import click
 
 from windlass.errors import StoreError, WindlassError
+from windlass.folders import data_folder
 from windlass.protocols import Store
 from windlass.stores import MemoryStore, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+HERE = "windlass.db"
+"""A store of this name in the current folder is the one that commands look into."""
+
+
+def own_address() -> str:
+    """The store in the user's data folder, in which `run` and `chat` keep their sessions."""
+    return f"sqlite:///{data_folder() / 'sessions.db'}"
+
+
+def known_address() -> str:
+    """The store that commands look into: that of the current folder, otherwise that in the user's data folder."""
+    return f"sqlite:///{HERE}" if Path(HERE).exists() else own_address()
+
+
 store_option = click.option(
     "--store",
     "address",
     envvar="WINDLASS_STORE",
-    default="sqlite:///windlass.db",
-    show_default=True,
+    default=known_address,
+    show_default="windlass.db in this folder, otherwise sessions.db in your data folder",
     show_envvar=True,
     help="The store of the sessions: sqlite:///FILE or postgresql://…",
 )
