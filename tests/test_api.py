@@ -32,6 +32,7 @@ PUBLIC = (
     "windlass.evals.checks",
     "windlass.events",
     "windlass.matching",
+    "windlass.mcp",
     "windlass.messages",
     "windlass.outcomes",
     "windlass.policies",

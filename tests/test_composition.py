@@ -460,3 +460,32 @@ def test_the_guard_band_cannot_be_taken_by_name():
 
     with pytest.raises(RegistrationError, match="only the application"):
         agent_with(Greedy())
+
+
+async def test_capabilities_release_what_they_hold_when_the_agent_is_closed(caplog) -> None:
+    closed = []
+
+    class Holds:
+        def __init__(self, name: str, fails: bool = False) -> None:
+            self.name, self.fails = name, fails
+
+        def install(self, registrar) -> None:
+            @registrar.at_close
+            async def release() -> None:
+                closed.append(self.name)
+                if self.fails:
+                    raise RuntimeError("it is stuck")
+
+    agent = Agent(ScriptedModel(says("Hello.")), capabilities=[Holds("a"), Holds("b", fails=True), Holds("c")])
+    agent.without_capability("c")
+    async with agent:
+        await agent.variant(settings={"temperature": 1}).aclose()
+        assert closed == []
+        await agent.run("Hi.")
+    assert closed == ["b", "a"]
+    assert "it is stuck" in caplog.text
+
+
+def test_only_an_async_function_can_release_something() -> None:
+    with pytest.raises(ConfigError, match="at_close"):
+        Agent(ScriptedModel()).at_close(lambda: None)

@@ -230,6 +230,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._output: Output[OutputT] = _TEXT if output is None else Output(cast(Any, output))
         self._store = open_store(store)
         self._owns_store = isinstance(store, str)
+        self._owns_parts = True
         self._pipeline = pipeline or _DEFAULT_PIPELINE
         self._composition = Composition(self._registered, self._home)
         self._registered.models.extend(others)
@@ -325,6 +326,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         mine.approvers += part.approvers
         mine.instructions += part.instructions
         mine.checks += part.checks
+        mine.closers += part.closers
         for slot in part.slots:
             self.slot(slot)
 
@@ -396,7 +398,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
 
         The options are those of `RunOptions`: another `model`, more `settings`, `criteria` and `tools`. Calling this
         compiles the agent, so register all hooks before; the variant is compiled, too. Variants with equal options are
-        compiled once. Each can resume the sessions of the others. Closing a variant does not close the store.
+        compiled once. Each can resume the sessions of the others. Closing a variant closes neither the store nor what
+        capabilities hold.
         """
         read = read_options("variant", options)
         program = self._compile()
@@ -405,7 +408,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         made = copy(self)
         made._program = made._assembled = program
         made.model = program.model
-        made._owns_store = False
+        made._owns_store = made._owns_parts = False
         return made
 
     def _compile_below(self, parent: Program, tools: tuple[str, ...] | None) -> Program:
@@ -939,8 +942,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         return await catch_up(self._compile())
 
     async def aclose(self, *, patience: float = 30.0) -> None:
-        """Wait for agents in the background, and until observers have received all facts; then close the store if it
-        was given as an address.
+        """Wait for agents in the background, and until observers have received all facts; then let capabilities release
+        what they hold, and close the store if it was given as an address.
 
         Call it, or use `async with agent`, when the turns are over. Durable observers also catch up in all sessions
         without a running turn. After `patience` seconds it stops waiting: for observers that hang, and for agents in
@@ -951,8 +954,18 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             if self._program is not None:
                 await self._drain(self._program, patience)
         finally:
+            if self._owns_parts:
+                await self._close_parts()
             if self._owns_store:
                 await self._store.close()
+
+    async def _close_parts(self) -> None:
+        """Let capabilities release what they hold."""
+        for close in reversed(self._registered.closers):
+            try:
+                await close()
+            except Exception as error:
+                log.warning("agent %r: %s failed: %s", self.name, getattr(close, "__qualname__", close), error)
 
     async def _drain(self, program: Program, patience: float) -> None:
         async def catch_up_at_rest() -> None:

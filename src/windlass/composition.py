@@ -18,6 +18,7 @@ from .protocols import Capability, Model, Store
 from .slots import Slot
 from .storage import Home
 from .tools import Tool
+from .types import Approver
 
 GROUP = "windlass.capabilities"
 """The group of entry points in which packages offer capabilities by name."""
@@ -29,7 +30,8 @@ class Assembly(Struct, frozen=True, eq=False):
     """An assembled agent, as a function of `registrar.check` sees it. Only look at it.
 
     `models` has all models by name, `model` is the agent's own. For a sub-agent `store` is that of the agent above.
-    `bounds` are the options of the agent that are numbers or choices, such as `max_vetoes`.
+    `bounds` are the options of the agent that are numbers or choices, such as `max_vetoes`. `approvers` are the
+    functions of this process that answer questions.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Assembly(Struct, frozen=True, eq=False):
     capabilities: tuple[str, ...]
     settings: Mapping[str, Any]
     bounds: Mapping[str, Any]
+    approvers: tuple[Approver, ...] = ()
 
 
 class _Installed(Struct, eq=False):
@@ -187,6 +190,7 @@ class Composition:
                 self.names,
                 program.settings,
                 {name: getattr(program, name) for name in BOUNDS},
+                tuple(self._registered.approvers),
             )
             for check in self._registered.checks:
                 if (problem := check.fn(assembly)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import (
     Any,
     Literal,
@@ -247,8 +247,8 @@ class Registered:
     """Everything that a registrar has collected."""
 
     __slots__ = (
-        "approvers", "checks", "compactors", "conceals", "constraints", "criteria", "error_rules", "hooks",
-        "instructions", "models", "outputs", "reveals", "slots", "subagents", "tools", "transforms",
+        "approvers", "checks", "closers", "compactors", "conceals", "constraints", "criteria", "error_rules",
+        "hooks", "instructions", "models", "outputs", "reveals", "slots", "subagents", "tools", "transforms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -268,6 +268,7 @@ class Registered:
         self.instructions: list[tuple[int, TextPart]] = []
         self.checks: list[Check] = []
         self.constraints: list[Constraints] = []
+        self.closers: list[Callable[[], Awaitable[None]]] = []
 
 
 class Registrar:
@@ -570,6 +571,17 @@ class Registrar:
         check_each("approver", APPROVER, [approver])
         self._registered.approvers.append(approver)
         return approver
+
+    def at_close(self, fn: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Let an async function release what belongs to the agent, such as connections, in `agent.aclose()`.
+
+        It is called when turns, background agents and observers are done, and before the store is closed; the last one
+        that was registered comes first. If it fails, the Python log says so, and the others are still called.
+        """
+        check_each("at_close", Domain("an async function", is_async), [fn])
+        self._open("function for the end", str(getattr(fn, "__name__", fn)))
+        self._registered.closers.append(fn)
+        return fn
 
     def instruct(self, text: str, *, rank: int = 0) -> None:
         """Add a section to the system text. Sections stand in the order of their ranks.

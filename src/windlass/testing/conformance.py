@@ -32,7 +32,7 @@ PUBLIC = (
     "observe", "inject", "rewrite", "gate", "wrap", "hook", "transform", "tool", "slot", "criterion", "compactor",
     "approver", "errors", "instruct", "model", "output", "reveal", "conceal", "shared", "storage", "subagent",
     "with_lifecycle",
-    "mask", "check", "constrain", "resolve",
+    "mask", "check", "constrain", "resolve", "at_close",
 )  # fmt: skip
 """The methods of the registrar that a capability may use."""
 
