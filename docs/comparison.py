@@ -78,16 +78,19 @@ def page() -> str:
     return f"""{NOTE}
 # Windlass and the middlewares of LangChain and deepagents
 
-Every middleware of {versions}, option by option, with our counterpart and the test that shows it. Statements about
-their code are from reading and running these versions. Links lead to our capabilities.
+Every middleware of these packages, option by option, with our counterpart and the test that shows it:
+{versions}.
+Statements about their code are from reading and running these versions. Links lead to our capabilities.
 
 - **the same, or more**: an option of ours does what theirs does.
 - **by other means**: there is no such option; the third column says how it is done.
-- **planned**: the tools for files and the shell, which are being built.
+- **planned**: the shell, which is being built.
 - **not there**: Windlass does not do it. The third column says why, or what comes close.
 
-Of {len(verdicts)} rows: {counts}. `python docs/generate.py --check` fails if a claim has no test, or names a test
-that does not exist. To move an agent, see [coming from LangChain](guides/coming-from-langchain.md).
+Of {len(verdicts)} rows: {counts}.
+
+`python docs/generate.py --check` fails if a claim has no test, or names a test that does not exist. To move an agent,
+see [coming from LangChain](guides/coming-from-langchain.md).
 
 {sections}"""
 
