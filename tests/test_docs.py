@@ -12,7 +12,7 @@ from types import ModuleType
 import click
 import pytest
 
-from windlass import errors, testing
+from windlass import capabilities, errors, testing
 from windlass._hooks.hooks import _LEGAL as LEGAL_OPTIONS
 from windlass._kernel.loop import drive
 from windlass.cli import LazyCommand
@@ -383,6 +383,43 @@ def test_each_graph_shape_is_one_example_of_at_most_25_lines():
         (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
         assert len([line for line in code.splitlines() if line.strip()]) <= 25
         assert "assert " in code
+
+
+# ---------------------------------------------------------------- the pages of capabilities
+
+ELSEWHERE = {"AutoApprove": "approval", "RememberedRules": "", "RequestArchive": "", "Webhook": "approval"}
+"""Capabilities without a page of their own, and the page that describes them."""
+
+
+def pages_of_capabilities() -> list[tuple[str, str]]:
+    """(capability, name of its page) for each that an agent can have."""
+    kinds = {name: getattr(capabilities, name) for name in capabilities.__all__}
+    named = [name for name, kind in kinds.items() if isinstance(kind, type) and hasattr(kind, "install")]
+    pages = {name: re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in named} | ELSEWHERE
+    return [(name, page) for name, page in pages.items() if page]
+
+
+def unexplained_options(kind: type, page: str) -> list[str]:
+    """The options of a capability that its page does not name."""
+    options = [name for name in inspect.signature(kind).parameters if name != "name"]
+    return [option for option in options if not re.search(rf"`[^`\n]*\b{option}\b[^`\n]*`", page)]
+
+
+@pytest.mark.parametrize(("capability", "page"), pages_of_capabilities())
+def test_the_page_of_a_capability_has_an_example_and_explains_every_option(capability, page):
+    text = (DOCS / "capabilities" / f"{page}.md").read_text(encoding="utf-8")
+    assert unexplained_options(getattr(capabilities, capability), text) == []
+    if capability in ELSEWHERE:
+        return
+    assert text.startswith(f"# {capability}\n\n")
+    before, example = text.split("```python\n", 2)[:2]
+    assert f"`{capability}`" in before
+    assert "\n| argument" not in before, "the example comes before the options"
+    assert len([line for line in example.partition("```")[0].splitlines() if line.strip()]) <= 20
+
+
+def test_an_option_that_is_not_on_the_page_is_noticed():
+    assert unexplained_options(capabilities.Trim, "`trigger`, `keep` and `Trim(note=…)`") == ["target"]
 
 
 # ---------------------------------------------------------------- hooks use the clock of the turn
