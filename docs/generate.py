@@ -23,6 +23,7 @@ import click
 import httpx2
 
 from windlass import decisions, errors, records, testing
+from windlass.agent_files import json_schema
 from windlass.cli import COMMANDS, LazyCommand
 from windlass.cli import main as command_line
 from windlass.decisions import Decision, Resolution, Vote
@@ -690,12 +691,19 @@ def load_beside(name: str) -> ModuleType:
 api_pages = load_beside("api_pages")
 comparison = load_beside("comparison")
 
+
+def agent_file_schema() -> str:
+    """The JSON schema of agent files, for editors."""
+    return json.dumps(json_schema(), ensure_ascii=False, indent=2) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events_page,
     "reference/decisions.md": decisions_page,
     "reference/errors.md": errors_page,
     "reference/cli.md": cli_page,
     "reference/models.md": models_page,
+    "reference/agent-file.schema.json": agent_file_schema,
     "behaviours.md": behaviours_page,
     comparison.PAGE: comparison.page,
     **{page: partial(api_pages.text_of, page) for page in api_pages.paths()},

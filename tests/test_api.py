@@ -21,6 +21,7 @@ import msgspec
 
 PUBLIC = (
     "windlass",
+    "windlass.agent_files",
     "windlass.capabilities",
     "windlass.context.compaction",
     "windlass.context.prefixes",

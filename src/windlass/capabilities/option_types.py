@@ -44,29 +44,31 @@ def _check(init: Callable[..., None], args: tuple[Any, ...], options: Mapping[st
     except TypeError:  # an option is missing or unknown: Python says so when the constructor is called
         return
     for name, value in list(given.items())[1:]:
-        hint = _hint(init, str(shape.parameters[name].annotation))
+        hint = hint_of(init.__module__, shape.parameters[name].annotation)
         several = shape.parameters[name].kind is Parameter.VAR_POSITIONAL
         for one in value if several else (value,):
-            if not _fits(one, hint):
+            if not fits(one, hint):
                 owner, shown = init.__qualname__.partition(".")[0], "…" if name in _SECRET else _short(one)
-                raise ConfigError(f"{owner}({name}={shown}): {name} must be {_words(hint)}")
+                raise ConfigError(f"{owner}({name}={shown}): {name} must be {words_of(hint)}")
 
 
 @cache
-def _hint(init: Callable[..., None], annotation: str) -> Any:
-    """What an annotation means; Any if only type checkers know it."""
+def hint_of(module: str, annotation: Any) -> Any:
+    """What an annotation in a module means; Any if only type checkers know it."""
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        return eval(annotation, vars(sys.modules[init.__module__]))  # the annotations are our own
-    except (NameError, TypeError):
+        return eval(annotation, vars(sys.modules[module]))  # the module's own code
+    except (NameError, TypeError, AttributeError):
         return Any
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type."""
     origin, inner = get_origin(hint), get_args(hint)
     match origin or hint:
         case _ if origin in (Union, UnionType):
-            return any(_fits(value, one) for one in inner)
+            return any(fits(value, one) for one in inner)
         case _ if origin is Literal:
             return isinstance(value, str) and value in inner
         case None:
@@ -79,11 +81,11 @@ def _fits(value: Any, hint: Any) -> bool:
             return isinstance(value, type) and (not isinstance(inner[0], type) or issubclass(value, inner[0]))
         case kind if kind is tuple and inner and inner[-1] is not ...:
             known = isinstance(value, tuple) and len(value) == len(inner)
-            return known and all(map(_fits, value, inner))
+            return known and all(map(fits, value, inner))
         case kind if inner and issubclass(kind, Mapping):
-            return isinstance(value, kind) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+            return isinstance(value, kind) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
         case kind if inner and issubclass(kind, Iterable):
-            return _is_list(value) and (isinstance(value, Iterator) or all(_fits(one, inner[0]) for one in value))
+            return _is_list(value) and (isinstance(value, Iterator) or all(fits(one, inner[0]) for one in value))
         case kind if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
             return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
         case kind:
@@ -95,7 +97,7 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
-def _words(hint: Any, plural: bool = False) -> str:
+def words_of(hint: Any, plural: bool = False) -> str:
     """A type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType, Literal):
@@ -112,11 +114,11 @@ def _words(hint: Any, plural: bool = False) -> str:
     if kind is type:
         return f"{'subclasses' if plural else 'a subclass'} of {getattr(inner[0], '__name__', 'any kind')}"
     if issubclass(kind, Mapping):
-        return f"a mapping from {_words(inner[0], True)} to {_words(inner[1], True)}" if inner else "a mapping"
+        return f"a mapping from {words_of(inner[0], True)} to {words_of(inner[1], True)}" if inner else "a mapping"
     if kind is tuple and inner and inner[-1] is not ...:
-        return f"a tuple of {' and '.join([_words(one) for one in inner])}"
+        return f"a tuple of {' and '.join([words_of(one) for one in inner])}"
     if inner and issubclass(kind, Iterable):
-        return f"a list of {_words(inner[0], True)}"
+        return f"a list of {words_of(inner[0], True)}"
     if origin is not None:
         return "functions" if plural else "a function"
     return kind.__name__ if plural else f"a {kind.__name__}"
@@ -129,7 +131,7 @@ def _choices(hint: Any, plural: bool) -> list[str]:
         return [repr(one) for one in inner]
     if origin in (Union, UnionType):
         return [choice for one in inner for choice in _choices(one, plural)]
-    return [_words(hint, plural)]
+    return [words_of(hint, plural)]
 
 
 def _joined(choices: list[str]) -> str:

@@ -20,7 +20,8 @@ def explain(agent: Agent[Any, Any], as_json: bool) -> None:
     """Show how an agent is compiled, like a query plan.
 
     MODULE:AGENT is a module or a Python file and, after a colon, the name of an agent or of a function that returns
-    one. The default name is `agent`. The module is imported, so its code runs.
+    one. The default name is `agent`. The module is imported, so its code runs. It may also be an agent file, such as
+    agent.toml.
     """
     try:
         explanation = agent.explain()

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -16,6 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from windlass import Agent
+from windlass.agent_files.references import CannotLoad, describe_error, import_error, load_module
+from windlass.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 ScopeFactory: TypeAlias = Callable[[str], Any]
@@ -23,21 +24,25 @@ DEFAULT_ATTRIBUTE = "agent"
 DEFAULT_SCOPE = "scope"
 
 
-class CannotLoad(Exception):
-    """An agent could not be loaded. The message tells the user why."""
-
-
 def load_agent(target: str) -> Agent[Any, Any]:
-    """The agent at `module:attribute` or `path/to/file.py:attribute`; the default attribute is `agent`.
+    """The agent at `module:attribute` or `path/to/file.py:attribute`, or of an agent file, `path/to/file.toml`.
 
-    The attribute is an agent, or a callable without required arguments that returns one. Modules in the current
-    directory can be imported. What they print goes to stderr: stdout is reserved for the command's own output.
+    The default attribute is `agent`. The attribute is an agent, or a callable without required arguments that returns
+    one. Modules in the current directory can be imported. What they print goes to stderr: stdout is reserved for the
+    command's own output.
     """
     with redirect_stdout(sys.stderr):
         return _load(target)
 
 
 def _load(target: str) -> Agent[Any, Any]:
+    if target.endswith(".toml"):
+        from windlass.agent_files import load_agent_file
+
+        try:
+            return load_agent_file(target)
+        except ConfigError as error:
+            raise CannotLoad(str(error)) from error
     where, attribute, found = _resolve(target, DEFAULT_ATTRIBUTE)
     return found if isinstance(found, Agent) else _make_agent(found, f"{where}:{attribute}")
 
@@ -46,7 +51,7 @@ def _resolve(target: str, default: str) -> tuple[str, str, Any]:
     """Split a target into its module and attribute, import it, and return both names with the value."""
     where, attribute = _split(target, default)
     _add_to_path(Path.cwd())
-    module = _file(where) if where.endswith(".py") or "/" in where or "\\" in where else _module(where)
+    module = _file(where) if where.endswith(".py") or "/" in where or "\\" in where else load_module(where)
     found: Any = module
     for name in attribute.split("."):
         try:
@@ -61,19 +66,6 @@ def _split(target: str, default: str) -> tuple[str, str]:
     if where and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", attribute):
         return where, attribute
     return target.removesuffix(":"), default
-
-
-def _module(name: str) -> ModuleType:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-        raise CannotLoad(f"{name!r} is neither the name of a module nor the path of a Python file")
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise CannotLoad(f"there is no module {error.name!r} here or among installed packages") from None
-        raise _import_error(name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _import_error(name, error) from error
 
 
 def _file(path: str) -> ModuleType:
@@ -91,26 +83,13 @@ def _file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise _import_error(path, error) from error
+        raise import_error(path, error) from error
     return module
 
 
 def _add_to_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-
-def _import_error(where: str, error: BaseException) -> CannotLoad:
-    return CannotLoad(f"{where!r} cannot be imported: {_describe(error)}")
-
-
-def _describe(error: BaseException) -> str:
-    """An error of the user's code, with the line that raised it."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    at = "" if traceback is None else f" ({traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno})"
-    return f"{type(error).__name__}: {error}{at}"
 
 
 def _hint(module: ModuleType) -> str:
@@ -131,7 +110,7 @@ def _make_agent(factory: Any, target: str) -> Agent[Any, Any]:
     try:
         made = factory()
     except (Exception, SystemExit) as error:
-        raise CannotLoad(f"{target!r} failed: {_describe(error)}") from error
+        raise CannotLoad(f"{target!r} failed: {describe_error(error)}") from error
     if inspect.iscoroutine(made):
         made.close()
     if not isinstance(made, Agent):
@@ -171,7 +150,7 @@ async def make_scope(factory: ScopeFactory | None, session: str) -> Any:
         made = factory(session)
         return await made if inspect.isawaitable(made) else made
     except Exception as error:
-        raise click.ClickException(f"--scope failed: {_describe(error)}") from error
+        raise click.ClickException(f"--scope failed: {describe_error(error)}") from error
 
 
 def load_scope(target: str) -> ScopeFactory:

@@ -47,10 +47,7 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
     `price` is its price: a `Price`, or `(input, output)` in USD per million tokens. Without one, the price lists of
     genai-prices are used, if they have the model at that address.
     """
-    vendor, _, model = name.partition(":")
-    if not model or vendor not in VENDORS:
-        known = ", ".join(f"{vendor}:…" for vendor in VENDORS)
-        raise ConfigError(f"model={name!r} is not a model: use {_suggestion(name)}; vendors: {known}")
+    vendor, model = check_model_name(name)
     module, made, extra = VENDORS[vendor]
     command = f"pip install 'windlass[{extra}]'" + (" && windlass local install" if vendor == "local" else "")
     try:
@@ -62,6 +59,15 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
     _check_options(name, adapter, options)
     opened: Model = adapter(model, **options)
     return opened if price is None else PricedModel(opened, price)
+
+
+def check_model_name(name: str) -> tuple[str, str]:
+    """The vendor and the model in `vendor:model`. Raises `ConfigError` if there is no such vendor."""
+    vendor, _, model = name.partition(":")
+    if not model or vendor not in VENDORS:
+        known = ", ".join(f"{vendor}:…" for vendor in VENDORS)
+        raise ConfigError(f"model={name!r} is not a model: use {_suggestion(name)}; vendors: {known}")
+    return vendor, model
 
 
 _ALIASES = {
@@ -107,4 +113,4 @@ def _missing(error: ImportError) -> str:
     return f"a package that is missing or out of date ({error})"
 
 
-__all__ = ["VENDORS", "Price", "PricedModel", "open_model"]
+__all__ = ["VENDORS", "Price", "PricedModel", "check_model_name", "open_model"]
