@@ -12,13 +12,14 @@ import click
 
 from windlass import Agent
 from windlass._text import visible
+from windlass.agent_files.references import CannotLoad
 from windlass.capabilities import Permissions, RememberedRules, Summarize
 from windlass.composition import load_capability
 from windlass.errors import CompiledError
 from windlass.protocols import Capability
 from windlass.stores import MemoryStore
 
-from .loading import CannotLoad, ScopeFactory, load_agent, load_scope
+from .loading import ScopeFactory, load_agent, load_scope
 from .output import echo
 from .stores import own_address, report_errors
 
