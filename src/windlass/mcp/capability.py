@@ -48,6 +48,10 @@ class MCP:
     - `max_text`: how many characters of one result the model gets.
     - `max_media`: the size in bytes up to which images and other files in results are taken.
     - `max_message`: the size in bytes of a message at which the connection is given up.
+    - `elicitation`: whether the server may ask people something during a call. Approvers of the agent in this process
+      answer; otherwise the question is declined.
+    - `answer_timeout`: how many seconds the approvers have to answer.
+    - `sampling`: whether the server may ask the model of the turn something during a call, at the agent's expense.
     - `cache`: whether an agent may be assembled with the list of tools that an earlier process has kept.
     """
 
@@ -71,6 +75,9 @@ class MCP:
         max_text: int = 100_000,
         max_media: int = 5_000_000,
         max_message: int = 16_000_000,
+        elicitation: bool = False,
+        answer_timeout: float = 300.0,
+        sampling: bool = False,
         cache: bool = True,
     ) -> None:
         if not _NAME.fullmatch(name):
@@ -84,7 +91,8 @@ class MCP:
             raise ConfigError(f"MCP({name!r}, url={url!r}): the address must begin with http:// or https://")
         if ((env or cwd) and url) or (headers and command):
             raise ConfigError(f"MCP({name!r}): env and cwd belong to a command, headers belong to a url")
-        for option, value in {"timeout": timeout, "start_timeout": start_timeout, "max_message": max_message}.items():
+        times = {"timeout": timeout, "start_timeout": start_timeout, "answer_timeout": answer_timeout}
+        for option, value in {**times, "max_message": max_message}.items():
             if value is not None and not value > 0:
                 raise ConfigError(f"MCP({name!r}, {option}={value!r}): give a number above 0")
         if isinstance(tools, str):
@@ -115,7 +123,10 @@ class MCP:
             resources=resources,
             optional=optional,
             timeout=timeout,
+            answer_timeout=answer_timeout,
         )
+        asks = {"elicitation": elicitation, "sampling": sampling}
+        self._asks = tuple([name for name, allowed in asks.items() if allowed])
         self._limits = (max_text, max_media)
         self._source: Source | None = None
 
@@ -146,7 +157,8 @@ class MCP:
                 from .sources import Source
             except ImportError as error:
                 raise ConfigError("MCP needs the extra 'mcp': pip install 'windlass[mcp]'") from error
-            self._source = Source(self._server, prefix=self._prefix, only=self._only, limits=Limits(*self._limits))
+            limits = Limits(*self._limits)
+            self._source = Source(self._server, prefix=self._prefix, only=self._only, limits=limits, asks=self._asks)
         return self._source
 
     # ------------------------------------------------------------ the application's side

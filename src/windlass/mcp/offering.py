@@ -16,13 +16,14 @@ from windlass.storage import Storage
 from windlass.tools.definitions import EffectClass
 from windlass.tools.schema_tools import SchemaTool
 from windlass.turns import Turn
+from windlass.types import Approver
 
 from .listings import Listing, Offer
 from .resources import install_resources
 from .servers import MCPError
 
 if TYPE_CHECKING:
-    from windlass import Hooks
+    from windlass import Assembly, Hooks
 
     from .sources import Source
 
@@ -35,6 +36,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     resources: bool = True
     optional: bool = False
     timeout: float | None = None
+    answer_timeout: float = 300.0
 
     def effect(self, offer: Offer) -> EffectClass:
         """The effect class of a tool."""
@@ -61,6 +63,7 @@ class Offering:
         self._assembled = frozenset(listing.by_name())
         self._used: dict[str, str] = {}
         self._pins: Storage | None = None
+        self._approvers: tuple[Approver, ...] = ()
 
     def install(self, registrar: Hooks) -> None:
         """Register tools and hooks."""
@@ -70,9 +73,13 @@ class Offering:
             registrar.tool(self._tool(offer))
         if self._listing.resources and self._rules.resources:
             install_resources(registrar, self._server, self._source, self._rules.timeout)
+        registrar.check(self._see_approvers)
         registrar.rewrite(SessionStarting, name=f"{label} tools")(self._renew)
         registrar.gate(ToolCalling, tool=self._is_listed, name=f"{label} changes")(self._ask_about_change)
         registrar.wrap(ToolCall, tool=self._is_new, name=f"{label} new tools")(self._run_new)
+
+    def _see_approvers(self, assembly: Assembly) -> None:
+        self._approvers = assembly.approvers
 
     def _tool(self, offer: Offer) -> SchemaTool:
         name, effect = offer.name, self._rules.effect(offer)
@@ -102,7 +109,10 @@ class Offering:
             self._used[name] = offer.digest
         if self._source.announced:
             turn.note("mcp.tools_announced", {"server": self._server})
-        return await self._source.call(offer.tool, arguments, turn)
+        from .conversations import Conversation
+
+        conversation = Conversation(self._server, turn, self._approvers, self._rules.answer_timeout)
+        return await self._source.call(offer.tool, arguments, conversation)
 
     # ------------------------------------------------------------ hooks
 

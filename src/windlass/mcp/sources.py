@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from windlass.messages import ContentPart, ToolResult
 from windlass.turns import Turn
 
+from .calls import CallsInProgress
 from .connections import Connection
 from .contents import Limits, resource_parts, tool_result
+from .conversations import Conversation
 from .listings import Listing, Offer, keep_listing, listing_of, load_listing
 from .schemas import checker
 from .servers import Server
@@ -28,16 +30,25 @@ Check = Callable[[Mapping[str, Any]], "str | None"]
 class Source:
     """A server as a source of tools. One connection serves all sessions of the process."""
 
-    def __init__(self, server: Server, *, prefix: str, only: tuple[str, ...] | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        prefix: str,
+        only: tuple[str, ...] | None,
+        limits: Limits,
+        asks: tuple[str, ...] = (),
+    ) -> None:
         self.server = server
         self.limits = limits
         self.listing = Listing()
         self._prefix, self._only = prefix, only
-        self._variant = f"{prefix} {only}"
+        self._variant = f"{prefix} {only} {asks}"
         self._checks: dict[str, tuple[str, Check]] = {}
         self._connection: Connection | None = None
         self._worker: Worker | None = None
         self._listed_life: object = None
+        self._calls = CallsInProgress(asks)
 
     # ------------------------------------------------------------ on any thread
 
@@ -67,14 +78,18 @@ class Source:
             known = self._checks[name] = (offer.digest, checker(offer.schema))
         return known[1](arguments)
 
-    async def call(self, tool: str, arguments: dict[str, Any], turn: Turn[Any]) -> ToolResult:
+    async def call(self, tool: str, arguments: dict[str, Any], conversation: Conversation) -> ToolResult:
         """Call a tool of the server. If the caller is cancelled, the server is told so."""
-        progress = _progress(turn)
+        progress = _progress(conversation.turn)
 
         async def work(client: Any) -> Any:
-            return await client.call_tool(tool, arguments, progress_callback=progress)
+            async with self._calls.hold(client, conversation):
+                return await client.call_tool(tool, arguments, progress_callback=progress)
 
-        return tool_result(await self.request(work), self.limits)
+        try:
+            return tool_result(await self.request(work), self.limits)
+        finally:
+            conversation.end()
 
     async def resources(self) -> list[dict[str, Any]]:
         """The resources that the server lists."""
@@ -109,7 +124,7 @@ class Source:
         if place is not self._worker:
 
             async def connect() -> Connection:
-                return Connection(self.server)
+                return Connection(self.server, self._calls.handlers())
 
             self._connection, self._worker = place.run_blocking(connect()), place
         assert self._connection is not None

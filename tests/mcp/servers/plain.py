@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
+from typing import Annotated
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
@@ -58,10 +59,13 @@ class Address(BaseModel):
     city: str
 
 
+def ask_for_city() -> Elicit[Address]:
+    return Elicit("Where to?", Address)
+
+
 @server.tool()
-async def ship(ctx: Context) -> str:
+async def ship(answer: Annotated[ElicitationResult[Address], Resolve(ask_for_city)]) -> str:
     """Ask for a city and ship there."""
-    answer = await ctx.elicit("Where to?", Address)
     return f"{answer.action}: {answer.data.city if answer.action == 'accept' else '-'}"
 
 
