@@ -102,7 +102,7 @@ def background_key(session: str) -> str:
 def children_at_work(fold: Fold) -> list[r.Delegated]:
     """The child agents that work for a turn, or may: those of open calls, and those that hooks and tools started."""
     calls = fold.open.calls.values() if fold.open is not None else ()
-    of_calls = [call.children[-1].started for call in calls if call.result is None and call.children]
+    of_calls = [child.started for call in calls if call.result is None for child in call.children]
     return [*of_calls, *[child.started for child in (fold.turn.delegated if fold.turn is not None else ())]]
 
 

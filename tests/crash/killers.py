@@ -180,6 +180,24 @@ def unborn_kid(folder: Path, store: SQLiteStore) -> Agent:
     return Agent(FunctionModel(replies(name="kid")), tools=[kid.as_tool()], store=store)
 
 
+def deadly_end(folder: Path, store: SQLiteStore) -> Agent:
+    """A hook at the end of an agent two levels below kills the process. That agent waits for a person first."""
+    kid = Agent(FunctionModel(replies()), tools=[poison(folder)], name="kid")
+    kid.gate(ToolCalling)(lambda event: Ask("Sure?"))
+
+    @kid.gate(TurnEnding)
+    def killer(event: Any) -> Any:
+        note(folder / "runs", "TurnEnding")
+        kill()
+
+    mid = Agent(FunctionModel(replies(name="kid")), tools=[kid.as_tool()], name="mid")
+
+    def reply(request: ModelRequest) -> Any:
+        return says("done") if request.messages[-1].role == "tool" else calls("mid", task="t")
+
+    return Agent(FunctionModel(reply), tools=[mid.as_tool()], store=store)
+
+
 def clock_of(folder: Path) -> FakeClock:
     """A clock that begins later in each process."""
     note(folder / "clocks", "")
@@ -225,6 +243,7 @@ def timed_approval(folder: Path, store: SQLiteStore) -> Agent:
 AGENTS: dict[str, Callable[[Path, SQLiteStore], Agent]] = {
     "idempotent": idempotent, "exits": exits, "pure": pure, "guarded": guarded, "model": model, "two": two,
     "approved": approved, "tree": tree, "deadly_kid": deadly_kid, "unborn_kid": unborn_kid,
+    "deadly_end": deadly_end,
     "step_starting": hooked(StepStarting), "step_ending": hooked(StepEnding), "turn_ending": hooked(TurnEnding, "gate"),
     "tool_calling": hooked(ToolCalling, "gate"), "tool_returning": hooked(ToolReturning, "rewrite"),
     "timed": timed, "timed_tree": timed_tree, "timed_approval": timed_approval,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Approve, Completed, Stopped, StopReason, Suspended, fold
+from windlass import Approve, Cancelled, Completed, Stopped, StopReason, Suspended, fold
 from windlass.records import Record, Resumed, ToolReturned
 from windlass.why import Why
 
@@ -143,6 +143,21 @@ async def test_a_sub_agent_that_kills_the_process_before_its_first_record_is_bou
     root = await log_of(tmp_path)
     assert result_in(root).status == "interrupted"
     assert fold("s", root).outcome == Completed()
+
+
+async def test_agents_below_end_without_their_hooks_if_these_kill_the_process(tmp_path: Path):
+    assert run_process("deadly_end", tmp_path) == 0
+    store = store_in(tmp_path)
+    await killers.deadly_end(tmp_path, store).cancel("s", "enough")
+    await store.close()
+    assert live_through("deadly_end", tmp_path) == 2
+    root, *below = [fold(session, await log_of(tmp_path, session)) for session in ("s", "s//1/1", "s//1/1//1/1")]
+    assert root.outcome == Cancelled("enough")
+    assert all(isinstance(state.outcome, Cancelled) and "3 times in a row" in state.outcome.reason for state in below)
+    assert root.usage.requests == 3  # one model call of each agent
+    store = store_in(tmp_path)
+    assert list(await store.approvals()) == []
+    await store.close()
 
 
 async def test_the_count_is_in_the_log_and_why_says_so(tmp_path: Path):

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from windlass import Agent, Ask, Cancelled, ToolCalling
 from windlass.errors import ConfigError
-from windlass.testing import CrashReport, crash_points
+from windlass.records import TurnEnded
+from windlass.testing import CrashReport, ScriptedModel, calls, crash_points
+from windlass.testing.crashing import left_over
 
 from . import crash_plays
 
@@ -108,3 +111,14 @@ def test_what_cannot_be_played_is_refused(play: Any, told: str):
 def test_a_store_that_dies_with_the_process_is_refused():
     with pytest.raises(ConfigError, match="outlives"):
         crash_points(crash_plays.sound, store="memory:")
+
+
+async def test_a_sub_agent_that_did_not_end_with_its_parent_is_a_violation():
+    child = Agent(ScriptedModel(calls("work")), name="child")
+    child.gate(ToolCalling)(lambda event: Ask("sure?"))
+    agent = Agent(ScriptedModel(calls("child", task="it")), tools=[child.as_tool()])
+    await agent.run("go", session="s")
+    logs = {name: list(await agent.store.read(name)) for name in await agent.store.sessions()}
+    assert left_over(logs) == []
+    logs["s"].append(TurnEnded(Cancelled("enough")))
+    assert left_over(logs) == ["session s//1/1: it has not ended, although session s has"]

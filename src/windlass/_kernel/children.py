@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec import Struct
 from windlass._hooks.compiled import Point
 from windlass._hooks.dispatch import cancelled
 from windlass.decisions import Approve, Ask
-from windlass.errors import SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionConflict, StoreError
 from windlass.events import Delegating, SubagentStopping, TurnStarting
 from windlass.ids import child_id, old_child_id
 from windlass.messages import (
@@ -28,7 +28,7 @@ from windlass.messages import (
     ToolResult,
     user,
 )
-from windlass.outcomes import error_value
+from windlass.outcomes import Cancelled, error_value
 from windlass.records import (
     MASK,
     Answered,
@@ -41,7 +41,7 @@ from windlass.records import (
     Suspended,
     Withdrawn,
 )
-from windlass.states import CallFold, Child, Fold, fold_in_slices
+from windlass.states import CallFold, Child, Fold, children_at_work, fold_in_slices
 from windlass.storage import placed
 from windlass.terms import first_digest, without_answers
 from windlass.turns import Asker, ChildWaits, Invocation
@@ -51,6 +51,7 @@ from .audience import Audience
 from .cancellation import Cancellation
 from .child_program import program_of, unknown_child
 from .delegation import AFTER_CALLS, Delegate
+from .ends_without_hooks import end_turn
 from .handing_over import (
     check_nesting,
     error_result,
@@ -172,6 +173,7 @@ class Children(Struct, eq=False):
                 tool.name, "Delegated", error_value(error), effect="the agent could not work"
             )
             journal.record(failed)
+            await self._end_failed(state, type(error).__name__)
             return error_result(
                 tool.agent, f"could not work: {type(error).__name__}; the log has the details"
             )
@@ -181,6 +183,15 @@ class Children(Struct, eq=False):
             self._ask_too(child.questions.waiting)
             raise ChildWaits
         return result_of(tool.agent, child.state)
+
+    async def _end_failed(self, state: CallFold, error: str) -> None:
+        """End a child that could not work: its call gets a result, so nobody goes on with it."""
+        journal = self._journal
+        try:
+            for child in state.children if journal.broken is None else ():
+                await self._end(child.started, f"the agent could not work: {error}")
+        except (StoreError, SessionConflict) as broken:
+            journal.give_up(broken)
 
     # ------------------------------------------------------------ tasks of hooks and tools
 
@@ -213,6 +224,7 @@ class Children(Struct, eq=False):
                 journal.give_up(broken)
             if not (isinstance(child.state.outcome, Suspended) and child.questions.waiting):
                 self._ended.add(key)
+                self._withdraw_of(child.fold.session, "the agent that asked has ended")
                 failure = child.failures.latest
                 slots, written = child.site.hooks.slots, child.fold.written
                 return agent._child_result(child.state, slots, failure, written)
@@ -273,7 +285,7 @@ class Children(Struct, eq=False):
             event = child.started.key.partition(":")[0]
             if child.started.key not in self._met and event not in coming:
                 self._met.add(child.started.key)
-                await self._end_delegated(child.started, reason)
+                await self._end(child.started, reason)
         self._withdraw_unmet(reason, coming)
 
     def _withdraw_unmet(self, reason: str, coming: frozenset[str]) -> None:
@@ -289,21 +301,6 @@ class Children(Struct, eq=False):
         ]
         if unmet:
             self._journal.record(Withdrawn(tuple(unmet), reason))
-
-    async def _end_delegated(self, started: Delegated, reason: str) -> None:
-        """End a child whose agent is not known here: the hooks that it inherits look at its end."""
-        journal = self._journal
-        program = unknown_child(journal.program)
-        fold = await fold_in_slices(started.session, await program.store.read(started.session))
-        if fold.turn is None:
-            return
-        if fold.state.over:
-            self._charge(self._child(program, fold, started))
-            return
-        asked = tuple([one.id for one in fold.turn.waiting if self._questions.is_waiting(one.id)])
-        await self._close(self._child(program, fold, started), reason)
-        if asked:
-            journal.record(Withdrawn(asked, reason))
 
     # ------------------------------------------------------------ tasks of the model
 
@@ -492,15 +489,49 @@ class Children(Struct, eq=False):
         step = journal.fold.open if journal.broken is None else None
         for call in step.calls.values() if step is not None else ():
             tool = journal.program.delegates.get(call.call.name)
-            if call.result is None and call.children and tool is not None:
-                await self._end(tool, call.children[-1].started, reason)
+            for child in call.children if call.result is None else ():
+                await self._end(child.started, reason, tool)
 
-    async def _end(self, tool: Delegate, started: Delegated, reason: str) -> None:
-        program = program_of(self._journal.program, tool, started.tools)
+    async def _end(self, started: Delegated, reason: str, tool: Delegate | None = None) -> None:
+        """End a child that nobody goes on with, withdraw its questions, and charge what it has
+        spent.
+
+        If its agent is not known here, the hooks that it inherits look at its end.
+        """
+        journal = self._journal
+        program = _program_of(journal.program, started, tool)
         fold = await fold_in_slices(started.session, await program.store.read(started.session))
-        if fold.turn is None or fold.state.over:
+        if fold.turn is None:
             return
-        await self._close(self._child(program, fold, started), reason)
+        child = self._child(program, fold, started)
+        if fold.state.over:
+            self._charge(child)
+        else:
+            await self._close(child, reason)
+        if started.key:  # the result of a call withdraws the questions about it
+            self._withdraw_of(started.session, reason)
+
+    def _withdraw_of(self, session: str, reason: str) -> None:
+        """Withdraw what a child that has ended, and those below it, asked and nobody answered."""
+        below = f"{session}/"
+        asked = [one.id for one in self._questions.waiting if one.id.startswith(below)]
+        if asked:
+            self._journal.record(Withdrawn(tuple(asked), reason))
+
+    async def end_without_hooks(self, reason: str) -> None:
+        """End all children that have not ended, and those below them. No hook looks at it."""
+        journal = self._journal
+        for started in children_at_work(journal.fold):
+            program = unknown_child(journal.program)
+            fold = await fold_in_slices(started.session, await program.store.read(started.session))
+            if fold.turn is None:
+                continue
+            child = self._child(program, fold, started)
+            if not fold.state.over:
+                await child.below().end_without_hooks(reason)
+                end_turn(child.journal, Cancelled(reason), f"{reason}.", session_ends=True)
+                await child.journal.commit()
+            self._charge(child)
 
     async def _close(self, child: Segment, reason: str) -> None:
         """Cancel a child's turn that nobody goes on with, and charge what it has spent."""
@@ -521,6 +552,14 @@ class Children(Struct, eq=False):
         assert started is not None
         if usage.requests or usage.total:
             self._journal.record(Charged(started.call, started.session, usage))
+
+
+def _program_of(parent: Program, started: Delegated, tool: Delegate | None) -> Program:
+    """The program of a child that was started before, as far as its agent is still known."""
+    if tool is not None:
+        with suppress(ConfigError):  # its agent has changed since
+            return program_of(parent, tool, started.tools)
+    return unknown_child(parent)
 
 
 def placed_below(child: Segment) -> AbstractContextManager[None]:

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from windlass.messages import ToolCall, text_result
 from windlass.outcomes import Cancelled, Failed, Stopped, StopReason
-from windlass.records import SessionEnded, StepEnded, ToolReturned, TurnEnded
 from windlass.states import CallFold, Fold, TurnFold
 from windlass.tools import ArgumentsError
 
+from .ends_without_hooks import end_turn
 from .entry import Entry
 from .site import Site
 from .step_end import StepEnd
@@ -47,7 +47,7 @@ class CrashLoops(Struct, eq=False):
             return
         own, below = _under_way(fold)
         if turn.concluded is not None:
-            self._end_without_hooks(turn)
+            await self._end_without_hooks(turn)
         elif own and turn.restarts == RESTARTS:
             await self._close(own, turn.restarts)
         elif below and not own and turn.restarts < RESTARTS_ABOVE:
@@ -73,25 +73,17 @@ class CrashLoops(Struct, eq=False):
         except ArgumentsError:
             return call
 
-    def _end_without_hooks(self, turn: TurnFold) -> None:
+    async def _end_without_hooks(self, turn: TurnFold) -> None:
         """End a turn whose ending hooks kill the process: no message of its open step enters the
-        transcript, and its answer is withheld."""
-        journal, outcome = self._site.journal, turn.concluded
-        step = journal.fold.open
-        if step is not None:
-            for call in [call for call in step.calls.values() if call.result is None]:
-                result = text_result(f"{UNKNOWN} {_why(turn.restarts)}.", "interrupted")
-                journal.record(ToolReturned(call.proposed.id, call.proposed.name, result))
-            journal.record(StepEnded(step.number, (), journal.time.take()))
+        transcript, and its answer is withheld. So end the agents below, whose hooks may be the ones."""
+        outcome, why = turn.concluded, _why(turn.restarts)
         if not isinstance(outcome, Failed | Cancelled):
             outcome = Stopped(
                 StopReason.CRASH_LOOP,
-                f"{_why(turn.restarts)}. The turn was ending, so it ended without its hooks "
-                "and without an answer",
+                f"{why}. The turn was ending, so it ended without its hooks and without an answer",
             )
-        journal.record(TurnEnded(outcome, "", journal.time.take()))
-        if self._entry.ephemeral:
-            journal.record(SessionEnded())
+        await self._step_end.end_sub_agents_without_hooks(why)
+        end_turn(self._site.journal, outcome, f"{why}.", session_ends=self._entry.ephemeral)
 
 
 def _under_way(fold: Fold) -> tuple[list[CallFold], list[CallFold]]:

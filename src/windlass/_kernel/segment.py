@@ -18,7 +18,7 @@ from windlass.messages import Message, user
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.ownership import Claim
 from windlass.records import Record
-from windlass.states import Fold, State, Step, StepFold, TurnFold
+from windlass.states import Fold, State, Step, StepFold, TurnFold, children_at_work
 
 from .active_time import ActiveTime
 from .audience import Audience
@@ -171,7 +171,7 @@ class Segment:
         self.children: Children | None = None
         self.site.connect(self)
         self.step_end = StepEnd(self.site, self.questions, self.injections, self.results)
-        if program.delegates or (fold.turn is not None and _has_tasks(fold.turn)):
+        if program.delegates or (fold.turn is not None and _has_children(fold, fold.turn)):
             self.below()
         self.meter = _meter(program, fold)
         self.phases = Phases()
@@ -201,7 +201,7 @@ class Segment:
         """What gives tasks to the agents below, made when it is first needed."""
         if self.children is None:
             self.children = _children(self)
-            self.step_end.connect(self.children.end_all)
+            self.step_end.connect(self.children)
         return self.children
 
     def in_background(self) -> InBackground:
@@ -248,9 +248,11 @@ def _meter(program: Program, fold: Fold) -> Meter | None:
     return meter
 
 
-def _has_tasks(turn: TurnFold) -> bool:
-    """Whether hooks or tools of a turn have given tasks to agents, or want to."""
-    return bool(turn.delegated) or any(asked.event == "Delegating" for asked in turn.waiting)
+def _has_children(fold: Fold, turn: TurnFold) -> bool:
+    """Whether agents work for a turn, or hooks or tools want to give tasks to some."""
+    return bool(children_at_work(fold)) or any(
+        asked.event == "Delegating" for asked in turn.waiting
+    )
 
 
 def _children(segment: Segment) -> Children:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from windlass.decisions import Halt, Rewind
 from windlass.events import ModelReplying, StepEnding
@@ -19,6 +20,9 @@ from .site import Site
 from .tool_results import ToolResults
 from .transcript import Transcript
 
+if TYPE_CHECKING:
+    from .children import Children
+
 ENDED_BY_ERROR = "the turn ended with an error"
 """What a model reads of a call that an error closed; the text of the error may be what a hook would
 have withheld."""
@@ -31,8 +35,8 @@ class StepEnd:
 
     __slots__ = (
         "_accepted_step",
+        "_children",
         "_current_step",
-        "_end_children",
         "_ending",
         "_guarded",
         "_has_handlers",
@@ -60,7 +64,7 @@ class StepEnd:
         self._transcript: Transcript = injections.transcript
         self._injections = injections
         self._results = results
-        self._end_children: Callable[..., Awaitable[None]] | None = None
+        self._children: Children | None = None
         self._replying = site.hooks.at(ModelReplying)
         self._ending = site.hooks.at(StepEnding)
         self._current_step = self._accepted_step = 0
@@ -69,9 +73,9 @@ class StepEnd:
         self._guarded = self._transcript.guarded
         self._has_handlers = bool(site.program.handlers)
 
-    def connect(self, end_children: Callable[..., Awaitable[None]]) -> None:
+    def connect(self, children: Children) -> None:
         """What ends the agents below, once the turn has given a task to one."""
-        self._end_children = end_children
+        self._children = children
 
     def note_begin(self, number: int) -> None:
         """A step begins in this pass."""
@@ -172,8 +176,13 @@ class StepEnd:
         Hooks of the end of the step and of the turn may still have to meet theirs, but not if this
         is the `last` that the turn does.
         """
-        if self._end_children is not None:
-            await (self._end_children(reason, frozenset()) if last else self._end_children(reason))
+        if (children := self._children) is not None:
+            await (children.end_all(reason, frozenset()) if last else children.end_all(reason))
+
+    async def end_sub_agents_without_hooks(self, reason: str) -> None:
+        """End all agents below, past their hooks, which may kill the process or fail."""
+        if self._children is not None:
+            await self._children.end_without_hooks(reason)
 
     async def record_result(self, call: CallFold, shown: ToolCall, result: ToolResult) -> None:
         """Give a call its result, past its hooks."""

@@ -56,15 +56,17 @@ class TurnEnd(Struct, eq=False):
         self._cancellation.end()
         turn = self._journal.fold.turn
         if turn is not None and turn.concluded is not None and turn.outcome is None:
-            cancelled = isinstance(turn.concluded, Cancelled)
-            await self._end(turn.concluded, waits=not (cancelled and self._was_concluded_anew()))
+            await self._end(turn.concluded, waits=self._may_wait(turn.concluded))
         return await self._settle()
 
-    def _was_concluded_anew(self) -> bool:
-        """Whether the turn was cancelled while another end of it waited for a person."""
+    def _may_wait(self, outcome: Any) -> bool:
+        """Whether a person can hold up this end: not if the turn was cancelled while another end of
+        it waited for a person."""
+        if not isinstance(outcome, Cancelled):
+            return True
         fold = self._journal.fold
         records = of_latest_turn([*fold.written, *fold.pending])
-        return sum(isinstance(record, Concluded) for record in records) > 1
+        return sum(isinstance(record, Concluded) for record in records) <= 1
 
     async def _settle(self) -> State:
         return await self._journal.settle(self._site.tasks)
@@ -254,19 +256,14 @@ class TurnEnd(Struct, eq=False):
                 if not journal.awaits_turn or self._entry.message is None:
                     return await self._settle()
                 self._start.begin_failed(self._entry.message)
-            if not isinstance(outcome, Failed):
-                self._step_end.keep_partial()
-            self._cancellation.note_request(outcome)
-            journal.conclude(outcome)
-            reason = ENDED_BY_ERROR if isinstance(error, Exception) else f"the turn ended: {error}"
-            await self._step_end.abandon(reason, error)
-            await self._end(journal.fold.turn.concluded if journal.fold.turn else outcome)
+            await self._close_turn(outcome, error)
             return await self._settle()
         except SessionError:  # another process has the session: nothing of this is written
             if isinstance(error, Exception):
                 raise
             return journal.state
         except StoreError as broken:  # what cannot be stored is still told to the caller
+            journal.give_up(broken)  # an agent above must not end either
             unsaved = isinstance(error, StoreError)
             if not isinstance(
                 outcome, Failed
@@ -278,14 +275,31 @@ class TurnEnd(Struct, eq=False):
             if turn is not None and (turn.outcome is None or unsaved):
                 journal.record(TurnEnded(outcome, "", journal.time.take()))
             return journal.state
+
+    async def _close_turn(
+        self, outcome: Failed | Cancelled | Stopped, error: BaseException
+    ) -> None:
+        """Close the step and the turn, with their hooks, or without if these fail."""
+        journal = self._journal
+        reason = ENDED_BY_ERROR if isinstance(error, Exception) else f"the turn ended: {error}"
+        try:
+            if not isinstance(outcome, Failed):
+                self._step_end.keep_partial()
+            self._cancellation.note_request(outcome)
+            journal.conclude(outcome)
+            await self._step_end.abandon(reason, error)
+            ended = journal.fold.turn.concluded if journal.fold.turn else outcome
+            await self._end(ended, waits=self._may_wait(ended))
+        except (SessionError, StoreError):
+            raise
         except Exception as another:
+            await self._step_end.end_sub_agents_without_hooks(reason)
             journal.record(TurnEnded(outcome, "", journal.time.take()))
             journal.record(
                 HookFailed(
                     "", "TurnEnding", error_value(another), effect="the turn was closed without"
                 )
             )
-            return await self._settle()
 
 
 def _why_withheld(error: Exception) -> str:

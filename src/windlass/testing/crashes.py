@@ -122,7 +122,8 @@ def crash_points(
     - no effect without a key happened more often than without a crash, and none is missing unless the transcript says
       that it may be; each effect with a key happened, once or more often;
     - in every session of the store each call has exactly one result, in order, the hash chain is intact, and the log
-      folds to the state that the agent returned.
+      folds to the state that the agent returned;
+    - no sub-agent is left over when its parent's turn has ended, except in the background.
 
     Without a `store` every run has its own SQLite file; all runs share the store at any other address. With `crashes=2`
     the resuming processes are killed at each of their writes, too. `timeout` is in seconds per process.

@@ -26,7 +26,7 @@ from windlass.errors import WindlassError
 from windlass.logs import tree_of
 from windlass.messages import ToolResultPart
 from windlass.protocols import Store
-from windlass.records import ModelAttempted, ModelReplied, Record, SideReplied, Suspended
+from windlass.records import Delegated, ModelAttempted, ModelReplied, Record, SideReplied, Suspended
 from windlass.run_options import RunOptions
 from windlass.states import State, fold
 from windlass.stores import open_store
@@ -138,7 +138,9 @@ def recorded_calls(logs: dict[str, list[Record]]) -> dict[str, int]:
 
 async def _inspect(world: World, life: Life, final: State | None) -> None:
     """Read the final state from the store, and check every log."""
-    for name, log in (await _logs(world)).items():
+    logs = await _logs(world)
+    life.violations += [_plain(wrong, world) for wrong in left_over(logs)]
+    for name, log in logs.items():
         state = fold(name, log)
         life.violations += [f"session {_plain(name, world)}: {wrong}" for wrong in unpaired(state.messages)]
         if any(later.at < record.at for record, later in pairwise(log)):
@@ -153,6 +155,22 @@ async def _inspect(world: World, life: Life, final: State | None) -> None:
             _report(life, state, world)
             if final is not None and final != state:
                 life.violations.append("the log does not fold to the state that the agent returned")
+
+
+def left_over(logs: dict[str, list[Record]]) -> list[str]:
+    """The sub-agents that have not ended, although the turn that they work for has."""
+    states = {name: fold(name, log) for name, log in logs.items()}
+    started = [
+        (name, record.session)
+        for name, log in logs.items()
+        for record in log
+        if isinstance(record, Delegated) and not record.background and states[name].over
+    ]
+    return [
+        f"session {child}: it has not ended, although session {parent} has"
+        for parent, child in started
+        if child in states and not states[child].over
+    ]
 
 
 def _report(life: Life, state: State, world: World) -> None:
