@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from windlass import Agent, Completed, HookFailed, Slot, ToolCalling, ToolReturned, Turn, TurnEnded, TurnStarted, tool
+from windlass._hooks import observers
 from windlass.errors import HookError, RegistrationError
 from windlass.testing import ScriptedModel, calls, says
 
@@ -181,7 +182,8 @@ async def test_an_async_observer_that_swallows_its_time_out_is_left_behind():
     assert failed.error.type == "HookTimeout"
 
 
-async def test_an_awaited_plain_observer_that_blocks_the_loop_is_named():
+async def test_an_awaited_plain_observer_that_blocks_the_loop_is_named(monkeypatch):
+    monkeypatch.setattr(observers, "BLOCKED_AFTER", 0.05)
     agent = adder(1)
 
     @agent.observe(ToolReturned, wait=True)

@@ -25,8 +25,6 @@ from windlass.testing import ScriptedModel, calls, says
 PHOENIX = os.environ.get("WINDLASS_PHOENIX", "")
 PATIENCE = 120.0
 
-pytestmark = pytest.mark.skipif(not PHOENIX, reason="needs Phoenix: make phoenix")
-
 
 @pytest.fixture
 def phoenix(tmp_path: Path) -> Iterator[str]:
