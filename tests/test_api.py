@@ -39,6 +39,7 @@ PUBLIC = (
     "windlass.policies",
     "windlass.protocols",
     "windlass.records",
+    "windlass.server",
     "windlass.states",
     "windlass.stores",
     "windlass.testing",

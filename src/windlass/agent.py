@@ -914,6 +914,16 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             cancelled = True
         return await self._background().cancel_all(session, reason) or bool(cancelled)
 
+    def interrupt(self, session: str) -> bool:
+        """Stop the turn that runs in this process in a session, so that it can be resumed; return False if none runs.
+
+        What runs is broken off and nothing more is written, as if the process had died: `resume` continues the turn,
+        here or in another process. Use it to end a process in time; use `cancel` to end the turn. The caller of the
+        turn gets `asyncio.CancelledError`.
+        """
+        check_id(session)
+        return self._sessions.interrupt(session)
+
     async def resolve(self, session: str, ask_id: str, answer: AnyResolution) -> None:
         """Answer a question of a session from any process, without resuming it.
 

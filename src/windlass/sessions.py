@@ -427,6 +427,12 @@ class Sessions(Generic[OutputT]):
                 return bool(found.cancel(reason))
         return None
 
+    def interrupt(self, session: str) -> bool:
+        """Interrupt the turn that runs here in a session; False if none runs, or if it is ending."""
+        running: RunningTurn | None = self._store.passes.get(session)
+        cancellation = None if running is None else running.cancellation
+        return cancellation is not None and cancellation.interrupt()
+
     def _steers(self, request: TurnRequest) -> bool:
         """Whether a message goes into the turn that runs."""
         plain = request.emit is None and request.channel is None and request.message is not None

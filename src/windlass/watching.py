@@ -273,6 +273,23 @@ class Positions:
         return made
 
 
+async def current_token(store: Store, session: str) -> str:
+    """The token of a session as it is now. A watch from there shows only what comes next."""
+    positions = Positions(session, 0)
+    await _move_to_end(store, positions.root)
+    return positions.token()
+
+
+async def _move_to_end(store: Store, position: Position) -> None:
+    """Pass over all records of a log, and of the sub-agents that its open step has."""
+    for record in await store.read(position.session, position.read):
+        position.note(record)
+        if isinstance(record, Delegated) and not record.background:
+            position.add(record.session)
+    for child in position.children:
+        await _move_to_end(store, child)
+
+
 # ---------------------------------------------------------------- what may be shown
 
 
@@ -437,4 +454,4 @@ class Bell:
         return rung
 
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "current_token"]

@@ -95,6 +95,22 @@ class Cancellation(Struct, eq=False):
                 loop.call_soon_threadsafe(self._cancel_now)
         return True
 
+    def interrupt(self) -> bool:
+        """Stop the pass like a process that dies, from any task or thread: nothing more is written, and the turn can
+        be resumed. False if it is ending."""
+        task = self.task
+        if self._ended or self.stop is not None or task is None:
+            return False
+        self._let_interrupt()
+        task.get_loop().call_soon_threadsafe(task.cancel, "the turn was interrupted")
+        return True
+
+    def _let_interrupt(self) -> None:
+        """A cancel of the task interrupts this pass and those below."""
+        self.interruptible = True
+        for below in self._below:
+            below._let_interrupt()
+
     def _cancel_now(self) -> None:
         """Break off what the turn is waiting for, if it is not over."""
         if (task := self.task) is not None:

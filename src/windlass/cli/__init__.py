@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),
     "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "run": ("windlass.cli.run:run", "Run one turn of a model or an agent, and print the answer."),
+    "serve": ("windlass.cli.serve:serve", "Offer agents over HTTP."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
     "show": ("windlass.cli.show:show", "Show a session from its log."),
 }
