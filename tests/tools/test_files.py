@@ -64,11 +64,12 @@ async def test_effect_classes_and_annotations_are_set(root):
         "write": ("idempotent", False, True),
         "edit": ("unsafe", False, True),
         "multi_edit": ("unsafe", False, True),
+        "shell": ("unsafe", False, True),
     }
 
 
 async def test_without_write_there_are_only_tools_that_read(root):
-    found = await use(Workspace(root, write=False), "write", path="a", content="x")
+    found = await use(Workspace(root, write=False, shell=False), "write", path="a", content="x")
     assert found.status == "error"
     assert not (root / "a").exists()
 

@@ -15,12 +15,14 @@ from .definitions import (
 )
 
 if TYPE_CHECKING:
+    from .isolation import Isolation
     from .workspace import Workspace
 
 __all__ = [
     "ArgumentsError",
     "DoubtRule",
     "EffectClass",
+    "Isolation",
     "Tool",
     "ToolAnnotations",
     "Workspace",
@@ -29,7 +31,7 @@ __all__ = [
     "toolset",
 ]
 
-_LAZY = {"Workspace": ".workspace"}
+_LAZY = {"Isolation": ".isolation", "Workspace": ".workspace"}
 
 
 def __getattr__(name: str) -> Any:
