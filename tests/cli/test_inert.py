@@ -125,6 +125,10 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     rules = {"allow": [f"{EVIL}(x)", "send"], "ask": [EVIL], "deny": ["(" + EVIL]}
     (tmp_path / "policy.toml").write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in rules.items()))
     (tmp_path / "good.toml").write_text(f"deny = {json.dumps([f'send(to={EVIL})'.replace('/', '')])}")
+    hostile = (
+        f"model = {toml_text(EVIL)}\n[mcp.x]\ncommand = [{toml_text(EVIL)}]\nurl = {toml_text('http://' + EVIL)}\n"
+    )
+    (tmp_path / "evil-agent.toml").write_text(hostile)
     (tmp_path / f"bad{EVIL.replace('/', '')}").write_text(EVIL)
     expect = {"contains": EVIL, "called": EVIL, "decided": EVIL, "matches": ".*"}
     live = {"name": EVIL, "input": EVIL, "tags": [EVIL], "expect": expect}
@@ -132,6 +136,10 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     (tmp_path / "recorded.jsonl").write_text(json.dumps({"session": "ask*", "expect": expect}))
     (tmp_path / "wrong.jsonl").write_text(json.dumps({"input": EVIL, "expect": {EVIL: EVIL}}))
     return tmp_path
+
+
+def toml_text(value: str) -> str:
+    return '"' + "".join([f"\\U{ord(one):08x}" for one in value]) + '"'
 
 
 def Head(session: str, records: int) -> str:
@@ -187,6 +195,12 @@ RUNS: dict[str, list[list[str]]] = {
         for rules in ("policy.toml", "good.toml", f"absent{EVIL}.toml")
         for call in (EVIL, f"send {json.dumps({'to': EVIL})}", f"{EVIL} {{}}", f"send {EVIL}")
         for options in ([], ["--json"], ["--expect", "deny"])
+    ],
+    "init": [
+        ["made.toml", "--yes", "--name", EVIL, "--model", "openai:x", "--may", "read", "--store", "user"],
+        ["made.toml", "--model", EVIL, "--yes"],
+        ["other.toml", "--model", EVIL, "--yes"],
+        [f"no{EVIL}/x.toml", "--yes"],
     ],
     "local install": [[EVIL]],
     "local list": [[]],
@@ -246,6 +260,16 @@ RUNS: dict[str, list[list[str]]] = {
         ["ask" + EVIL, "--context", "9"],
         ["ask" + EVIL, "--context", "1", "--archive", BAD_FILE],
         ["nobody" + EVIL],
+    ],
+    "trust": [
+        ["evil-agent.toml", "--yes"],
+        ["evil-agent.toml"],
+        ["evil-agent.toml", "--remove"],
+        ["policy.toml", "--yes"],
+        [BAD_FILE],
+        [f"absent{EVIL}.toml", "--yes"],
+        ["--list"],
+        [],
     ],
 }  # fmt: skip
 

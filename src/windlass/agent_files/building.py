@@ -48,7 +48,7 @@ class Builder:
         model = self._model(right["model"], "model") if "model" in right else MISSING
         fallbacks = [self._model(one, "fallbacks", at) for at, one in enumerate(right.get("fallbacks", ()))]
         options = self._options(right)
-        capabilities = list(self._capabilities(right.get("capabilities", {})))
+        capabilities = [*self._brought_tools(right), *self._capabilities(right.get("capabilities", {}))]
         hooks = list(self._hooks(right.get("hooks", ())))
         if len(problems) > before:
             return None
@@ -57,8 +57,8 @@ class Builder:
             return None
         if fallbacks:
             self._install(agent, Fallback(*fallbacks), None, None, "fallbacks")
-        for key, capability, band in capabilities:
-            self._install(agent, capability, key, band, "capabilities", key)
+        for place, capability, band in capabilities:
+            self._install(agent, capability, place[-1], band, *place)
         for hook in hooks:
             hook.register(agent, self.document)
         return None if len(problems) > before else agent
@@ -137,7 +137,22 @@ class Builder:
             return found
         return construct(found, options, (*self.path, *key), self.document)
 
-    def _capabilities(self, given: Mapping[str, Any]) -> Iterable[tuple[str, Any, Any]]:
+    def _brought_tools(self, data: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], Any, Any]]:
+        """The capabilities of the tables `workspace` and `mcp`. Their folders are relative to the file."""
+        folder = self.document.folder
+        if "workspace" in data:
+            from windlass.tools import Workspace
+
+            given = {"root": ".", **data["workspace"]}
+            yield ("workspace",), construct(Workspace, given, (*self.path, "workspace"), self.document), None
+        for name, table in data.get("mcp", {}).items():
+            from windlass.mcp import MCP
+
+            path = (*self.path, "mcp", name)
+            given = {**table, "cwd": str(folder / str(table.get("cwd", ".")))} if "command" in table else table
+            yield ("mcp", name), construct(MCP, given, path, self.document, first=(name,)), None
+
+    def _capabilities(self, given: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], Any, Any]]:
         for key, table in given.items():
             path = (*self.path, "capabilities", key)
             used = "use" in table
@@ -149,7 +164,7 @@ class Builder:
             options = {name: value for name, value in table.items() if name not in CAPABILITY.keys}
             made = self._capability(kind, options, table.get("load"), path)
             if made is not MISSING:
-                yield key, made, table.get("band")
+                yield ("capabilities", key), made, table.get("band")
 
     def _capability(self, kind: Any, options: dict[str, Any], load: str | None, path: KeyPath) -> Any:
         reserved = ("use", "band", "load") if hasattr(kind, "load") else ("use", "band")

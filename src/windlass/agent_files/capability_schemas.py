@@ -26,10 +26,18 @@ def capability_schemas() -> dict[str, Schema]:
     return {name: _schema_of(points[name].load()) for name in sorted(points)}
 
 
-def _schema_of(kind: Any) -> Schema:
+def options_schema(kind: Any, *without: str) -> Schema:
+    """The schema of a table with the options of a constructor."""
     options = {
-        name: _option(hint_of(kind.__module__, one.annotation), one) for name, one in signature(kind).parameters.items()
+        name: _option(hint_of(kind.__module__, one.annotation), one)
+        for name, one in signature(kind).parameters.items()
+        if name not in without
     }
+    return {"type": "object", "properties": options, "additionalProperties": False}
+
+
+def _schema_of(kind: Any) -> Schema:
+    options = options_schema(kind)["properties"]
     own = {key: shape for key, shape in CAPABILITY.schema()["properties"].items() if key != "load"}
     load = {"load": CAPABILITY.schema()["properties"]["load"]} if hasattr(kind, "load") else {}
     description = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .capability_schemas import capability_schemas
+from .capability_schemas import capability_schemas, options_schema
 from .schema import BY_FILE, CAPABILITY, agent_shape, subagent_shape
 from .shapes import Schema
 
@@ -11,10 +11,15 @@ SCHEMA_ID = "urn:windlass:agent-file"
 
 def json_schema() -> Schema:
     """The JSON schema of agent files, for editors. The options of built-in capabilities are in it."""
+    from windlass.mcp import MCP
+    from windlass.tools import Workspace
+
     root = agent_shape().schema()
     inner = subagent_shape().schema()
     known = {"type": "object", "properties": capability_schemas(), "additionalProperties": CAPABILITY.schema()}
     for one in (root, inner):
+        one["properties"]["workspace"] |= options_schema(Workspace)
+        one["properties"]["mcp"]["additionalProperties"] = options_schema(MCP, "name")
         text = one["properties"]["capabilities"]["description"]
         one["properties"]["capabilities"] = {"description": text, "$ref": "#/$defs/capabilities"}
     return {

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
+from windlass._text import visible
 from windlass.errors import ConfigError
 
 _MANY = 20
@@ -27,7 +28,7 @@ class Problem(Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {f'{self.key}: ' if self.key else ''}{self.message}"
+        return visible(f"{self.file}:{self.line}: {f'{self.key}: ' if self.key else ''}{self.message}")
 
 
 class AgentFileError(ConfigError):

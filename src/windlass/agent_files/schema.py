@@ -92,6 +92,9 @@ CAPABILITY = Table(
     others=True,
 )
 
+OPTIONS = Table({}, others=True)
+"""Options that are checked against the signature of a constructor."""
+
 MODEL = Either(
     Text("a model such as 'openai:gpt-5'", r"^[^:]+:.+"),
     Table({"use": (Text(), "The model, as `vendor:model` or `module:object`.")}, required=("use",), others=True),
@@ -131,6 +134,8 @@ _COMMON: dict[str, tuple[Shape, str]] = {
     ),
     "tools": (ListOf(REFERENCE), "Tools, as `module:function`."),
     "capabilities": (MapOf(CAPABILITY), "Capabilities with their options, in this order."),
+    "workspace": (OPTIONS, "The tools for files in a folder: the options of `Workspace`."),
+    "mcp": (MapOf(OPTIONS), "MCP servers by name, each with the options of `MCP`, such as `command` or `url`."),
     "hooks": (ListOf(HOOK), "Hooks, as `module:function` with verb, event and options."),
     "limits": (Table(LIMITS), "Limits of a turn, and bounds of the agent."),
     "unmatched": (Choice("allow", "ask", "deny"), "What happens to a tool call that no gate answers."),

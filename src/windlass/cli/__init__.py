@@ -14,12 +14,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("windlass.cli.evals:evals", "Run cases against an agent, and print the pass rate."),
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
     "hooks": ("windlass.cli.hooks:hooks", "Try permission rules on calls, and check a policy."),
+    "init": ("windlass.cli.init:init", "Write an agent file after four questions."),
     "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),
     "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "run": ("windlass.cli.run:run", "Run one turn of a model or an agent, and print the answer."),
     "serve": ("windlass.cli.serve:serve", "Offer agents over HTTP."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
     "show": ("windlass.cli.show:show", "Show a session from its log."),
+    "trust": ("windlass.cli.trusting:trust_command", "Trust an agent file that is found in a folder."),
 }
 
 

@@ -6,12 +6,14 @@ import json
 import os
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from windlass import Agent
 from windlass._text import visible
+from windlass.agent_files import find_agent_file, load_found_agent
 from windlass.agent_files.references import CannotLoad
 from windlass.capabilities import Permissions, RememberedRules, Summarize
 from windlass.composition import load_capability
@@ -97,9 +99,16 @@ class Assembled(NamedTuple):
 
 def assemble(choice: Choice) -> Assembled:
     """The agent that the user chose, with a store that keeps its sessions."""
-    made = report_errors(lambda: _own(choice) if choice.agent is None else _named(choice.agent, choice))
+    found = find_agent_file() if choice.agent is None and choice.model is None else None
+    made = report_errors(lambda: _chosen(choice, found))
     report_errors(lambda: [made.agent.with_capability(read_capability(text)) for text in choice.capabilities])
     return made
+
+
+def _chosen(choice: Choice, found: Path | None) -> Assembled:
+    if choice.agent is not None:
+        return _named(choice.agent, choice)
+    return _own(choice) if found is None else _found(found, choice)
 
 
 def scope_of(choice: Choice) -> ScopeFactory | None:
@@ -130,7 +139,18 @@ def _own(choice: Choice) -> Assembled:
 def _named(target: str, choice: Choice) -> Assembled:
     if choice.system:
         raise click.UsageError("--system goes with --model: an agent has its own system text")
-    agent = _loaded(load_agent, target, "--agent")
+    return _stored(_loaded(load_agent, target, "--agent"), choice)
+
+
+def _found(file: Path, choice: Choice) -> Assembled:
+    """The agent of a file in the current folder that the user trusts."""
+    if choice.system:
+        raise click.UsageError(f"--system goes with --model: {file} has its own system text")
+    echo(f"using {file}", err=True)
+    return _stored(load_found_agent(file), choice)
+
+
+def _stored(agent: Agent[Any, Any], choice: Choice) -> Assembled:
     if not isinstance(agent.store, MemoryStore):
         if choice.store is not None:
             raise click.UsageError("--agent has its own store: leave out --store")
