@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, Union, get_args, get_origin
 
 import msgspec
@@ -12,6 +12,7 @@ from ._schema import closed_schema, type_decoder, type_schema
 from .errors import ConfigError
 
 VALUE, KIND = "value", "kind"
+_DEFINITIONS = ("$defs", "definitions")
 
 
 class OutputReader(Protocol):
@@ -133,6 +134,7 @@ class _SchemaReader:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
             from jsonschema import Draft202012Validator, exceptions  # type: ignore[import-untyped]
+            from referencing import Registry
         except ImportError as error:
             raise ConfigError(
                 "a JSON schema as output needs the extra 'schema': pip install 'windlass[schema]'"
@@ -141,9 +143,11 @@ class _SchemaReader:
             Draft202012Validator.check_schema(schema)
         except exceptions.SchemaError as error:
             raise TypeError(f"it is not a JSON schema: {error.message}") from error
+        if (outside := next(_outside_references(schema), None)) is not None:
+            raise TypeError(f"its $ref {outside!r} is not in the schema itself: use '#/$defs/…', nothing is fetched")
         self._bare = schema.get("type") == "object"
         self.schema: Mapping[str, Any] = schema if self._bare else _wrapped(schema)
-        self._validator = Draft202012Validator(schema)
+        self._validator = Draft202012Validator(schema, registry=Registry())
 
     def read(self, text: str) -> Any:
         value = msgspec.json.decode(text)
@@ -158,8 +162,19 @@ class _SchemaReader:
         return value.get(VALUE) if whole else value
 
 
+def _outside_references(schema: Any) -> Iterator[str]:
+    """The references of a schema that do not begin in it: the addresses of other documents."""
+    if isinstance(schema, Mapping):
+        given = schema.get("$ref", schema.get("$dynamicRef", "#"))
+        if isinstance(given, str) and not given.startswith("#"):
+            yield given
+    parts = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
+    for part in parts:
+        yield from _outside_references(part)
+
+
 def _wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema of an object with a value of this schema; its definitions stay at the root."""
-    inner = {name: value for name, value in schema.items() if name not in ("$defs", "$schema")}
+    inner = {name: value for name, value in schema.items() if name not in ("$schema", *_DEFINITIONS)}
     whole = {"type": "object", "properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
-    return {**whole, "$defs": schema["$defs"]} if "$defs" in schema else whole
+    return {**whole, **{name: schema[name] for name in _DEFINITIONS if name in schema}}

@@ -323,3 +323,16 @@ def test_explain_says_what_may_be_adapted():
     adapt = Adapt([AdaptationRule(lambda known: True, Adaptation(mode="brief"))], MODES)
     line = "adapt · 1 rules over 10 observations; modes: brief; settings: max_tokens; limits: steps"
     assert line in " ".join(str(adapting(adapt).explain()).split())
+
+
+@pytest.mark.parametrize("part", ["when", "adaptation"])
+async def test_a_rule_that_raises_changes_nothing_and_is_noted(part):
+    def broken(known):
+        raise RuntimeError("no such field")
+
+    parts: Any = {"when": lambda known: True, "adaptation": Adaptation(model=BACKUP), part: broken}
+    rule = AdaptationRule(**parts, reason="r", least=1)
+    agent = Agent(ScriptedModel(says("Done.")), capabilities=[Adapt([rule], Bounds(models=[backup()]))])
+    assert (await agent.run("go", session="s")).text == "Done."
+    noted = await notes(agent, "adapt.refused")
+    assert [one["why"] for one in noted] == ["the rule raised RuntimeError: no such field"]

@@ -247,10 +247,13 @@ async def test_a_slow_critic_is_unreachable():
         return APPROVE
 
     critic = Reviewer(FunctionModel(slow, name="slow"), timeout=5)
-    turn = asyncio.ensure_future(agent_with(Critic(critic), says("Hello."), clock=clock).run("go"))
+    agent = agent_with(Critic(critic), says("Hello."), clock=clock)
+    turn = asyncio.ensure_future(agent.run("go", session="s"))
     await clock.wait_for_sleepers(2)
     await clock.advance(5)
     assert (await turn).outcome == Completed(unreviewed=("critic",))
+    (noted,) = await notes(agent, "critic")
+    assert noted["unreviewed"] == "TimeoutError: no verdict within 5 seconds"
 
 
 async def test_a_critic_that_a_guard_forbids_is_unreachable():
@@ -337,3 +340,10 @@ def test_more_rounds_than_the_agent_allows_are_refused():
 def test_explain_says_who_judges():
     agent = agent_with(Critic(critic_model(), rounds=1))
     assert "critic · by critic; sent back 1 times, then the answer passes with an objection" in str(agent.explain())
+
+
+async def test_an_empty_answer_is_judged_like_any_other():
+    agent = agent_with(Critic(critic_model(REVISE, APPROVE), rounds=1), says(""), says("Hello."))
+    result = await agent.run("go", session="s")
+    assert (result.text, result.outcome) == ("Hello.", Completed())
+    assert len(await notes(agent, "critic")) == 2

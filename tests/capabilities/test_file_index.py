@@ -227,7 +227,15 @@ def test_only_new_passages_are_embedded(folder):
     assert "new.md:1-1" in sources(index, "tea", 2)
 
 
-@pytest.mark.parametrize("wrong", [lambda texts: [[1.0]], lambda texts: [None for _ in texts]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda texts: [[1.0]],
+        lambda texts: [None for _ in texts],
+        lambda texts: [[float("nan"), 1.0] for _ in texts],
+        lambda texts: [[1.0] * (number + 1) for number, _ in enumerate(texts)],
+    ],
+)
 def test_an_invalid_embedding_is_an_error_that_names_it(folder, wrong):
     with pytest.raises(ConfigError, match="embed"):
         FileIndex(folder, embed=wrong).refresh()

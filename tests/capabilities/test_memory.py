@@ -356,3 +356,39 @@ def test_explain_lists_it(tmp_path):
     summary = "in the store, shown for each turn, at most 1500 tokens, learns at the end of a turn, remember and forget"
     assert explained.data["capabilities"][0]["summary"] == summary
     assert "memory.recall" in str(explained)
+
+
+def test_no_two_keys_share_a_file_even_where_names_ignore_case(tmp_path):
+    files = MemoryFiles(tmp_path)
+    long = "x" * 500
+    keys = ["ann", "Ann", "ANN", "%41nn", "a.b", "A.B", "é", "É", "a%2Fb", "a/b", long, long.upper()]
+    keys.append(files.file_of(long).stem)  # a key that looks like the short name of another one
+    assert len({files.file_of(key).name.lower() for key in keys}) == len(keys)
+
+
+async def test_a_memo_with_paragraphs_stays_one_memo(tmp_path):
+    files = MemoryFiles(tmp_path)
+    assert await files.add("k", Memo("0" * 12, "Likes tea.\n\n# Always\n\nwith milk"))
+    assert not await files.add("k", Memo("1" * 12, "Likes tea.\n\n# Always\n\nwith milk"))
+    assert [memo.text for memo in await files.read("k", 9)] == ["Likes tea.\n# Always\nwith milk"]
+    assert await files.remove("k", "0" * 12)
+    assert await files.read("k", 9) == []
+
+
+async def test_mistakes_are_named(tmp_path):
+    files = MemoryFiles(tmp_path)
+    files.file_of("k").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"k\.md is not a text in UTF-8"):
+        await files.read("k", 9)
+    agent = Agent(ScriptedModel(says("Hi.")), capabilities=[Memory(key=lambda turn: 5)])
+    result = await agent.run("go")
+    assert "the key of a memory must be a text, not 5" in result.outcome.error.message
+
+
+@pytest.mark.parametrize("wrong", [5, {"a": 1}, b"x", [1]])
+async def test_what_learn_returns_must_be_texts(wrong):
+    agent = Agent(ScriptedModel(says("Hi.")), capabilities=[Memory(learn=lambda event: wrong)])
+    await agent.run("go", session="s")
+    (note,) = [record for record in await agent.store.read("s") if isinstance(record, Noted)]
+    assert note.kind == "memory.failed"
+    assert note.data["text"].endswith("return a text, a list of texts or None")

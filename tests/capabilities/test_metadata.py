@@ -256,3 +256,21 @@ def test_explain_tells_the_keys():
 def test_invalid_options_are_refused(make, why):
     with pytest.raises(ConfigError, match=why):
         make()
+
+
+async def test_a_number_that_cannot_be_stored_is_an_error_that_the_model_reads():
+    big = Key("big", int, model="write")
+    agent = agent_with(calls("set_metadata", key="big", value=10**30), says("Oh."), metadata=Metadata(big))
+    result = await agent.run("go")
+    assert "the value of 'big' cannot be stored" in result.messages[2].parts[0].text
+    assert "64 bits" in result.messages[2].parts[0].text
+
+
+async def test_a_merge_rule_that_raises_fails_the_call_and_is_named():
+    key = Key("n", int, default=0, model="write", merge=lambda old, new: old // 0)
+    script = [calls("set_metadata", key="n", value=1), calls("set_metadata", key="n", value=2), says("Oh.")]
+    metadata = Metadata(key)
+    result = await agent_with(*script, metadata=metadata).run("go")
+    assert result.outcome == Completed()
+    assert "the merge rule of slot 'metadata.n' failed" in result.messages[4].parts[0].text
+    assert metadata.of(result) == {"n": 1}

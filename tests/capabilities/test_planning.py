@@ -255,3 +255,11 @@ def test_explain_tells_the_options():
 def test_invalid_options_are_refused(options):
     with pytest.raises(ConfigError, match="Planning"):
         Planning(**options)
+
+
+async def test_an_item_cannot_be_done_and_started_in_one_call():
+    write = calls("write_todos", items=[{"text": "a"}])
+    model = ScriptedModel(write, calls("update_todo", item=1, status="done", start=1), says("Done."))
+    result = await Agent(model, capabilities=[Planning()]).run("go")
+    assert "item 1 cannot be done and be started in one call" in result.messages[4].parts[0].text
+    assert plan_of(result).items == (PlanItem("a"),)

@@ -173,7 +173,7 @@ async def test_an_empty_list_allows_no_tool(folder):
     (folder / "mute").mkdir()
     (folder / "mute" / "SKILL.md").write_text("---\nname: mute\ndescription: Think.\nallowed-tools: []\n---\nThink.")
     agent = agent_with(Skills(folder), calls("use_skill", name="mute"), calls("send", to="x"))
-    assert "allows only no tool" in results(await agent.run("go"))[1].text
+    assert "allows no tool" in results(await agent.run("go"))[1].text
 
 
 async def test_tools_can_be_named_otherwise_or_always_allowed(folder):
@@ -239,6 +239,10 @@ async def test_the_prefix_stays_the_same(folder):
 # ---------------------------------------------------------------- broken skills and paths
 
 
+LEVELS = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)]
+BOMB = "".join(["a0: &a0 [x, x, x, x, x, x, x, x, x]\n", *LEVELS])
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -249,6 +253,11 @@ async def test_the_prefix_stays_the_same(folder):
         ("---\nname: tone\ndescription: x\n---\n", "the name 'tone' is that of the skill in"),
         ("---\nname: x\ndescription: x\nallowed-tools: Bash(git\n---\n", "allowed-tools cannot be read"),
         ("\x00\x01", "not a text"),
+        (f"---\nname: x\ndescription: {'y' * 1025}\n---\n", "has 1,025 characters; the format allows 1,024"),
+        (f"---\nname: x\ndescription: x\nallowed-tools: {'[' * 5000}\n---\n", "nested too deeply"),
+        ("---\nname: x\ndescription: x\nmetadata: &m {a: *m}\n---\n", "nested too deeply"),
+        ("---\nname: x\ndescription: x\nmetadata: {a: 2020-99-99}\n---\n", "not valid YAML: month must be"),
+        (f"---\nname: x\ndescription: x\n{BOMB}allowed-tools: *a8\n---\n", "its aliases make it too large"),
     ],
 )
 async def test_a_broken_skill_is_named_and_skipped(folder, text, why):

@@ -341,6 +341,8 @@ def final_answer() -> str:
         (lambda: agent_with(mode="native", model=Limited).compile(), "cannot be given a schema with these tools"),
         (lambda: agent_with().with_capability(StructuredOutput()).compile(), "both say how the output is obtained"),
         (lambda: agent_with(output={"type": "colour"}), "not a JSON schema"),
+        (lambda: agent_with(output={"type": "object", "properties": {"a": {"$ref": "http://x/y"}}}), "'http://x/y'"),
+        (lambda: agent_with(output={"anyOf": [{"$ref": "file:///etc/passwd"}]}), "is not in the schema itself"),
     ],
 )
 def test_invalid_options_are_refused(make, why):
@@ -361,3 +363,13 @@ async def test_text_before_the_answer_is_kept_out_of_the_value():
     result = await agent.run("go")
     assert result.output == Trip("Oslo")
     assert result.messages[-1].parts == (ThinkingPart("Here it is."), TextPart('{"city":"Oslo"}'))
+
+
+@pytest.mark.parametrize("place", ["$defs", "definitions"])
+async def test_definitions_stay_where_references_find_them(place):
+    schema = {"$ref": f"#/{place}/Age", place: {"Age": {"type": "integer", "minimum": 0}}}
+    model = ScriptedModel(calls("final_answer", value=-1), calls("final_answer", value=7))
+    result = await Agent(model, output=schema, capabilities=[StructuredOutput("tool")]).run("go")
+    assert result.output == 7
+    (sent,) = [one.schema for one in model.requests[0].tools if one.name == "final_answer"]
+    assert sent[place] == schema[place]

@@ -283,3 +283,21 @@ def test_invalid_options_are_refused(options):
 def test_explain_says_how_tools_are_picked():
     [listed] = agent_with(ToolSelect()).explain().data["capabilities"]
     assert listed["summary"] == "at most 8 tools for a message, picked by search; the list of tools stays the same"
+
+
+@pytest.mark.parametrize("otherwise", ["all", "error"])
+async def test_any_failure_to_pick_is_noted_unless_it_is_an_error(otherwise):
+    def broken(event):
+        raise RuntimeError("the index is gone")
+
+    agent = Agent(
+        ScriptedModel(says("Done.")),
+        tools=[work(*pair) for pair in WORK.items()],
+        capabilities=[ToolSelect(broken, most=2, otherwise=otherwise)],
+    )
+    result = await agent.run("go", session="s")
+    texts = [record.data["text"] for record in await agent.store.read("s") if isinstance(record, Noted)]
+    if otherwise == "all":
+        assert (result.text, texts) == ("Done.", ["the index is gone"])
+    else:
+        assert "the index is gone" in result.outcome.error.message

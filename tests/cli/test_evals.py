@@ -126,3 +126,17 @@ def test_a_scope_that_fails_is_an_error_of_each_trial():
     assert done.exit_code == 1
     assert "no scope for sum" in done.output
     assert "2 trials could not be run or judged" in done.output
+
+
+@pytest.mark.parametrize("option", ["--save", "--junit"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(option: str, folder: Path) -> None:
+    (folder / "calculator.py").write_text(AGENT + "\nasync def answer(request):\n    raise SystemExit('it ran')\n")
+    result = run("cases.yaml", "--agent", "calculator:agent", option, "nowhere/file")
+    assert result.exit_code == 2
+    assert "'nowhere/file' cannot be written" in result.output
+
+
+def test_cases_with_an_input_need_an_agent() -> None:
+    result = run("cases.yaml")
+    assert result.exit_code == 2
+    assert "case 'sum' has an input, which needs an agent: pass --agent" in result.output

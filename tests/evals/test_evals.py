@@ -462,6 +462,18 @@ def test_cases_are_read_from_json_lines(tmp_path: object) -> None:
     assert cases[1].session == "s/*"
 
 
+LEVELS = ["&a0 [x, x, x, x, x, x, x, x, x]", *[f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]]
+BOMB = f"[{', '.join(LEVELS)}]"
+
+
+def test_aliases_and_merged_keys_of_an_ordinary_size_are_fine(tmp_path: object) -> None:
+    text = "- &a {input: x, tags: [t], name: a}\n- {<<: *a, name: b}\n"
+    assert [(case.name, case.tags) for case in load_cases(write(tmp_path, "c.yaml", text))] == [
+        ("a", ("t",)),
+        ("b", ("t",)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -475,6 +487,12 @@ def test_cases_are_read_from_json_lines(tmp_path: object) -> None:
         ("c.yaml", "- 5", "case 1: write keys and values, not 5"),
         ("c.yaml", "[", "not valid YAML"),
         ("c.yaml", "", "there are no cases"),
+        ("c.yaml", "- {input: x, expect: {contains: y, contains: z}}", "the key 'contains' is there twice, in line 1"),
+        ("c.json", '[{"input": "x", "expect": {"contains": "y", "contains": "z"}}]', "'contains' is there twice"),
+        ("c.jsonl", '{"input": "x", "expect": {"contains": "y", "contains": "z"}}', "'contains' is there twice"),
+        ("c.yaml", f"- input: x\n  expect: {{output: {BOMB}}}", "its aliases make it too large"),
+        ("c.yaml", "[" * 5000, "nested too deeply"),
+        ("c.json", "[" * 100_000, "not valid JSON"),
         ("c.yaml", "case: []", "there is no 'case'; did you mean 'cases'"),
         ("c.jsonl", '{"input": "x"}\n{', "line 2 is not valid JSON"),
         ("c.json", "{", "not valid JSON"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 
-from windlass.errors import SlotConflict
+from windlass.errors import HookError, SlotConflict
 from windlass.records import MessageHeld, SlotSet
 from windlass.slots import Slot
 from windlass.turns import Writes
@@ -31,7 +32,7 @@ class WriteBuffer(Struct, eq=False):
                 self._refuse_conflict(self._writers, slot, writes.by)
             slots = journal.state.slots
             if slot.merge is not None and name in slots:
-                value = slot.merge(slot.load(slots), value)
+                value = self._merge(slot, slot.merge, value, writes.by)
             journal.record(SlotSet(name, slot.dump(value, writes.by), writes.by, stage))
         for message in writes.messages:
             journal.record(MessageHeld(message, writes.by, stage))
@@ -40,6 +41,13 @@ class WriteBuffer(Struct, eq=False):
     def in_parallel(self, on: bool) -> None:
         """Whether several calls run at once."""
         self._writers = {} if on else None
+
+    def _merge(self, slot: Slot[Any], merge: Callable[[Any, Any], Any], value: Any, by: str) -> Any:
+        try:
+            return merge(slot.load(self._journal.state.slots), value)
+        except Exception as error:
+            text = f"the merge rule of slot {slot.name!r} failed on what {by!r} set: {type(error).__name__}: {error}"
+            raise HookError(text, hook=by) from error
 
     def _refuse_conflict(self, writers: dict[str, str], slot: Slot[Any], by: str) -> None:
         first = writers.setdefault(slot.name, by)

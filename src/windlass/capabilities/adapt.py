@@ -124,13 +124,17 @@ class Adapt:
     def decide(self, knowledge: Knowledge) -> tuple[Adaptation, str] | None:
         """The change that the rules make of what is known, with its reason; None if they make none.
 
-        It depends on the knowledge alone. A change that would alter nothing is none.
+        It depends on the knowledge alone. A change that would alter nothing is none. If a rule raises, the change is
+        that error, which no bounds allow.
         """
         for number, rule in enumerate(self.rules, 1):
-            if len(knowledge.observations) < rule.least or not rule.when(knowledge):
-                continue
-            given: Any = rule.adaptation
-            change: Any = given(knowledge) if callable(given) else given
+            try:
+                if len(knowledge.observations) < rule.least or not rule.when(knowledge):
+                    continue
+                given: Any = rule.adaptation
+                change: Any = given(knowledge) if callable(given) else given
+            except Exception as error:
+                change = error
             if change is not None and not _is_in_force(change, knowledge.current):
                 return change, rule.reason or f"rule {number}"
         return None

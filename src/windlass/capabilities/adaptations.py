@@ -141,6 +141,8 @@ class Bounds(Value, frozen=True, eq=False, gc=True):
 
     def refusal(self, change: object) -> str | None:
         """Why a change is not allowed, or None."""
+        if isinstance(change, Exception):
+            return f"the rule raised {type(change).__name__}: {change}"
         if not isinstance(change, Adaptation):
             return f"{change!r:.80} is not an Adaptation"
         if change == Adaptation():

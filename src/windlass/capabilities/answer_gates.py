@@ -46,8 +46,8 @@ class Consequences(Struct, frozen=True):
 
 
 def is_answer(event: ModelReplying) -> bool:
-    """Whether a reply is an answer: it has a text, and calls no tools."""
-    return bool(event.reply.text) and not event.reply.tool_calls
+    """Whether a reply is an answer: it calls no tools. An empty one is an answer, too, and not a good one."""
+    return not event.reply.tool_calls
 
 
 def require_bounds(owner: str, rounds: int | None, accept: int | None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from math import sqrt
+from itertools import chain
+from math import isfinite, sqrt
 from operator import mul
 from pathlib import Path
 from threading import RLock
@@ -177,6 +178,9 @@ class FileIndex:
             raise ConfigError(f"FileIndex: embed must return a list of numbers for each text: {error}") from error
         if len(vectors) != len(texts):
             raise ConfigError(f"FileIndex: embed returned {len(vectors)} vectors for {len(texts)} texts")
+        sizes = {len(vector) for vector in vectors}
+        if len(sizes) > 1 or not all(map(isfinite, chain.from_iterable(vectors))):
+            raise ConfigError("FileIndex: embed must return vectors of one length, with finite numbers")
         lengths = [sqrt(sum(map(mul, vector, vector))) or 1.0 for vector in vectors]
         return [array("f", [x / length for x in vector]) for vector, length in zip(vectors, lengths, strict=True)]
 

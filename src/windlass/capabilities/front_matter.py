@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import dedent
 from typing import Any
 
+from .yaml_text import EXTRA, parse_yaml
+
 _KEY = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(.*))?\Z", re.DOTALL)
 _BLOCK = re.compile(r"([|>])([+-]?)[ \t]*(#.*)?\Z")
 _COMMENT = re.compile(r"(?:^|[ \t])#.*")
@@ -156,14 +158,11 @@ def _flow_list(text: str) -> list[str]:
 
 def _parse_yaml(text: str) -> Mapping[str, Any]:
     try:
-        import yaml
+        found = parse_yaml(text)
     except ImportError:
-        extra = "pip install 'windlass[yaml]'"
-        raise ValueError(f"its front matter is more than plain YAML, which needs the extra 'yaml': {extra}") from None
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"its front matter is not valid YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"its front matter is more than plain YAML, which needs the extra 'yaml': {EXTRA}") from None
+    except ValueError as error:
+        raise ValueError(f"its front matter is {error}") from None
     if not isinstance(found, dict):
         raise ValueError("its front matter is not a mapping")
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from windlass.errors import ToolError
@@ -160,9 +160,12 @@ class _Installed:
             return await turn.ask(self.model, text, system=LEARN, output=list[str])
         found = learn(event)
         found = await found if inspect.isawaitable(found) else found
-        texts: list[str] = [found] if isinstance(found, str) else list(found or ())
+        texts = [found] if isinstance(found, str) else [] if found is None else found
+        if not isinstance(texts, Iterable) or isinstance(texts, (Mapping, bytes)):
+            raise TypeError(f"learn returned {found!r:.80}: return a text, a list of texts or None")
+        texts = list(texts)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"learn returned {found!r:.80}: return texts")
+            raise TypeError(f"learn returned {found!r:.80}: return a text, a list of texts or None")
         return texts
 
     async def _add(self, key: str, text: str, origin: str, turn: Turn[Any]) -> None:

@@ -22,6 +22,8 @@ from windlass.storage import Storage
 T = TypeVar("T")
 LONGEST_KEY = 150
 _MARK = re.compile(r"\s*<!-- ([0-9a-f]{12}) (\S+) -->\s*\Z")
+_CAPITAL = re.compile(r"(?<!%)(?<!%[0-9A-F])[A-Z]")
+_GAP = re.compile(r"\n\s*\n")
 _ITEM = re.compile(r"[-*] +")
 
 
@@ -60,9 +62,14 @@ def digest_of(text: str) -> str:
 
 
 def _safe(key: str) -> str:
-    """A key as a text of letters, digits and a few signs, which is also a name for a file."""
-    name = quote(key, safe=" @+=,").replace(".", "%2E")
-    return name if len(name) <= LONGEST_KEY else f"{name[:100]}-{blake2b(key.encode(), digest_size=12).hexdigest()}"
+    """A key as a text of letters, digits and a few signs, which is also a name for a file.
+
+    Two keys have two names, also where file names ignore case: capital letters are written as numbers.
+    """
+    if not isinstance(key, str):
+        raise TypeError(f"the key of a memory must be a text, not {key!r:.80}")
+    name = _CAPITAL.sub(lambda found: f"%{ord(found[0]):X}", quote(key, safe=" @+=,")).replace(".", "%2E")
+    return name if len(name) <= LONGEST_KEY else f"{name[:100]}%-{blake2b(key.encode(), digest_size=12).hexdigest()}"
 
 
 class StoredMemos:
@@ -125,10 +132,11 @@ class MemoryFiles:
         """Append a `memo` to its file."""
 
         def change(text: str) -> tuple[str, bool]:
-            if any(one.id == memo.id or one.text == memo.text for one in _memos(text)):
+            memo_text = _GAP.sub("\n", memo.text.strip())  # an empty line would end the item
+            if any(one.id == memo.id or one.text == memo_text for one in _memos(text)):
                 return text, False
             at = datetime.fromtimestamp(memo.at, UTC).isoformat()
-            lines = memo.text.strip().replace("-->", "--&gt;").replace("\n", "\n  ")
+            lines = memo_text.replace("-->", "--&gt;").replace("\n", "\n  ")
             start = "# Memory\n\n" if not text.strip() else text if text.endswith("\n") else text + "\n"
             return f"{start}- {lines} <!-- {memo.id} {at} -->\n", True
 
@@ -150,7 +158,10 @@ class MemoryFiles:
     def _text(self, file: Path) -> str:
         if file.is_symlink() and not self._single:
             raise ConfigError(f"{file} is a link; memory is only kept in files of its folder")
-        return file.read_text("utf-8") if file.exists() else ""
+        try:
+            return file.read_text("utf-8") if file.exists() else ""
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the memory in {file} is not a text in UTF-8: {error}") from error
 
     def _change(self, key: str, change: Callable[[str], tuple[str, bool]]) -> bool:
         file = self.file_of(key)

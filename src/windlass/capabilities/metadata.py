@@ -146,7 +146,12 @@ class Metadata:
 
     def _set_for_model(self, key: str, value: Any, turn: Turn[Any]) -> str:
         known = self._key(key, [one.name for one in self._shown() if one.model == "write"])
-        self.set(turn, known, _converted(known, value))
+        slot, new = self._slot(known), _converted(known, value)
+        try:
+            slot.dump(slot.type(new), self.name)
+        except HookError as error:
+            raise ToolError(f"the value of {key!r} cannot be stored: {error.__cause__}") from error
+        self.set(turn, known, new)
         return f"{key} is stored."
 
     def _key(self, name: str, allowed: list[str]) -> Key[Any]:

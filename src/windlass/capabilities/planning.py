@@ -155,6 +155,8 @@ class Planning:
             if not 1 <= number <= len(items):
                 known = f"it has items 1 to {len(items)}" if items else "it is empty: call write_todos first"
                 raise ToolError(f"the plan has no item {number}; {known}")
+        if item == start and status != "in_progress":
+            raise ToolError(f"item {item} cannot be {status} and be started in one call")
         old = items[item - 1]
         if text is not None and not 1 <= len(text) <= LONGEST:
             raise ToolError(f"the text of an item has 1 to {LONGEST} characters")

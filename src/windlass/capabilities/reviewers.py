@@ -93,8 +93,11 @@ class Reviewer:
             seen = {"conversation": _conversation(turn, self.history), **texts} if self.history else texts
             if self.timeout is None:
                 return await ask(seen, turn)
-            async with turn.timeout(self.timeout):
-                return await ask(seen, turn)
+            try:
+                async with turn.timeout(self.timeout):
+                    return await ask(seen, turn)
+            except TimeoutError as error:
+                raise TimeoutError(str(error) or f"no verdict within {self.timeout:g} seconds") from error
 
         return judge
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from windlass.errors import ConfigError
+
+from .yaml_text import EXTRA, parse_yaml
 
 
 class Entry(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,20 +72,6 @@ def _parse(content: bytes, path: Path) -> Any:
 
 def _parse_yaml(content: bytes) -> Any:
     try:
-        import yaml
+        return parse_yaml(content)
     except ImportError:
-        raise ConfigError("policies in YAML need the extra 'yaml': pip install 'windlass[yaml]'") from None
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses a key that is there twice: the second one would silently replace the first."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            made: Mapping[Any, Any] = super().construct_mapping(node, deep)
-            if len(made) < len(node.value):
-                raise ValueError(f"a key is there twice, after line {node.start_mark.line + 1}")
-            return dict(made)
-
-    try:
-        return yaml.load(content, Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {error}") from error
+        raise ConfigError(f"policies in YAML need the extra 'yaml': {EXTRA}") from None

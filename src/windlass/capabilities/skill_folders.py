@@ -21,6 +21,8 @@ LARGEST = 1_000_000
 """How many bytes a file may have that is read."""
 DEPTH = 4
 """How deep below a given folder skills are looked for."""
+LONGEST = 1024
+"""How many characters a description may have, as the published format says."""
 LISTED = 200
 """How many files of a skill are listed."""
 _NAME = re.compile(r"""\w[^\x00-\x1f<>"'`]{0,63}""")
@@ -120,6 +122,8 @@ def _load(folder: str) -> Skill:
         raise ValueError(f"{what} must have 1 to 64 characters, such as letters, digits and hyphens")
     if not description:
         raise ValueError("it has no description, so a model cannot know when to use it")
+    if len(description) > LONGEST:
+        raise ValueError(f"its description has {len(description):,} characters; the format allows {LONGEST:,}")
     metadata = front.get("metadata", {})
     return Skill(
         name,

@@ -114,7 +114,9 @@ class Skills:
             if (await allowed[bound].judge(event.call)).decision == "allow":
                 return None
             rules = ", ".join([rule.text for rule in allowed[bound].rules])
-            return Deny(f"skill {' and '.join(bound)} allows only {rules or 'no tool'} until this turn ends")
+            return Deny(
+                f"skill {' and '.join(bound)} allows {f'only {rules}' if rules else 'no tool'} until this turn ends"
+            )
 
         registrar.gate(ToolCalling, name=f"{self.name}.allowed_tools")(allow_tools)
 

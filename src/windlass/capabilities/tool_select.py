@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from windlass.decisions import Deny
-from windlass.errors import WindlassError
 from windlass.events import ModelCalling, ToolCalling, TurnStarting
 from windlass.messages import ModelRequest
 from windlass.protocols import Model
@@ -147,7 +146,7 @@ class ToolSelect:
                 found = await _call(self.select, event)
             if found or self.select != "search":
                 return known_names(found, candidates)[: self.most]
-        except (WindlassError, ValueError, TypeError) as error:
+        except Exception as error:
             if self.otherwise == "error":
                 raise
             turn.note("tool_select.failed", {"error": type(error).__name__, "text": str(error)[:500]})

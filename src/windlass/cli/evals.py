@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,13 @@ from .stores import report_errors, store_option, with_store
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
+def _writable(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before anything is spent on a run."""
+    if path is not None and not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"{str(path)!r} cannot be written")
+    return path
+
+
 @click.command("eval")
 @click.argument("cases", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @agent_option("The agent to run the cases with. Without it, the cases name recorded sessions.")
@@ -34,8 +42,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--judge", metavar="MODEL", help="The model that judges, such as openai:gpt-5.")
 @click.option("--tag", "tags", multiple=True, help="Run only cases with this tag. Can be repeated.")
 @click.option("--case", "names", multiple=True, help="Run only the case with this name. Can be repeated.")
-@click.option("--save", type=_FILE, help="Write the run to this JSON file, for --compare and other programs.")
-@click.option("--junit", "junit_file", type=_FILE, help="Write the run to this file as JUnit XML.")
+@click.option(
+    "--save",
+    type=_FILE,
+    callback=_writable,
+    help="Write the run to this JSON file, for --compare and other programs.",
+)
+@click.option("--junit", "junit_file", type=_FILE, callback=_writable, help="Write the run to this file as JUnit XML.")
 @click.option("--compare", "before", type=_FILE, help="Compare with a run that --save wrote.")
 @click.option(
     "--min-rate",
@@ -72,6 +85,8 @@ def evals(
     chosen = [case for case in found if _is_chosen(case, tags, names)]
     if not chosen:
         raise click.UsageError("no case has these names and tags")
+    if agent is None and (live_case := next((case for case in chosen if not case.session), None)) is not None:
+        raise click.UsageError(f"case {live_case.label!r} has an input, which needs an agent: pass --agent")
     judging = report_errors(lambda: ModelJudge(judge)) if judge is not None else None
 
     async def live() -> EvalRun:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from windlass.capabilities.yaml_text import EXTRA, parse_yaml
 from windlass.errors import ConfigError
 
 from . import checks
@@ -70,25 +71,32 @@ def load_cases(path: str | Path) -> list[Case]:
 def _parse(file: Path, text: str) -> Any:
     if file.suffix == ".json":
         try:
-            return json.loads(text)
-        except ValueError as error:
+            return json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{file} is not valid JSON: {error}") from error
     if file.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{file}: cases are read from .yaml, .yml, .json and .jsonl files")
     try:
-        import yaml
+        return parse_yaml(text)
     except ImportError as error:
-        raise ConfigError(f"reading {file} needs the extra 'yaml': pip install 'windlass[yaml]'") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}") from error
+        raise ConfigError(f"reading {file} needs the extra 'yaml': {EXTRA}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. A key that is there twice is a mistake: one of two checks would silently be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return made
 
 
 def _line(file: Path, number: int, line: str) -> Any:
     try:
-        return json.loads(line)
-    except ValueError as error:
+        return json.loads(line, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}, line {number} is not valid JSON: {error}") from error
 
 
