@@ -13,6 +13,7 @@ from windlass.events import ToolCalling
 from windlass.records import SessionEnded
 
 from .definitions import Tool
+from .fetching import FetchTool
 from .file_tools import FileTools
 from .isolation import KINDS, Isolation, Kind, Sandbox, choose
 from .protection import Protection
@@ -30,7 +31,8 @@ class Workspace:
     All paths are below `root`; absolute paths, `..` and links that lead out of it are refused. Without `write` the
     model can only read, and without `shell` it runs no commands. Files that decide what agents may do cannot be
     written: agent files such as `windlass.toml`, `.git`, `.claude`, files that the user trusts, the user's own folders,
-    and what `protect` names.
+    and what `protect` names. With `fetch`, a list of hosts such as `"docs.python.org"` or `"*.example.org"`, the model
+    can fetch web pages from these hosts, but never from private addresses.
 
     Commands run isolated: `isolation` is `"bubblewrap"`, `"landlock"`, `"none"`, or `"auto"` for the best that works
     here. With `"none"` every command is asked about. `network` opens the network to commands, and `readable` names more
@@ -45,6 +47,7 @@ class Workspace:
         *,
         write: bool = True,
         shell: bool = True,
+        fetch: Sequence[str] | None = None,
         isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto",
         network: bool = False,
         readable: Sequence[str | os.PathLike[str]] = (),
@@ -57,7 +60,7 @@ class Workspace:
         name: str = "workspace",
     ) -> None:
         _check_options(root, name, write=write, shell=shell, network=network)
-        _check_lists(protect=protect, readable=readable, inherit=inherit)
+        _check_lists(protect=protect, readable=readable, inherit=inherit, fetch=fetch or ())
         _check_numbers(timeout=timeout, max_file=max_file, max_processes=max_processes)
         if isolation not in ("auto", *KINDS):
             raise ConfigError(f"Workspace(isolation={isolation!r}): isolation must be 'auto' or one of {KINDS}")
@@ -65,6 +68,7 @@ class Workspace:
             raise ConfigError("Workspace(write=False): commands can write, so add shell=False")
         self.name = name
         self.write, self.shell = write, shell
+        self._fetch = FetchTool(fetch) if fetch else None
         folder = Root(root)
         self.root = folder.path
         protection = Protection(folder, protect)
@@ -93,6 +97,8 @@ class Workspace:
             tools += [files.write, files.edit, files.multi_edit]
         for one in tools:
             registrar.tool(one)
+        if self._fetch is not None:
+            registrar.tool(self._fetch.fetch)
         if self.shell:
             self._install_shell(registrar)
 
