@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from windlass import Agent
 from windlass.errors import ConfigError
 
-from . import sessions, working
+from . import completions, responses, sessions, working
 from .access import LOOPBACK, Access
 from .endpoints import Endpoint
 from .errors import Problem, problem_response
@@ -26,7 +26,12 @@ from .hosting import Hosting
 
 SHORTEST_TOKEN = 16
 
-ENDPOINTS: tuple[Endpoint, ...] = (*sessions.ENDPOINTS, *working.ENDPOINTS)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *sessions.ENDPOINTS,
+    *working.ENDPOINTS,
+    *completions.ENDPOINTS,
+    *responses.ENDPOINTS,
+)
 """All routes of the server."""
 
 

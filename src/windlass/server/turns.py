@@ -69,6 +69,10 @@ class Turns:
         """The turn that this server runs in a session."""
         return self._runs.get(session)
 
+    async def scope_of(self, session: str) -> Any:
+        """The scope of a session's turns."""
+        return None if self._scope is None else await self._scope(session)
+
     async def start(
         self,
         session: str | None,
@@ -97,7 +101,7 @@ class Turns:
         self, run: Run, message: str | Message | None, answers: Mapping[str, Any] | None, takeover: bool
     ) -> None:
         try:
-            scope = None if self._scope is None else await self._scope(run.session)
+            scope = await self.scope_of(run.session)
             stream = self.agent.stream(message, session=run.session, answers=answers, scope=scope, takeover=takeover)
             async with stream:
                 async for _ in stream:
