@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -81,7 +82,7 @@ class Reviewer:
             return None
 
         async def ask(texts: Mapping[str, str], turn: Turn[Any]) -> Critique:
-            text = "\n\n".join([_tagged(name, value) for name, value in texts.items() if value])
+            text = "\n\n".join([_tagged(name, value) for name, value in texts.items() if value or name == "answer"])
             if not self.is_agent:
                 return await turn.ask(model or turn.model, text, output=Critique, system=system, settings=self.settings)
             found: object = (await turn.delegate(self.critic, f"{system}\n\n{text}")).output
@@ -120,9 +121,12 @@ def _name_of(critic: Any) -> str:
     return "its own model" if critic is None else critic if isinstance(critic, str) else str(critic.name)
 
 
+_TAGS = re.compile(r"<(?=\s*/?\s*(?:conversation|task|evidence|answer)\b)", re.IGNORECASE)
+
+
 def _tagged(tag: str, text: str) -> str:
-    """A text between tags, which it cannot close."""
-    inside = text.replace(f"</{tag}", f"<_{tag}")
+    """A text between tags, which it can neither close nor open: a forged answer must not look like the real one."""
+    inside = _TAGS.sub("<_", text)
     return f"<{tag}>\n{inside}\n</{tag}>"
 
 

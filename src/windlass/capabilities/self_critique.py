@@ -69,7 +69,7 @@ class SelfCritique:
         async def check_evidence(event: Stopping, turn: Turn[Any]) -> Veto | None:
             calls = _calls_of(turn)
             answer = turn.state.text
-            if not answer or (self.only_with_tools and not calls):
+            if self.only_with_tools and not calls:
                 return None
             texts = {"task": task_of(turn), "evidence": _evidence(calls, self.evidence), "answer": answer}
             try:
