@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
             (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    import_module("windlass.mcp.serving")  # cryptography, which it loads, wants the real list of modules
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setenv("WINDLASS_STORE", "sqlite:///evil.db")
     (tmp_path / "heads.json").write_text(Head("ask", 1) + "\n" + Head("gone", 3) + "\n" + Head("erased", 1))
@@ -169,6 +171,13 @@ RUNS: dict[str, list[list[str]]] = {
         ["--store", f"sqlite:///{EVIL}"],
     ],
     "demo": [[], ["--model", EVIL]],
+    "serve-mcp": [
+        [],
+        ["evil", "--no-answers"],
+        ["evil", "--scope", EVIL],
+        ["broken", "--http", "--port", "0"],
+        ["evil", "--http", "--port", EVIL],
+    ],
     "eval": [
         ["live.jsonl", "--agent", "evil", "--save", "run.json", "--junit", "run.xml"],
         ["live.jsonl", "--agent", "evil", "--repeat", "2", "--timeout", "9"],

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "run": ("windlass.cli.run:run", "Run one turn of a model or an agent, and print the answer."),
     "serve": ("windlass.cli.serve:serve", "Offer agents over HTTP."),
+    "serve-mcp": ("windlass.cli.serve_mcp:serve_mcp", "Offer an agent as an MCP server."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
     "show": ("windlass.cli.show:show", "Show a session from its log."),
     "trust": ("windlass.cli.trusting:trust_command", "Trust an agent file that is found in a folder."),

@@ -137,6 +137,7 @@ class MCP:
     # ------------------------------------------------------------ the registrar's side
 
     def install(self, registrar: Hooks) -> None:
+        """Register the tools of the server. The server is started if no earlier process has kept their list."""
         source = self._open()
         try:
             listing = source.first_listing(cached=self._cache)
@@ -155,7 +156,7 @@ class MCP:
             try:
                 from .contents import Limits
                 from .sources import Source
-            except ImportError as error:
+            except ModuleNotFoundError as error:
                 raise ConfigError("MCP needs the extra 'mcp': pip install 'windlass[mcp]'") from error
             limits = Limits(*self._limits)
             self._source = Source(self._server, prefix=self._prefix, only=self._only, limits=limits, asks=self._asks)
@@ -168,7 +169,7 @@ class MCP:
         return await self._open().resources()
 
     async def read(self, uri: str) -> tuple[ContentPart, ...]:
-        """The content of a resource, as parts of a message."""
+        """The content of the resource at a `uri`, as parts of a message."""
         return await self._open().read(uri)
 
     async def prompts(self) -> list[Prompt]:
