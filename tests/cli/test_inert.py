@@ -211,6 +211,9 @@ RUNS: dict[str, list[list[str]]] = {
         ["other.toml", "--model", EVIL, "--yes"],
         [f"no{EVIL}/x.toml", "--yes"],
     ],
+    "keys list": [[], ["--json"]],
+    "keys remove": [[EVIL], ["openai"]],
+    "keys set": [[EVIL], ["openai"], ["openai", "--file"]],
     "local install": [[EVIL]],
     "local list": [[]],
     "resume": [

@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
     "hooks": ("windlass.cli.hooks:hooks", "Try permission rules on calls, and check a policy."),
     "init": ("windlass.cli.init:init", "Write an agent file after four questions."),
+    "keys": ("windlass.cli.keys:keys", "Store keys of model vendors, and list where they are."),
     "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),
     "resume": ("windlass.cli.resume:resume", "Resume a turn that waits for an answer or was interrupted."),
     "run": ("windlass.cli.run:run", "Run one turn of a model or an agent, and print the answer."),

@@ -44,6 +44,8 @@ VENDORS: dict[str, tuple[str, str, str]] = {
 def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> Model:
     """Open the model `vendor:model`. Options go to the vendor's adapter (`base_url`, `api_key`, `client` …).
 
+    If neither the options nor the environment have a key, the one that `windlass keys set` stored is used.
+
     `price` is its price: a `Price`, or `(input, output)` in USD per million tokens. Without one, the price lists of
     genai-prices are used, if they have the model at that address.
     """
@@ -57,6 +59,11 @@ def open_model(name: str, *, price: AnyPrice | None = None, **options: Any) -> M
             raise
         raise ConfigError(f"model={name!r} needs {_missing(error)}: {command}") from error
     _check_options(name, adapter, options)
+    if not options.keys() & {"api_key", "base_url", "client"}:
+        from windlass.keys import stored_key
+
+        if (key := stored_key(vendor)) is not None:
+            options["api_key"] = key
     opened: Model = adapter(model, **options)
     return opened if price is None else PricedModel(opened, price)
 
