@@ -20,13 +20,22 @@ from windlass.errors import ConfigError
 
 from . import completions, responses, sessions, working
 from .access import LOOPBACK, Access
-from .endpoints import Endpoint
+from .endpoints import Call, Endpoint
 from .errors import Problem, problem_response
 from .hosting import Hosting
 
 SHORTEST_TOKEN = 16
 
+
+async def openapi(call: Call) -> dict[str, Any]:
+    """The OpenAPI document of this server."""
+    from .openapi import describe
+
+    return describe(ENDPOINTS)
+
+
 ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/openapi.json", openapi, "This document", "server"),
     *sessions.ENDPOINTS,
     *working.ENDPOINTS,
     *completions.ENDPOINTS,
