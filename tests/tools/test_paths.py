@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,41 +121,41 @@ async def test_a_fifo_or_a_folder_is_not_read(root):
     assert "not a regular file" in (await use(Workspace(root), "write", path="fifo", content="x")).text
 
 
+SWAP = """
+import ctypes, os, sys
+exchange, names = ctypes.CDLL(None).renameat2, [os.fsencode(name) for name in sys.argv[1:]]
+while exchange(-100, names[0], -100, names[1], 2) == 0:  # both names exist all the time
+    pass
+"""
+
+
 def test_links_that_are_swapped_between_check_and_use_lead_nowhere(root):
     outside = root.parent / "outside"
     inside = root / "inside"
     inside.mkdir()
     (inside / "secret").write_text("harmless secret")
     files = FileTools(Root(root), Protection(Root(root)))
-    swap, spare, over = root / "swap", root / "spare", threading.Event()
+    swap, spare = root / "swap", root / "spare"
     swap.symlink_to(outside)
     os.rename(inside, spare)
-
-    exchange = ctypes.CDLL(None).renameat2  # both names exist all the time
-
-    def swapping() -> None:
-        while not over.is_set():
-            assert exchange(-100, os.fsencode(swap), -100, os.fsencode(spare), 2) == 0
-
-    thread = threading.Thread(target=swapping)
-    thread.start()
+    swapping = subprocess.Popen([sys.executable, "-I", "-S", "-c", SWAP, swap, spare])  # a thread would swap too seldom
     seen = set()
     try:
-        for number in range(400):
+        for number in range(3000):
             for attempt in (
                 lambda: files.read("swap/secret"),
-                lambda number=number: files.write(f"swap/made{number}", "x"),
+                lambda number=number: files.write(f"swap/made{number % 10}", "x"),
                 lambda: files.edit("swap/secret", "top", "bottom"),
                 lambda: files.glob("secret", "swap"),
-                lambda number=number: number % 20 or files.grep("top", "swap"),
+                lambda number=number: number % 500 or files.grep("top", "swap"),
             ):
                 try:
                     seen.add(str(attempt()))
                 except ToolError as error:
                     seen.add(type(error).__name__)
     finally:
-        over.set()
-        thread.join()
+        swapping.kill()
+        swapping.wait()
     assert everything_outside(root) == {str(outside / "secret"): "top secret"}
     assert not any("top secret" in text for text in seen)
     assert "Outside" in seen  # the link was met,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,6 +221,34 @@ async def test_a_background_process_lives_until_the_session_ends(root):
             await asyncio.sleep(0.01)
         await session.close()
     assert not sleepers()
+
+
+KILLED = """
+import asyncio, os, sys
+from windlass import Agent, Approve, Suspended, tool
+from windlass.testing import ScriptedModel, calls, says
+from windlass.tools import Workspace
+
+@tool
+def die() -> str:
+    os.kill(os.getpid(), 9)
+
+async def main(root, kind, sleep):
+    started = f"(trap '' TERM; setsid {sleep} >/dev/null 2>&1 &); {sleep} & sleep 0.2"
+    model = ScriptedModel(calls("shell", command=started), calls("die"), says("done"))
+    agent = Agent(model, tools=[die], capabilities=[Workspace(root, isolation=kind)])
+    result = await agent.run("go", session="s")
+    await agent.resume("s", answers={asked.id: Approve() for asked in result.outcome.waiting_for})
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_shells_end_when_their_process_is_killed(workspace, root):
+    command = [sys.executable, "-c", KILLED, root, workspace.isolation.kind, SLEEP]
+    assert subprocess.run(command, capture_output=True).returncode == -9
+    while sleepers():  # until the system has told them; the test's time-out is the limit
+        pass
 
 
 # ---------------------------------------------------------------- limits
