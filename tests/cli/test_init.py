@@ -34,6 +34,10 @@ def test_every_answer_makes_a_valid_trusted_file(may: str, store: str):
     agent = load_found_agent("agent.toml")
     assert agent.name == 'a "b"\n\\'
     assert ("write" in agent.tools, "read" in agent.tools) == (may == "write", may != "nothing")
+    assert ("shell" in agent.tools) == (may == "write")
+    if may == "write":
+        assert "guard band" in str(agent.explain())
+        assert "other calls: ask" in str(agent.explain())
     schema = text.splitlines()[0].removeprefix("#:schema file://")
     assert Path(schema).is_file()
 

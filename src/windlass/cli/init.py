@@ -21,7 +21,7 @@ from .stores import report_errors
 
 TOOLS = {
     "nothing": "",
-    "read": '\n[workspace]\nroot = "."\nwrite = false\n',
+    "read": '\n[workspace]\nroot = "."\nwrite = false\nshell = false\n',
     "write": (
         '\n[workspace]\nroot = "."\nwrite = true\n\n[capabilities.permissions]\nband = "guard"\n'
         'allow = ["read", "glob", "grep"]\nunmatched = "ask"\n'
@@ -34,7 +34,9 @@ STORES = {"user": "user", "folder": "sqlite:///windlass.db", "memory": "memory:"
 @click.argument("file", default="agent.toml", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="The name of the agent.")
 @click.option("--model", help="The model, such as openai:gpt-5 or local:smollm2.")
-@click.option("--may", type=click.Choice([*TOOLS]), help="What it may do in this folder; writing is asked about.")
+@click.option(
+    "--may", type=click.Choice([*TOOLS]), help="What it may do in this folder; writing and commands are asked about."
+)
 @click.option("--store", type=click.Choice([*STORES]), help="Where sessions are stored.")
 @click.option("--yes", is_flag=True, help="Do not ask; take the defaults for what is not given.")
 def init(file: Path, **given: Any) -> None:
