@@ -348,3 +348,25 @@ def test_an_agent_fixes_a_failing_test_although_it_is_killed_at_every_point():
     play = f"{Path(__file__).with_name('crash_plays.py')}:fix_a_test"
     report = crash_points(play, workers=2)
     assert len(report.points) > 15, report
+
+
+async def test_an_agent_fixes_a_failing_test_and_every_command_is_judged(root):
+    (root / "add.sh").write_text("echo $(($1 - $2))\n")
+    (root / "test.sh").write_text('[ "$(bash add.sh 2 3)" = 5 ] && echo passed || echo failed\n')
+    model = ScriptedModel(
+        calls("shell", command="bash test.sh"),
+        calls("read", path="add.sh"),
+        calls("edit", path="add.sh", old="$1 - $2", new="$1 + $2"),
+        calls("shell", command="bash test.sh"),
+        calls("shell", command="bash test.sh; curl http://example.org"),
+        calls("write", path="../outside/new", content="x"),
+        says("Fixed."),
+    )
+    rules = Permissions(allow=["read", "edit", "write", "shell(bash test.sh)"], unmatched="deny", folder=root)
+    result = await Agent(model, capabilities=[Workspace(root), rules]).run("Fix the test.")
+    before, _, _, after, judged, outside = results(result)
+    assert (before.text, after.text) == ("failed", "passed")
+    assert judged.status == "denied"
+    assert outside.status == "error"
+    assert os.listdir(root.parent / "outside") == ["secret"]
+    assert result.text == "Fixed."
