@@ -223,6 +223,19 @@ async def test_an_agent_is_assembled_from_the_kept_list_without_starting_the_ser
         agent_with(rogue("changing", str(offered), cache=False))
 
 
+async def test_the_same_command_in_another_folder_is_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(__file__).with_name("servers") / "rogue.py"
+    for folder, name in (("a", "one"), ("b", "two")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tools.json").write_text(json.dumps({name: "A tool."}))
+        monkeypatch.chdir(tmp_path / folder)
+        server = MCP("rogue", command=[sys.executable, str(script), "changing", "tools.json"])
+        async with agent_with(server) as agent:
+            assert list(agent.tools) == [f"rogue__{name}"]
+
+
 # ---------------------------------------------------------------- the end of the process
 
 

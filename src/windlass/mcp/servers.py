@@ -42,7 +42,8 @@ class Server(Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """A hash of what the server is. Values of variables and headers are not part of it."""
-        parts = (self.name, self.command, self.cwd, self.url, sorted(self.env), sorted(self.headers))
+        folder = "" if self.url else os.path.abspath(self.cwd or ".")  # a command may name files relative to it
+        parts = (self.name, self.command, folder, self.url, sorted(self.env), sorted(self.headers))
         return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
 
     def launched(self) -> list[str]:
