@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from windlass import Agent
 from windlass.errors import ConfigError
 
-from . import completions, responses, sessions, working
+from . import ag_ui, completions, responses, sessions, working
 from .access import LOOPBACK, Access
 from .endpoints import Call, Endpoint
 from .errors import Problem, problem_response
@@ -40,6 +40,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *working.ENDPOINTS,
     *completions.ENDPOINTS,
     *responses.ENDPOINTS,
+    *ag_ui.ENDPOINTS,
 )
 """All routes of the server."""
 
