@@ -170,6 +170,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["--store", EVIL],
         ["--store", f"sqlite:///{EVIL}"],
     ],
+    "doctor": [[], ["--json"], ["--model", EVIL]],
     "demo": [[], ["--model", EVIL]],
     "serve-mcp": [
         [],

@@ -11,6 +11,7 @@ from .output import inert_errors, inert_logs
 COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("windlass.cli.approve:approve", "List open questions, and answer one."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without an API key or a network."),
+    "doctor": ("windlass.cli.doctor:doctor", "Check what agents need on this machine."),
     "eval": ("windlass.cli.evals:evals", "Run cases against an agent, and print the pass rate."),
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
     "hooks": ("windlass.cli.hooks:hooks", "Try permission rules on calls, and check a policy."),
