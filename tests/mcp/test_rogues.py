@@ -41,6 +41,11 @@ def wait_for_end(pid: int) -> bool:
     return False
 
 
+def kept_lists(home: Path) -> list[Path]:
+    """The lists of tools that are kept for later processes."""
+    return list(home.rglob("*.json"))
+
+
 # ---------------------------------------------------------------- starting
 
 
@@ -212,10 +217,12 @@ async def test_a_tool_that_has_changed_since_it_was_used_is_asked_about(rogue: R
 
 
 async def test_an_agent_is_assembled_from_the_kept_list_without_starting_the_server(
-    rogue: Rogue, tmp_path: Path
+    rogue: Rogue, tmp_path: Path, home: Path
 ) -> None:
     offered = tmp_path / "tools.json"
     offered.write_text(json.dumps({"one": "First."}))
+    await agent_with(rogue("changing", str(offered), cache=False)).aclose()
+    assert kept_lists(home) == []
     await agent_with(rogue("changing", str(offered))).aclose()
     offered.unlink()  # the server fails when it is asked
     assert list(agent_with(rogue("changing", str(offered))).tools) == ["rogue__one"]

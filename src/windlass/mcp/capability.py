@@ -52,7 +52,7 @@ class MCP:
       answer; otherwise the question is declined.
     - `answer_timeout`: how many seconds the approvers have to answer.
     - `sampling`: whether the server may ask the model of the turn something during a call, at the agent's expense.
-    - `cache`: whether an agent may be assembled with the list of tools that an earlier process has kept.
+    - `cache`: whether the list of tools is kept, so that later processes assemble the agent without the server.
     """
 
     def __init__(

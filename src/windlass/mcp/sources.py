@@ -48,12 +48,14 @@ class Source:
         self._connection: Connection | None = None
         self._worker: Worker | None = None
         self._listed_life: object = None
+        self._keeps = False
         self._calls = CallsInProgress(asks)
 
     # ------------------------------------------------------------ on any thread
 
     def first_listing(self, *, cached: bool) -> Listing:
         """The listing with which an agent is assembled: what an earlier process kept, or what the server says now."""
+        self._keeps = cached
         kept = load_listing(self.server, self._variant) if cached else None
         if kept is not None:
             self.listing = kept
@@ -156,7 +158,7 @@ class Source:
         listing = listing_of(tools, prefix=self._prefix, only=self._only, resources=resources)
         for problem in listing.problems:
             log.warning("MCP server %r: %s", self.server.name, problem)
-        if listing != self.listing:
+        if self._keeps and listing != self.listing:
             await asyncio.to_thread(keep_listing, self.server, self._variant, listing)
         self.listing, self._listed_life = listing, self._connection.life
         return listing
