@@ -119,7 +119,7 @@ def test_run_uses_a_trusted_file_of_the_folder_and_refuses_another(folder: Path,
 def test_a_workspace_is_rooted_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "work").mkdir()
     file = folder / "agent.toml"
-    file.write_text('model = { use = "parts:model" }\n[workspace]\nroot = "work"\nwrite = false\n')
+    file.write_text('model = { use = "parts:model" }\n[workspace]\nroot = "work"\nwrite = false\nshell = false\n')
     trust_agent_file(file)
     monkeypatch.chdir("/")
     agent = load_found_agent(file)
