@@ -80,7 +80,8 @@ def page() -> str:
 
 Every middleware of these packages, option by option, with our counterpart and the test that shows it:
 {versions}.
-Statements about their code are from reading and running these versions. Links lead to our capabilities.
+Statements about their code come from reading these versions; nine scenarios of LangChain were also run.
+Links lead to our capabilities.
 
 - **the same, or more**: an option of ours does what theirs does.
 - **by other means**: there is no such option; the third column says how it is done.
