@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -43,9 +44,10 @@ class Terminal:
 
     def until(self, holds: Callable[[], bool], what: str = "it") -> Self:
         """Wait until something holds on the screen."""
+        deadline = time.monotonic() + PATIENCE
         while not holds():
             try:
-                self._feed(self.child.read_nonblocking(65536, PATIENCE))
+                self._feed(self.child.read_nonblocking(65536, max(deadline - time.monotonic(), 0)))
             except (pexpect.EOF, pexpect.TIMEOUT) as error:
                 raise AssertionError(f"the screen never showed {what}:\n{self.screen}") from error
         return self

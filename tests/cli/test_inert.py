@@ -171,6 +171,11 @@ RUNS: dict[str, list[list[str]]] = {
         ["--store", f"sqlite:///{EVIL}"],
     ],
     "doctor": [[], ["--json"], ["--model", EVIL]],
+    "chat": [
+        ["--agent", "evil" + EVIL, "--session", EVIL],
+        ["--agent", "evil", "--scope", EVIL, "--capability", EVIL, "--continue"],
+        ["--model", EVIL, "--system", EVIL, "--session", EVIL, "--continue"],
+    ],
     "demo": [[], ["--model", EVIL]],
     "serve-mcp": [
         [],

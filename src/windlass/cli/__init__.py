@@ -10,6 +10,7 @@ from .output import inert_errors, inert_logs
 # name: (import path of the command, short help for the list of commands)
 COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("windlass.cli.approve:approve", "List open questions, and answer one."),
+    "chat": ("windlass.cli.chat:chat", "Talk to a model or an agent on a terminal."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without an API key or a network."),
     "doctor": ("windlass.cli.doctor:doctor", "Check what agents need on this machine."),
     "eval": ("windlass.cli.evals:evals", "Run cases against an agent, and print the pass rate."),
