@@ -46,6 +46,8 @@ def reply(request):
     if "steered" in texts[-1]:
         return says("I was steered.")
     if last.role == "tool":
+        if "then write" in texts[-1] and sum(message.role == "tool" for message in request.messages) == 1:
+            return calls("write", path="note.txt", text="hello")
         return says(chunks=["It is ", "done.\\nThe second", " line."])
     for word in ("wait", "write"):
         if word in last.text:
@@ -150,10 +152,12 @@ def test_no_has_a_reason_and_ctrl_c_leaves_the_question_open(folder):
 
 def test_what_was_being_typed_is_not_sent_as_an_answer(folder):
     with chat(folder) as terminal:
-        terminal.press("wait, then ask\r").shows("runs wait").press("yes this is a new message")
+        terminal.press("wait, then write\r").shows("runs wait").press("yes this is a new message")
         terminal.shows("you> yes this is a new message")
         (folder / "go").touch()
-        terminal.shows("completed").press("\r").shows("You said")
+        terminal.shows("[y]es, [a]lways").press("\r")  # sends what stands on the line of the answer: nothing
+        terminal.press("n\r").shows("reason, for the model").press("\r").shows("The second line.")
+        terminal.shows("you> yes this is a new message").press("\r").shows("You said")
     assert not (folder / "note.txt").exists()
 
 
