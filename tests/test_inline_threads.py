@@ -279,7 +279,7 @@ OWN = {
     "capabilities/permissions.py": "parses a long shell command beside the event loop",
     "capabilities/retrieve.py": "calls a search that is a plain function beside the event loop",
     "capabilities/webhook.py": "waits for the answer of a server beside the event loop",
-    "mcp/sources.py": "fetches the list of tools of a server while an agent is assembled",
+    "mcp/sources.py": "keeps the list of tools of a server in a file beside the event loop",
     "mcp/workers.py": "drives the connection to a server, which outlives event loops",
     "tools/shell_tool.py": "starts, reads and ends a shell beside the event loop",
     "testing/stores.py": "checks a store with several event loops at once",
