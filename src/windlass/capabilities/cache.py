@@ -137,16 +137,15 @@ class _Entries(Generic[T]):
 
     async def get(self, key: str, given: GivenT, make: Callable[[GivenT], Awaitable[T]]) -> T:
         """The entry of a key; otherwise one is made and kept."""
-        if (found := await self._read(key)) is not None:
-            return found
-        loop = asyncio.get_running_loop()
-        place = (id(loop), key)
+        place = (id(asyncio.get_running_loop()), key)
         if (pending := self._pending.get(place)) is not None:
             await asyncio.wait([pending])
             found = await self._read(key)
             return found if found is not None else await make(given)
-        done = self._pending[place] = loop.create_future()
-        try:
+        done = self._pending[place] = asyncio.get_running_loop().create_future()
+        try:  # the entry is looked for in here, too: a store may answer a second reader after the first has written
+            if (found := await self._read(key)) is not None:
+                return found
             made = await make(given)
             await self._write(key, made)
             return made
