@@ -13,7 +13,9 @@ from windlass import (
     Agent,
     Approve,
     Completed,
+    Injected,
     ModelCalling,
+    ModelError,
     ModelRequest,
     StopReason,
     TextDelta,
@@ -22,7 +24,7 @@ from windlass import (
     tool,
     user,
 )
-from windlass.capabilities import Critic, Critique, Reviewer
+from windlass.capabilities import Critic, Critique, Fallback, Panel, Reviewer
 from windlass.decisions import Ask, Halt
 from windlass.errors import ConfigError
 from windlass.messages import ThinkingPart, assistant
@@ -137,6 +139,33 @@ async def test_the_critic_sees_nothing_of_how_the_answer_was_made(kind):
     assert "MARKER-THINKING" in str((await agent.state("s")).messages)
 
 
+@pytest.mark.parametrize("kind", ["model", "agent"])
+@pytest.mark.parametrize("band", ["normal", "guard"])
+async def test_a_critic_that_made_the_answer_itself_does_not_approve_it(kind, band):
+    """Routes, fallbacks and adaptations may send a request to the critic's model."""
+    large = FunctionModel(lambda request: APPROVE, name="large")
+    critic: Any = Agent(large, output=Critique, name="inspector") if kind == "agent" else large
+    small = ScriptedModel(says("Hello."), ModelError("down"), name="small")
+    agent = Agent(small).with_capability(Fallback(large)).with_capability(Critic(critic), band=band)
+    assert (await agent.run("go")).outcome == Completed()
+    result = await agent.run("go", session="s")
+    assert result.outcome == Completed(unreviewed=("critic",))
+    (noted,) = await notes(agent, "critic")
+    assert "made the answer" in noted["unreviewed"]
+    same = Critic(Reviewer(critic, same_model=True))
+    down = Agent(ScriptedModel(ModelError("down"), name="small"), capabilities=[Fallback(large), same])
+    assert (await down.run("go")).outcome == Completed()
+
+
+async def test_each_critic_of_a_panel_is_compared_with_the_model_that_answered():
+    large, other = (FunctionModel(lambda request: APPROVE, name=name) for name in ("large", "other"))
+    agent = Agent(ScriptedModel(ModelError("down"), name="small"), capabilities=[Fallback(large), Panel(large, other)])
+    result = await agent.run("go", session="s")
+    assert result.outcome == Completed(unreviewed=("panel",))
+    votes = await notes(agent, "panel.vote")
+    assert [("unreviewed" in vote, vote.get("verdict")) for vote in votes] == [(True, None), (False, "approve")]
+
+
 async def test_with_history_it_sees_the_texts_of_messages_before_and_no_more():
     critic = critic_model(APPROVE, APPROVE)
     thoughtful = says("Blue.", thinking="MARKER-THINKING")
@@ -148,6 +177,17 @@ async def test_with_history_it_sees_the_texts_of_messages_before_and_no_more():
     await agent.run("More precisely?", session="s")
     text = critic.requests[1].messages[-1].text
     assert "<conversation>\nuser: Which colour?\n\nassistant: Blue.\n</conversation>" in text
+    assert "MARKER" not in everything_in(critic.requests[1])
+
+
+async def test_with_history_it_does_not_see_what_hooks_have_added():
+    critic = critic_model(APPROVE, APPROVE)
+    agent = agent_with(Critic(Reviewer(critic, history=9)), says("Blue."), says("Light blue."))
+    agent.inject(TurnStarting, name="added")(lambda event: Injected("MARKER-ADDED", durable=True))
+    await agent.run("Which colour?", session="s")
+    await agent.run("More precisely?", session="s")
+    assert "MARKER-ADDED" in everything_in(agent.model.requests[1])
+    assert "user: Which colour?\n\nassistant: Blue.\n</conv" in critic.requests[1].messages[-1].text
     assert "MARKER" not in everything_in(critic.requests[1])
 
 

@@ -73,6 +73,14 @@ def test_weights_decide_if_the_consensus_is_weighted():
     assert consensus(NEVER, YES, YES, weights=[3, 1, 1], consensus="weighted") == "reject"
 
 
+def test_weights_count_as_they_are_written():
+    """As floats, 0.2 and 0.1 are more than half of 0.2, 0.3 and 0.1."""
+    assert consensus(YES, NO, YES, weights=[0.2, 0.3, 0.1], consensus="weighted") == "revise"
+    assert consensus(NO, YES, NO, weights=[0.3, 0.4, 0.1], consensus="weighted") == "revise"
+    assert consensus(YES, YES, NO, weights=[0.1, 0.2, 0.7], consensus="weighted", threshold=0.3) == "revise"
+    assert consensus(YES, YES, weights=[1e308, 1e308], consensus="weighted") == "approve"
+
+
 @pytest.mark.parametrize(
     ("absent", "outcome"), [("abstain", "approve"), ("object", "approve"), ("unreviewed", "unreviewed")]
 )

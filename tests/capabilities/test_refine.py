@@ -162,3 +162,20 @@ def test_invalid_options_are_refused(options):
 def test_explain_says_who_judges():
     line = "refine · by critic; at most 3 versions, the best one wins"
     assert line in str(refining(Refine(critic_model())).explain())
+
+
+async def test_an_empty_answer_is_judged_like_any_other():
+    critic = critic_model(verdict("revise", 0, "There is nothing."), APPROVE)
+    agent = refining(Refine(critic), says(""), says("Hello."))
+    result = await agent.run("go", session="s")
+    assert (result.text, result.outcome) == ("Hello.", Completed())
+    assert "<answer>\n\n</answer>" in critic.requests[0].messages[-1].text
+    unseen = await refining(Refine(down()), says("")).run("go")
+    assert unseen.outcome == Completed(unreviewed=("refine",))
+
+
+async def test_a_verdict_on_one_answer_does_not_count_for_a_later_one():
+    critic = critic_model(APPROVE, verdict("revise", 0))
+    agent = refining(Refine(critic, versions=1), says("My key is 4711."), says(""))
+    agent.gate(ModelReplying, name="keys")(lambda event: Regenerate("no keys") if "key" in event.reply.text else None)
+    assert (await agent.run("go")).outcome == Completed(objections=("refine",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from windlass.decisions import Halt, Regenerate
@@ -120,12 +121,12 @@ class Panel:
 
     def _agree(self, some: Sequence[Reviewer], everyone: Sequence[Reviewer]) -> bool:
         weigh = SHARES[self.consensus]
-        share = sum(map(weigh, some)) / sum(map(weigh, everyone))
+        share = sum(map(weigh, some), Fraction()) / sum(map(weigh, everyone))
         return share == 1 if self.consensus == "unanimous" else share > self._threshold
 
     @property
-    def _threshold(self) -> float:
-        return self.threshold if self.consensus == "weighted" else 0.5
+    def _threshold(self) -> Fraction:
+        return _exactly(self.threshold if self.consensus == "weighted" else 0.5)
 
     def _feedback(self, opinions: Opinions) -> str:
         """What all critics say that do not approve, in the order in which they were given."""
@@ -137,10 +138,15 @@ class Panel:
         return "\n".join(lines)
 
 
-SHARES: Mapping[str, Callable[[Reviewer], float]] = {
-    "unanimous": lambda reviewer: 1,
-    "majority": lambda reviewer: 1,
-    "weighted": lambda reviewer: reviewer.weight,
+def _exactly(number: float) -> Fraction:
+    """A number as it is written: as floats, 0.1 and 0.2 are more than 0.3."""
+    return Fraction(str(number))
+
+
+SHARES: Mapping[str, Callable[[Reviewer], Fraction]] = {
+    "unanimous": lambda reviewer: Fraction(1),
+    "majority": lambda reviewer: Fraction(1),
+    "weighted": lambda reviewer: _exactly(reviewer.weight),
 }
 """How much a vote counts."""
 

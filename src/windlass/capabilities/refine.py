@@ -102,7 +102,7 @@ class _Versions:
     async def best(self) -> ModelReply:
         """The version that wins. A reply that calls tools is not an answer yet."""
         reply, number = await self.call_next(self.request), 1
-        while reply.text and not reply.tool_calls:
+        while not reply.tool_calls:
             try:
                 critique = await self.judge({"task": task_of(self.turn), "answer": reply.text}, self.turn)
             except Exception as error:

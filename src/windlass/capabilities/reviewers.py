@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windlass.errors import OutputError
+from windlass.events import ModelCalling
 from windlass.protocols import Model
 from windlass.turns import Turn
 
@@ -77,9 +78,16 @@ class Reviewer:
             own = assembly.model.name
             if self.is_agent and self.critic.explain().data["output"] != Critique.__name__:
                 return f"the agent {self.name!r} must return a Critique: Agent(…, output=Critique)"
-            if not self.same_model and own == (self.critic.model.name if self.is_agent else model):
+            if not self.same_model and own == self._model_name(model):
                 return f"the critic is the model that it judges ({own!r}): use another, or Reviewer(same_model=True)"
             return None
+
+        def remember_creator(event: ModelCalling) -> None:
+            if not event.side:
+                event.turn.memo(self, _Creator).model = event.request.model
+
+        if not self.same_model:  # a route, a fallback or an adaptation may send the request to the critic's model
+            registrar.gate(ModelCalling, name=f"creator for {self.name}")(remember_creator)
 
         async def ask(texts: Mapping[str, str], turn: Turn[Any]) -> Critique:
             text = "\n\n".join([_tagged(name, value) for name, value in texts.items() if value or name == "answer"])
@@ -91,6 +99,8 @@ class Reviewer:
             return found
 
         async def judge(texts: Mapping[str, str], turn: Turn[Any]) -> Critique:
+            if not self.same_model and turn.memo(self, _Creator).model == self._model_name(model):
+                raise OutputError(f"the critic's model {self._model_name(model)!r} made the answer itself")
             seen = {"conversation": _conversation(turn, self.history), **texts} if self.history else texts
             if self.timeout is None:
                 return await ask(seen, turn)
@@ -101,6 +111,15 @@ class Reviewer:
                 raise TimeoutError(str(error) or f"no verdict within {self.timeout:g} seconds") from error
 
         return judge
+
+    def _model_name(self, model: str) -> str:
+        return str(self.critic.model.name) if self.is_agent else model
+
+
+class _Creator:
+    """The model that got the turn's latest request."""
+
+    model = ""
 
 
 if TYPE_CHECKING:
@@ -137,8 +156,10 @@ def task_of(turn: Turn[Any]) -> str:
 
 
 def _conversation(turn: Turn[Any], count: int) -> str:
-    """The texts of the last messages before this turn, without reasoning, calls and results."""
-    earlier = [message for message in turn.context[: start_of(turn)] if message.role != "tool" and message.text]
+    """The texts of the last messages before this turn, without reasoning, calls, results and what hooks added."""
+    before = turn.context[: start_of(turn)]
+    said = [one for one in before if one.role == "assistant" or (one.role == "user" and one.origin is None)]
+    earlier = [message for message in said if message.text]
     return "\n\n".join([f"{message.role}: {message.text}" for message in earlier[-count:]])
 
 
