@@ -336,3 +336,14 @@ async def test_a_rule_that_raises_changes_nothing_and_is_noted(part):
     assert (await agent.run("go", session="s")).text == "Done."
     noted = await notes(agent, "adapt.refused")
     assert [one["why"] for one in noted] == ["the rule raised RuntimeError: no such field"]
+
+
+async def test_whole_numbers_stay_whole():
+    """A vendor may refuse 100.0 where it wants a whole number."""
+    change = Adaptation(settings={"max_tokens": 100, "temperature": 0.5})
+    rule = AdaptationRule(lambda known: known.steps > 0, change, "too long", 1)
+    bounds = Bounds(settings={"max_tokens": (50, 500), "temperature": (0, 1)})
+    agent = adapting(Adapt([rule], bounds), says("one"), says("two"))
+    await agent.run("go", session="s")
+    await agent.run("go", session="s")
+    assert repr(dict(agent.model.requests[1].settings)) == "{'max_tokens': 100, 'temperature': 0.5}"

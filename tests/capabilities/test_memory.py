@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 
 import pytest
 
@@ -323,6 +324,24 @@ async def test_writers_at_the_same_time_lose_nothing(tmp_path):
     assert all(await asyncio.gather(*adding))
     assert len(await one.read("k", 99)) == 40
     assert not list((tmp_path / "memory").glob("*.new"))
+
+
+async def test_the_same_text_at_the_same_time_is_kept_once(backend, tmp_path):
+    store, start = f"sqlite:///{tmp_path}/agent.db", threading.Barrier(4)
+
+    async def work(thread):
+        memory = Memory(backend, key="ann", learn=lambda event: [event.turn.user_message.text, event.turn.session_id])
+        async with Agent(FunctionModel(lambda request: says("ok")), capabilities=[memory], store=store) as agent:
+            for number in range(6):
+                await asyncio.to_thread(start.wait, 30)
+                await agent.run(f"tea {number}", session=f"{thread}-{number}")
+
+    await asyncio.gather(*[asyncio.to_thread(asyncio.run, work(thread)) for thread in range(4)])
+    async with agent_with(Memory(backend, key="ann"), store=store) as reader:
+        await reader.run("go")
+    lines = [line[2:] for line in shown(reader).splitlines() if line.startswith("- ")]
+    sessions = [f"{thread}-{number}" for thread in range(4) for number in range(6)]
+    assert sorted(lines) == sorted([*[f"tea {number}" for number in range(6)], *sessions])
 
 
 def test_a_path_of_the_wrong_kind_is_refused(tmp_path):

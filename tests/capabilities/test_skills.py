@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from windlass import Agent, Allow, Ask, Noted, StepEnded, ToolCalling, tool
@@ -72,6 +74,7 @@ def results(result):
 
 
 USE = calls("use_skill", name="pdf-forms")
+tells_case = pytest.mark.skipif(os.path.exists(__file__.upper()), reason="file names ignore case here")
 
 
 async def test_it_passes_the_checks_for_capabilities(folder):
@@ -303,6 +306,45 @@ async def test_a_path_cannot_leave_the_folder_of_its_skill(folder, path):
     assert "short sentences" not in result.text
     assert "link.md" not in listed.text
     assert "out/" not in listed.text
+
+
+async def test_a_file_is_found_whatever_the_case_of_its_name(folder):
+    """Published skills speak of FORMS.md where the file is forms.md."""
+    paths = ("REFERENCE.md", "scripts/FILL.PY", "./Reference.md", "nothing.md")
+    asked = [calls("read_skill_file", skill="pdf-forms", path=path) for path in paths]
+    found = results(await agent_with(Skills(folder), *asked).run("go"))
+    assert [part.text for part in found[:3]] == ["Fields: name, date.", "print('filled')\n", "Fields: name, date."]
+    assert found[3].text.endswith("has no file 'nothing.md'; its files are reference.md, scripts/fill.py")
+
+
+@tells_case
+async def test_of_files_that_differ_only_in_case_the_exact_one_is_read(folder):
+    (folder / "tone" / "Both.md").write_text("upper")
+    (folder / "tone" / "both.md").write_text("lower")
+    asked = [calls("read_skill_file", skill="tone", path=path) for path in ("Both.md", "both.md", "BOTH.md")]
+    found = results(await agent_with(Skills(folder), *asked).run("go"))
+    assert [(part.status, part.text[:5]) for part in found] == [("ok", "upper"), ("ok", "lower"), ("error", "Error")]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+async def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder):
+    (folder / "zzz").mkdir()
+    os.mkfifo(folder / "zzz" / "SKILL.md")
+    os.mkfifo(folder / "pdf-forms" / "pipe.md")
+    skills = Skills(folder)
+    assert list(skills.skipped.values()) == ["SKILL.md is not a file"]
+    agent = agent_with(skills, USE, calls("read_skill_file", skill="pdf-forms", path="pipe.md"))
+    listed, result = results(await agent.run("go"))
+    assert ("pipe.md" in listed.text, result.status) == (False, "error")
+
+
+@tells_case
+def test_a_skill_whose_file_has_another_name_is_named_and_skipped(folder):
+    (folder / "zzz").mkdir()
+    (folder / "zzz" / "skill.md").write_text(PLAIN)
+    skills = Skills(folder)
+    assert list(skills.skills) == ["pdf-forms", "tone"]
+    assert list(skills.skipped.values()) == ["its skill.md must be called SKILL.md"]
 
 
 def test_a_link_to_a_skill_elsewhere_is_named_and_skipped(folder, tmp_path):

@@ -39,8 +39,8 @@ class Adaptation(Value, frozen=True, gc=True):
 
     model: str | None = None
     mode: str | None = None
-    settings: Mapping[str, float] = {}
-    limits: Mapping[str, float] = {}
+    settings: Mapping[str, int | float] = {}
+    limits: Mapping[str, int | float] = {}
     back: bool = False
 
     def after(self, change: Adaptation) -> Adaptation:

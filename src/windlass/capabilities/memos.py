@@ -91,8 +91,16 @@ class StoredMemos:
             return False
         start = f"{prefix}{int(memo.at * 1e6):017d}."
         number = sum([one.startswith(start) for one in keys])
-        await self._storage.put(f"{start}{number:06d}{text}{memo.id}", {"text": memo.text, "at": memo.at})
-        return True
+        own = f"{start}{number:06d}{text}{memo.id}"
+        await self._storage.put(own, {"text": memo.text, "at": memo.at})
+        return await self._keep_first(prefix, text) == own
+
+    async def _keep_first(self, prefix: str, text: str) -> str:
+        """Several may have added a text at once: whoever sees that keeps the first and drops the others."""
+        first, *others = [one for one in await self._storage.keys(prefix) if text in one]
+        for one in others:
+            await self._storage.delete(one)
+        return first
 
     async def remove(self, key: str, id: str) -> bool:
         """Drop a memo."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 from msgspec import Struct
@@ -25,6 +27,8 @@ LONGEST = 1024
 """How many characters a description may have, as the published format says."""
 LISTED = 200
 """How many files of a skill are listed."""
+NAMED = 30
+"""How many of them an error names."""
 _NAME = re.compile(r"""\w[^\x00-\x1f<>"'`]{0,63}""")
 _TOOLS = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
@@ -52,17 +56,19 @@ class Skill(Struct, frozen=True):
 
     def files(self) -> list[str]:
         """The other files of the skill, as paths in its folder."""
-        found: list[str] = []
+        return list(islice(self._own_files(), LISTED))
+
+    def _own_files(self) -> Iterator[str]:
         for place, folders, names in os.walk(self.folder):
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
             paths = [os.path.relpath(os.path.join(place, name), self.folder) for name in sorted(names)]
-            found += [path.replace(os.sep, "/") for path in paths if self._is_own(path)]
-        return found[:LISTED]
+            yield from [path.replace(os.sep, "/") for path in paths if self._is_own(path)]
 
     def _is_own(self, path: str) -> bool:
         if path == FILE or os.path.basename(path).startswith("."):
             return False
-        return _is_inside(os.path.join(self.folder, path), self.folder)
+        whole = os.path.join(self.folder, path)
+        return os.path.isfile(whole) and _is_inside(whole, self.folder)
 
     def read(self, path: str) -> str:
         """The text of a file of the skill. A path that leaves the folder, or is no text file, raises `ValueError`."""
@@ -72,9 +78,16 @@ class Skill(Struct, frozen=True):
         whole = os.path.join(self.folder, path)
         if not _is_inside(whole, self.folder):
             raise ValueError(f"{path!r} is a link that leaves the folder of skill {self.name!r}")
-        if not os.path.isfile(whole):
-            raise ValueError(f"skill {self.name!r} has no file {path!r}")
-        return _read(Path(whole))
+        return _read(Path(whole if os.path.isfile(whole) else os.path.join(self.folder, self._alike(path))))
+
+    def _alike(self, path: str) -> str:
+        """The file whose path differs only in case: instructions say FORMS.md where the file is forms.md."""
+        files, wanted = list(self._own_files()), normpath(path).casefold()
+        found = [file for file in files if file.casefold() == wanted]
+        if len(found) != 1:
+            named = f"; its files are {', '.join(files[:NAMED])}" if files else ""
+            raise ValueError(f"skill {self.name!r} has no file {path!r:.200}{named}")
+        return found[0]
 
 
 def find_skills(folders: Iterable[str | os.PathLike[str]]) -> tuple[dict[str, Skill], dict[str, str]]:
@@ -101,7 +114,10 @@ def _places(root: str, skipped: dict[str, str], depth: int = 0) -> Iterator[str]
     if os.path.lexists(os.path.join(root, FILE)):
         yield root
         return
-    for name in sorted(os.listdir(root)) if depth < DEPTH else ():
+    names = sorted(os.listdir(root))
+    if misspelt := [name for name in names if name.lower() == FILE.lower()]:
+        skipped[root] = f"its {misspelt[0]} must be called {FILE}"
+    for name in names if depth < DEPTH else ():
         place = os.path.join(root, name)
         if name.startswith(".") or name == "node_modules" or not os.path.isdir(place):
             continue
@@ -169,6 +185,8 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _read(path: Path) -> str:
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path.name} is not a file")
     if (size := path.stat().st_size) > LARGEST:
         raise ValueError(f"{path.name} has {size:,} bytes; at most {LARGEST:,} are read")
     data = path.read_bytes()
