@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -193,6 +194,24 @@ async def test_a_trial_that_takes_too_long_is_cancelled_and_others_go_on() -> No
     assert run.errors == 1
 
 
+async def test_a_check_that_takes_too_long_is_cancelled_and_others_go_on() -> None:
+    async def never(trial: Trial) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def reply(request: object) -> object:
+        await asyncio.Event().wait()
+
+    cases = [Case("1", checks=[never]), Case("2", checks=[checks.judged("fine")]), Case("3")]
+    agent = Agent(FunctionModel(lambda request: says("done")))
+    run = await asyncio.wait_for(
+        evaluate(agent, cases, judge=ModelJudge(FunctionModel(reply)), timeout=0.2), timeout=20
+    )
+    assert [trial.passed for trial in run.trials] == [False, False, True]
+    assert [trial.error for trial in run.trials] == ["its checks took too long"] * 2 + [""]
+    assert [trial.text for trial in run.trials] == ["done"] * 3
+
+
 async def test_progress_tells_of_each_trial() -> None:
     told: list[tuple[int, int, int | None]] = []
     cases = [Case("1"), Case("2", checks=[lambda trial: False])]
@@ -360,6 +379,21 @@ async def test_a_run_can_be_saved_and_read_again(tmp_path: object) -> None:
     assert json.loads(run.json())["trials"][0]["tools"] == ["add"]
     with pytest.raises(ConfigError, match="not a saved evaluation"):
         EvalRun.load(__file__)
+
+
+async def test_a_run_with_broken_characters_can_be_saved(tmp_path: Path) -> None:
+    run = await evaluate(Agent(ScriptedModel(says("a \ud800 b"))), [Case("go", "x \udfff")])
+    run.save(tmp_path / "run.json")
+    loaded = EvalRun.load(tmp_path / "run.json")
+    assert (loaded.passed, len(loaded.trials)) == (1, 1)
+    (tmp_path / "run.xml").write_text(junit(run), "utf-8")
+    assert ElementTree.parse(tmp_path / "run.xml").getroot()[0].get("tests") == "1"
+
+
+async def test_cases_of_one_name_stay_apart_whatever_others_are_called() -> None:
+    agent = Agent(FunctionModel(lambda request: says("done")))
+    run = await evaluate(agent, [Case("a"), Case("a"), Case("b", "a (2)"), Case("a")])
+    assert len(run.cases) == len({case.case for case in run.cases}) == 4
 
 
 async def test_junit_and_table_hold_whatever_an_agent_says() -> None:

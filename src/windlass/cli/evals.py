@@ -38,7 +38,9 @@ def _writable(ctx: click.Context, option: click.Parameter, path: Path | None) ->
 @click.option(
     "--concurrency", type=click.IntRange(1), default=8, show_default=True, help="How many trials run at once."
 )
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Cancel a trial after this many seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Cancel a trial, or its checks, after this many seconds."
+)
 @click.option("--judge", metavar="MODEL", help="The model that judges, such as openai:gpt-5.")
 @click.option("--tag", "tags", multiple=True, help="Run only cases with this tag. Can be repeated.")
 @click.option("--case", "names", multiple=True, help="Run only the case with this name. Can be repeated.")
@@ -104,7 +106,9 @@ def evals(
             )
 
     async def recorded(store: Store) -> EvalRun:
-        return await evaluate_sessions(store, chosen, judge=judging, concurrency=concurrency, progress=_shows_bar())
+        return await evaluate_sessions(
+            store, chosen, judge=judging, concurrency=concurrency, timeout=timeout, progress=_shows_bar()
+        )
 
     run = with_store(address, recorded) if agent is None else report_errors(lambda: asyncio.run(live()))
     if save is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -50,7 +51,7 @@ async def evaluate(
     `agent` is an agent, or a function that makes one for a case. Each case runs `repeat` times, each time in a new
     session, and at most `concurrency` trials run at once. `checks` apply to every case, in addition to its own. `scope`
     is the scope of each turn, or a function of the case that returns it. A trial that takes longer than `timeout`
-    seconds is cancelled and does not pass. `progress=True` shows a bar.
+    seconds is cancelled and does not pass; neither does one whose checks take longer. `progress=True` shows a bar.
     """
     found = _check_cases(cases, checks, judge)
     for case in found:
@@ -60,15 +61,13 @@ async def evaluate(
         raise ConfigError(f"evaluate(repeat={repeat!r}): repeat must be a whole number, 1 or more")
 
     async def run(case: Case) -> Trial:
-        chosen = agent if isinstance(agent, Agent) else agent(case)
-        async with asyncio.timeout(timeout):
-            return await _converse(chosen, case, scope, judge)
+        return await _converse(agent if isinstance(agent, Agent) else agent(case), case, scope, judge)
 
-    names = _names(found)
+    names = _unique([case.label for case in found])
     jobs = [(names[at], number, case, run) for number in range(1, repeat + 1) for at, case in enumerate(found)]
     name = agent.name if isinstance(agent, Agent) else getattr(agent, "__name__", "agent")
     started = time.time()
-    reports = await _Pool(checks, concurrency, progress).run(jobs)
+    reports = await _Pool(checks, concurrency, timeout, progress).run(jobs)
     return EvalRun(name, tuple(reports), started, repeat)
 
 
@@ -79,6 +78,7 @@ async def evaluate_sessions(
     checks: Sequence[Check | CheckFunction] = (),
     judge: ModelJudge | None = None,
     concurrency: int = 8,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> EvalRun:
     """Check recorded sessions without running an agent: the latest turn of each.
@@ -86,16 +86,21 @@ async def evaluate_sessions(
     The `session` of a case is an id, or a glob that stands for all matching sessions. See `evaluate` for the rest.
     """
     found = _check_cases(cases, checks, judge)
-    jobs: list[_Job] = []
+    labels: list[str] = []
+    chosen: list[tuple[Case, str]] = []
     for case in found:
         if not case.session:
             raise ConfigError(f"case {case.label!r} has no session; use evaluate to run an agent")
         sessions = await _sessions(store, case.session)
         for session in sessions:
-            name = case.label if len(sessions) == 1 else f"{case.name or case.session}: {session}"
-            jobs.append((name, 1, case, _reader(store, session, judge)))
+            labels.append(case.label if len(sessions) == 1 else f"{case.name or case.session}: {session}")
+            chosen.append((case, session))
+    jobs = [
+        (name, 1, case, _reader(store, session, judge))
+        for name, (case, session) in zip(_unique(labels), chosen, strict=True)
+    ]
     started = time.time()
-    reports = await _Pool(checks, concurrency, progress).run(jobs)
+    reports = await _Pool(checks, concurrency, timeout, progress).run(jobs)
     return EvalRun("recorded sessions", tuple(reports), started)
 
 
@@ -138,11 +143,18 @@ _Job = tuple[str, int, Case, Callable[[Case], Awaitable[Trial]]]
 class _Pool:
     """Runs trials, some at once, and checks them. The reports come in the order of the jobs."""
 
-    def __init__(self, checks: Sequence[Check | CheckFunction], concurrency: int, progress: bool | Progress) -> None:
+    def __init__(
+        self,
+        checks: Sequence[Check | CheckFunction],
+        concurrency: int,
+        timeout: float | None,
+        progress: bool | Progress,
+    ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError(f"evaluate(concurrency={concurrency!r}): concurrency must be a whole number, 1 or more")
         check_progress(progress, "evaluate")
         self._checks = checks
+        self._timeout = timeout
         self._room = asyncio.Semaphore(concurrency)
         self._report = Report[BatchProgress](progress)
         self._done = self._failed = self._running = 0
@@ -161,7 +173,9 @@ class _Pool:
         async with self._room:
             self._running += 1
             try:
-                report = await self._checked(name, number, case, await run(case))
+                async with asyncio.timeout(self._timeout):
+                    trial = await run(case)
+                report = await self._checked(name, number, case, trial)
             except Exception as error:
                 text = "it took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
                 report = TrialReport(name, number, False, error=text, tags=tuple(case.tags))
@@ -172,16 +186,23 @@ class _Pool:
             return report
 
     async def _checked(self, name: str, number: int, case: Case, trial: Trial) -> TrialReport:
-        verdicts = tuple([await _verdict(check, trial) for check in _all_checks(case, self._checks)])
+        verdicts: list[Verdict] = []
+        error = ""
+        try:
+            async with asyncio.timeout(self._timeout):
+                for check in _all_checks(case, self._checks):
+                    verdicts.append(await _verdict(check, trial))  # noqa: PERF401 -- some may be there when time is up
+        except TimeoutError:
+            error = "its checks took too long"
         return TrialReport(
             name,
             number,
-            all(verdict.passed for verdict in verdicts),
-            verdicts,
+            not error and all(verdict.passed for verdict in verdicts),
+            tuple(verdicts),
             type(trial.outcome).__name__,
             trial.text,
             trial.session,
-            "",
+            error,
             tuple([call.call.name for call in trial.called]),
             len(trial.steps),
             trial.seconds,
@@ -233,11 +254,13 @@ def _check_cases(
     return found
 
 
-def _names(cases: Sequence[Case]) -> list[str]:
-    """A name for each case; equal ones get a number."""
-    seen: dict[str, int] = {}
+def _unique(labels: Sequence[str]) -> list[str]:
+    """A name for each label; labels that are there already get a number."""
+    known, taken = set(labels), set[str]()
     names = []
-    for case in cases:
-        seen[case.label] = count = seen.get(case.label, 0) + 1
-        names.append(case.label if count == 1 else f"{case.label} ({count})")
+    for label in labels:
+        numbered = (name for count in itertools.count(2) if (name := f"{label} ({count})") not in known)
+        name = label if label not in taken else next(one for one in numbered if one not in taken)
+        taken.add(name)
+        names.append(name)
     return names

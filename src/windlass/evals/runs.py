@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -15,6 +17,7 @@ from windlass.messages import Usage
 from .statistics import sign_test, wilson
 from .trials import NOTHING_SPENT, Verdict, total_usage
 
+_HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 _Fits: TypeAlias = Callable[[float, float], bool]
 
 
@@ -128,7 +131,14 @@ class EvalRun(Struct, frozen=True, omit_defaults=True):
 
     def json(self) -> str:
         """The run as JSON text."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+        return msgspec.json.format(self._encode(), indent=1).decode()
+
+    def _encode(self) -> bytes:
+        try:
+            return msgspec.json.encode(self)
+        except UnicodeEncodeError:  # a model may say half of a character
+            text = json.dumps(msgspec.to_builtins(self), ensure_ascii=False)
+            return _HALF_CHARACTERS.sub("\ufffd", text).encode()
 
     def save(self, path: str | Path) -> None:
         """Write the run to a JSON file."""
