@@ -160,7 +160,7 @@ def test_every_claim_of_the_comparison_has_a_test_that_exists(generate):
         (["`a`", "other", "a hook"], "there is no test that shows it"),
         (["`a`", "yes", "`b`", "test_a.py::test_gone"], "there is no test test_a.py::test_gone"),
         (["`a`", "no", "why", "test_a.py::test_it"], "what is not there has a test"),
-        (["`a`", "perhaps", "why", "test_a.py::test_it"], "the verdict 'perhaps' is not one of yes, other, later, no"),
+        (["`a`", "perhaps", "why", "test_a.py::test_it"], "the verdict 'perhaps' is not one of yes, other, no"),
         (["`a`", "no", ""], "there is no word on ours"),
     ],
 )

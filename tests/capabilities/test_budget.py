@@ -122,6 +122,7 @@ async def test_the_model_is_told_if_you_want():
 
 
 async def test_calls_beyond_the_budget_are_denied_and_the_model_goes_on():
+    """Behaviour 61: the calls that are left run, each other one gets an error that the model reads."""
     turn = [*[calls("add", a=1, b=2)] * 3, says("done")]
     agent = agent_with(Budget(calls=2), ScriptedModel(*turn, *turn))
     for _ in range(2):
@@ -140,6 +141,7 @@ def pair(**options: Any) -> Agent:
 
 
 async def test_the_calls_of_some_tools_are_counted_apart():
+    """Behaviour 63: other tools of the same step still run."""
     for tools in ("add", ["ad*"]):
         result = await pair(capabilities=[Budget(calls=1, tools=tools)]).run("go")
         statuses = [one.result.status for step in result.steps for one in step.tools]
@@ -148,10 +150,26 @@ async def test_the_calls_of_some_tools_are_counted_apart():
 
 
 async def test_two_budgets_count_the_calls_of_their_own_tools_and_are_renewed_with_the_turn():
+    """Behaviour 64: each limit counts for itself."""
     agent = pair(capabilities=[Budget(calls=1, tools="add"), Budget(calls=2, tools="look")])
     for _ in range(2):
         result = await agent.run("go", session="s")
         assert [one.result.status for step in result.steps for one in step.tools] == ["ok", "ok", "denied", "ok"]
+
+
+async def test_a_step_with_a_call_too_many_gives_every_call_a_result():
+    """Behaviours 61, 62: of three calls beside each other, those within the limit run; or none, and the turn ends."""
+    three, wants = calls([("add", {"a": 1, "b": 2})] * 3), ["ok", "denied", "denied"]
+    agent = agent_with(Budget(calls=1), ScriptedModel(three, says("done")))
+    result = await agent.run("go", session="s")
+    assert sorted(one.result.status for one in result.steps[0].tools) == sorted(wants)
+    assert isinstance(result.outcome, Completed)
+    ended = await agent_with(Budget(calls=1, then="stop"), ScriptedModel(three)).run("go")
+    assert isinstance(ended.outcome, Stopped)
+    results = [
+        part for message in ended.messages for part in message.parts if part.__class__.__name__ == "ToolResultPart"
+    ]
+    assert (len(results), {one.status for one in results} & {"ok"}) == (3, set())
 
 
 async def test_a_call_too_many_may_end_the_turn():

@@ -287,6 +287,7 @@ async def collected(agent: Agent[Any, Any]) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("band", ["normal", "guard"])
 async def test_nothing_hidden_is_streamed_sent_or_stored(band):
+    """Behaviour 72: in messages, arguments, results, errors of tools, reasoning and the log."""
     requests: list[Any] = []
     agent = Agent(talkative(requests), tools=[show, crash, fetch]).with_capability(Redact("secrets"), band=band)
     text, _ = await collected(agent)
@@ -320,6 +321,7 @@ async def test_a_request_is_cleaned_of_what_was_there_before():
 
 
 async def test_block_stops_the_turn_and_keeps_the_text_out_of_the_log():
+    """Behaviour 71: nothing is sent or stored, and the outcome names what was found."""
     model = ScriptedModel(says("ok"))
     agent = Agent(model).with_capability(Redact("secrets", action="block"))
     result = await agent.run(f"use {SECRET}", session="s")
@@ -330,6 +332,7 @@ async def test_block_stops_the_turn_and_keeps_the_text_out_of_the_log():
 
 
 async def test_block_withholds_replies():
+    """Behaviour 71: nothing is streamed or stored."""
     agent = Agent(ScriptedModel(says(f"It is {SECRET}"))).with_capability(Redact("secrets", action="block"))
     events = [event async for event in agent.stream("tell me", session="s")]
     assert SECRET[6:] not in repr(events)
@@ -390,6 +393,7 @@ async def test_a_vault_shows_placeholders_and_reveals_to_named_tools():
 
 
 async def test_sub_agents_inherit_it_from_the_guard_band():
+    """Behaviour 72: also in sub-agents."""
     child = Agent(ScriptedModel(says(f"child has {SECRET}")), name="kid")
     model = ScriptedModel(calls("kid", task="go"), says("Done."))
     agent = Agent(model, tools=[child.as_tool()]).with_capability(Redact("secrets"), band="guard")

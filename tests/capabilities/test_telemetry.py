@@ -604,6 +604,7 @@ def say(text: str) -> str:
 
 
 async def test_content_is_left_out_by_default(memory):
+    """Behaviour 82: what was said is left out, and the spans stay."""
     agent = adding(memory, calls("say", text="WORDS"), says("WORDS"), tools=[say], system="WORDS")
     agent.gate(ToolCalling)(lambda event: Deny("WORDS") if event.call.name == "none" else None)
     await agent.run("WORDS")

@@ -76,6 +76,7 @@ async def test_it_is_the_same_everywhere(root):
 
 
 async def test_folder_variables_and_functions_stay(workspace, root):
+    """Behaviour 77: also after a pause: without isolation, each command waits for a person."""
     first, second, third = await run(
         workspace, "pwd; mkdir sub; cd sub; export A=5; f() { echo called $1; }", "pwd; echo $A; f x", "false"
     )
@@ -86,12 +87,12 @@ async def test_folder_variables_and_functions_stay(workspace, root):
 
 async def test_sessions_have_shells_of_their_own(root):
     agent = Agent(
-        ScriptedModel(calls("shell", command="A=1"), says("ok"), calls("shell", command="echo <$A>"), says("ok")),
+        ScriptedModel(calls("shell", command="A=1"), says("ok"), calls("shell", command='echo "<$A>"'), says("ok")),
         capabilities=[Workspace(root)],
     )
     async with agent.session("one") as one, agent.session("two") as two:
         await one.run("go")
-        assert results(await two.run("go"))[0].status == "ok"
+        assert [part.text for part in results(await two.run("go"))] == ["<>"]
         await one.close()
         await two.close()
 
@@ -174,6 +175,7 @@ STUBBORN = {
 
 @pytest.mark.parametrize("command", STUBBORN.values(), ids=STUBBORN)
 async def test_a_command_that_takes_too_long_ends_with_all_its_processes(workspace, command, monkeypatch):
+    """Behaviour 77: the model reads that it took too long, and the next command gets a new shell."""
     monkeypatch.setattr(shells, "GRACE", 0.2)
     late, after = await run(workspace, command.replace("SLEEP", SLEEP), "echo still here", timeout=1.5)
     assert "took longer than 1.5 seconds" in late
