@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+import google.genai as genai
 import httpx2
-from google import genai
 from google.auth.exceptions import GoogleAuthError
 
 from windlass.deltas import AnyDelta

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from google import genai
+import google.genai as genai
 
 from windlass.errors import ConfigError
 

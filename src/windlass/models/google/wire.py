@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from google import genai
+import google.genai as genai
 from google.genai.types import HttpOptions, HttpRetryOptions
 
 from windlass.errors import ConfigError
