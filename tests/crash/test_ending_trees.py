@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Agent, Approve, Ask, Halt, Pipeline, Resuming, ToolCalling, Turn, TurnEnding, fold, tool
+from windlass import Agent, Approve, Ask, Completed, Halt, Pipeline, Resuming, ToolCalling, Turn, TurnEnding, fold, tool
 from windlass.approvals import open_questions
 from windlass.errors import SessionUnknown, StaleAnswer, StoreError, WindlassError
 from windlass.messages import Usage
@@ -259,6 +259,67 @@ def _delegate_in_a_tool(tree: Tree, *, again: bool) -> None:
         return "worked"
 
     tree.root = Agent(_model([("work", {})]), tools=[work], name="root", store=tree.store)
+
+
+# ---------------------------------------------------------------- ends that wait for a person
+
+
+def ask_at_the_end(tree: Tree, *, also_call: bool, completed: bool = False) -> None:
+    """Let the agents below the root ask before they end, however they end or only if they have `completed`. The leaf
+    asks about its call first if `also_call`."""
+    leaf = Agent(_model([("sign", {})]), tools=[sign], name="leaf")
+    tree.middle = Agent(_model([("leaf", {"task": "it"})]), tools=[leaf.as_tool()], name="middle")
+    if also_call:
+        leaf.gate(ToolCalling, tool="sign")(lambda event: Ask("sure?"))
+    for agent in (leaf, tree.middle):
+
+        @agent.gate(TurnEnding, name="publish", when=lambda event: not completed or event.outcome == Completed())
+        def publish(event: TurnEnding) -> Ask:
+            return Ask("publish?")
+
+    tree.root = Agent(
+        _model([("middle", {"task": "it"})]), tools=[tree.middle.as_tool()], name="root", store=tree.store
+    )
+    tree.root.gate(Resuming)(lambda event: Halt("no more") if tree.halts else None)
+
+
+@pytest.mark.parametrize("also_call", [False, True])
+@pytest.mark.parametrize("by_tool", [False, True])
+@pytest.mark.parametrize("end", [cancelled, superseded, halted])
+async def test_no_child_holds_up_its_end_after_its_parent_has_ended(
+    store: Any, end: End, by_tool: bool, also_call: bool
+):
+    """A gate on TurnEnding asks a person about every end, also about that of a cancelled turn."""
+    tree = Tree(store)
+    ask_at_the_end(tree, also_call=also_call)
+    if by_tool:
+        _delegate_in_a_tool(tree, again=True)
+        tree.root.gate(Resuming)(lambda event: Halt("no more") if tree.halts else None)
+    assert (await tree.root.run("go", session="s")).waiting_for
+    await end(tree, "s")
+    await tree.check("s")
+
+
+async def test_no_child_in_the_background_holds_up_its_end_either(store: Any):
+    tree = Tree(store)
+    ask_at_the_end(tree, also_call=False, completed=True)
+
+    @tool
+    async def begin(turn: Turn) -> str:
+        """Begin."""
+        task = await turn.delegate(tree.middle, "it", background=True)
+        return task.session
+
+    tree.root = Agent(_model([("begin", {})]), tools=[begin], subagents=[tree.middle], name="root", store=store)
+    begun = (await tree.root.run("go", session="s")).steps[0].results[0]
+    assert begun is not None
+    await tree.root.aclose()
+    assert await open_questions(store) != []
+    assert await tree.root.cancel("s", "enough")
+    await tree.root.resume_background("s")
+    await tree.root.aclose()
+    assert await open_questions(store) == []
+    assert [(await tree.root.state(name)).over for name in await store.sessions() if "//" in name] == [True, True]
 
 
 # ---------------------------------------------------------------- agents that have changed

@@ -19,6 +19,8 @@ from .journal import Journal
 class Cancellation(Struct, eq=False):
     """Cancels one pass, once. `stop` is the outcome that was asked for.
 
+    A pass is `abandoned` if nobody goes on with the turn: then no person can hold up its end.
+
     A pass in the background is `interruptible`: when its task is cancelled, as at the end of the
     event loop, it stops like a process that dies, and can be resumed.
     """
@@ -33,6 +35,7 @@ class Cancellation(Struct, eq=False):
     stop: Stopped | Cancelled | None = None
     _below: tuple[Cancellation, ...] = ()
     interruptible: bool = False
+    abandoned: bool = False
 
     @property
     def session(self) -> str:
@@ -137,6 +140,11 @@ class Cancellation(Struct, eq=False):
         self.stop = Cancelled(reason)
         self.note_request(self.stop)
         self._journal.conclude(self.stop, anew=True)
+
+    def abandon(self, reason: str) -> None:
+        """The parent of this agent ends, so nobody goes on with this turn."""
+        self.abandoned = True
+        self.accept(reason)
 
     def end(self) -> bool:
         """From here on nothing cancels the turn.

@@ -535,6 +535,7 @@ class Children(Struct, eq=False):
 
     async def _close(self, child: Segment, reason: str) -> None:
         """Cancel a child's turn that nobody goes on with, and charge what it has spent."""
+        child.cancellation.abandon(reason)
         try:
             with placed_below(child):
                 await child.phases.lifecycle.failed(child.fold, asyncio.CancelledError(reason))

@@ -60,8 +60,10 @@ class TurnEnd(Struct, eq=False):
         return await self._settle()
 
     def _may_wait(self, outcome: Any) -> bool:
-        """Whether a person can hold up this end: not if the turn was cancelled while another end of
-        it waited for a person."""
+        """Whether a person can hold up this end: not if nobody goes on with the turn, or if it was
+        cancelled while another end of it waited for a person."""
+        if self._cancellation.abandoned:
+            return False
         if not isinstance(outcome, Cancelled):
             return True
         fold = self._journal.fold
