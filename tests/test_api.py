@@ -22,6 +22,7 @@ import msgspec
 PUBLIC = (
     "windlass",
     "windlass.agent_files",
+    "windlass.approvals",
     "windlass.capabilities",
     "windlass.context.compaction",
     "windlass.context.prefixes",
@@ -35,6 +36,7 @@ PUBLIC = (
     "windlass.matching",
     "windlass.mcp",
     "windlass.messages",
+    "windlass.models",
     "windlass.outcomes",
     "windlass.policies",
     "windlass.protocols",
@@ -45,6 +47,7 @@ PUBLIC = (
     "windlass.testing",
     "windlass.testing.strategies",
     "windlass.tools",
+    "windlass.transfer",
     "windlass.types",
 )
 """The modules that users import from; docs/stability.md lists the same."""

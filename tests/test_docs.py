@@ -1,11 +1,13 @@
 """The documentation says what the code says: the quoted loop, the tour, the generated pages, the links."""
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -257,6 +259,55 @@ def test_the_options_of_every_verb_are_in_the_reference():
         assert set(re.findall(r"^\| `(\w+)` \| `[^|]*` \| \S", section, re.M)) >= legal, verb
 
 
+# ---------------------------------------------------------------- imports
+
+SHOWN = [page for page in PAGES if "decisions" not in page.parts]
+"""The pages with examples for users; notes on decisions quote code of their time."""
+
+
+def imports_of(source: str) -> list[tuple[str, str]]:
+    """(module, name) for each name of Windlass that a source imports."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return [
+        (str(node.module), one.name)
+        for node in nodes
+        for one in node.names
+        if f"{node.module}.".startswith("windlass.")
+    ]
+
+
+def not_promised(source: str, public: ModuleType) -> list[str]:
+    """The names that a source imports and that are not public."""
+    found = []
+    for module, name in imports_of(source):
+        offered = public.names_of(importlib.import_module(module)) if module in public.PUBLIC else []
+        if name not in offered and f"{module}.{name}" not in public.PUBLIC:
+            found.append(f"{module}.{name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def public(generate: ModuleType) -> ModuleType:
+    """The test that knows what is public."""
+    known: ModuleType = generate.api_pages.public()
+    return known
+
+
+def test_the_docs_and_examples_import_public_names_only(public):
+    sources = {
+        str(path.relative_to(PROJECT)): path.read_text(encoding="utf-8") for path in PROJECT.glob("examples/**/*.py")
+    }
+    for page in SHOWN:
+        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        sources |= {f"{page.name} {number}": block for number, block in enumerate(blocks, 1)}
+    assert {name: found for name, source in sources.items() if (found := not_promised(source, public))} == {}
+
+
+def test_an_import_of_a_name_that_is_not_public_is_noticed(public):
+    source = "from windlass import Agent\nfrom windlass.sessions import Home\nfrom windlass.messages import plain\n"
+    assert not_promised(source, public) == ["windlass.sessions.Home", "windlass.messages.plain"]
+
+
 # ---------------------------------------------------------------- the cookbook
 
 USE_CASES = [f"{group}.{case}" for group, cases in enumerate((5, 4, 5, 5, 5, 4), 1) for case in range(1, cases + 1)]
@@ -424,35 +475,72 @@ def test_an_option_that_is_not_on_the_page_is_noticed():
 
 # ---------------------------------------------------------------- hooks use the clock of the turn
 
-VERBS = re.compile(r"\.(?:observe|inject|rewrite|gate|wrap|hook)\(")
-CLOCKS = re.compile(
-    r"\btime\.(?:time|sleep|monotonic|perf_counter)\(|\basyncio\.(?:sleep|timeout|wait_for)\(|\.now\(tz"
-)
+CLOCKS = {
+    "time": {"time", "time_ns", "sleep", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"},
+    "asyncio": {"sleep", "timeout", "timeout_at", "wait_for"},
+    "datetime": {"now", "utcnow", "today"},
+}
+"""What tells the time or pauses without `turn`, by module or class."""
+
+NO_HOOKS = {
+    "capabilities/file_index.py: (top)": "a time to compare with those of files",
+    "capabilities/request_archive.py: purge": "the application calls it, or passes the time of a fact",
+    "capabilities/shell_parser.py: _read": "the time that a process of the parser may take",
+    "capabilities/steering.py: __aenter__": "a scope without a time limit, which a message ends",
+    "guides/stores.md: (top)": "the application prunes a store",
+}
+"""The functions that may, since no hook goes by their time."""
 
 
-def hooks_with_a_clock_of_their_own(source: str) -> list[str]:
-    """The names of hooks in a source that tell the time or pause without `turn`."""
-    functions = [
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    hooks = [node for node in functions if VERBS.search(" ".join(map(ast.unparse, node.decorator_list)))]
-    return [node.name for node in hooks if CLOCKS.search(ast.unparse(node))]
+def uses_of_clocks(source: str) -> set[str]:
+    """The innermost functions of a source that tell the time or pause without `turn`; "(top)" is outside of all."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, function: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        owner = getattr(node, "value", None) if isinstance(node, ast.Attribute) else None
+        name = getattr(owner, "id", "") or getattr(owner, "attr", "")
+        if isinstance(node, ast.Attribute) and node.attr in CLOCKS.get(name, ()):
+            found.add(function)
+        if isinstance(node, ast.ImportFrom) and CLOCKS.get(node.module or "", set()) & {one.name for one in node.names}:
+            found.add(function)
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(ast.parse(source), "(top)")
+    return found
 
 
 def test_no_hook_in_the_docs_the_examples_and_the_capabilities_has_a_clock_of_its_own():
-    sources = [*PROJECT.glob("examples/*.py"), *PROJECT.glob("src/windlass/capabilities/**/*.py")]
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sources}
-    for page in PAGES:
-        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
-        texts |= {f"{page.name} {number}": block for number, block in enumerate(blocks, 1)}
-    assert len(texts) > 100
-    assert {name: found for name, text in texts.items() if (found := hooks_with_a_clock_of_their_own(text))} == {}
+    """No function there has one, but for those that are no hooks."""
+    folders = {PROJECT: "examples/**/*.py", PROJECT / "src" / "windlass": "capabilities/**/*.py"}
+    files = [(path.relative_to(folder), path) for folder, glob in folders.items() for path in folder.glob(glob)]
+    sources = [(str(name), path.read_text(encoding="utf-8")) for name, path in files]
+    for page in SHOWN:
+        name = str(page.relative_to(DOCS if page.is_relative_to(DOCS) else PROJECT))
+        blocks = re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        sources += [(name, textwrap.dedent(block)) for block in blocks]
+    assert len(sources) > 300
+    assert {f"{name}: {use}" for name, source in sources for use in uses_of_clocks(source)} == set(NO_HOOKS)
 
 
-def test_a_hook_with_a_clock_of_its_own_is_noticed():
-    source = "@agent.gate(TurnStarting)\nasync def hook(event):\n    await asyncio.sleep(1)\n"
-    assert hooks_with_a_clock_of_their_own(source) == ["hook"]
-    assert hooks_with_a_clock_of_their_own(source.replace("asyncio.sleep", "turn.sleep")) == []
+@pytest.mark.parametrize(
+    "pause",
+    [
+        "asyncio.sleep(1)",
+        "time.time()",
+        "loop(time.monotonic)",
+        "datetime.datetime.now(UTC)",
+        "datetime.now()",
+        "asyncio.timeout(3)",
+    ],
+)
+def test_a_function_with_a_clock_of_its_own_is_noticed(pause):
+    source = f"class Own:\n    def install(self, registrar):\n        async def hook(event):\n            {pause}\n"
+    assert uses_of_clocks(source) == {"hook"}
+    assert uses_of_clocks(source.replace(pause, "turn.sleep(turn.now())")) == set()
+    assert uses_of_clocks("from time import monotonic\n") == {"(top)"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))

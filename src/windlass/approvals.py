@@ -22,7 +22,7 @@ from .messages import ToolCall
 from .protocols import Store
 from .records import Answered, Asked, Delegated, Record, parent_of
 from .states import Fold, fold_in_slices
-from .terms import Standing, answer_to, first_digest, refusal, standing, with_answer
+from .terms import Need, Standing, answer_to, first_digest, refusal, standing, with_answer
 from .turns import Turn
 from .types import Approver
 
@@ -551,3 +551,6 @@ def _typed_answer(asked: Asked, word: str, rest: str, by: str) -> AnyResolution 
             return Edit(msgspec.json.decode(rest, type=dict[str, Any]), by=by)
         case _:
             return None
+
+
+__all__ = ["Need", "Standing", "at_the_terminal", "open_questions", "progress", "resolve", "terminal_approver"]

@@ -992,5 +992,6 @@ __all__ = [
     "Value",
     "VideoPart",
     "assistant",
+    "thawed",
     "user",
 ]

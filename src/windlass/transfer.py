@@ -575,3 +575,6 @@ def _check_no_child_runs(records: Sequence[Record], session: str) -> None:
             f"{f'in call {started.call!r}' if started.call else f'for {started.by!r}'}; import it under its own id",
             session=session,
         )
+
+
+__all__ = ["export_session", "import_session"]

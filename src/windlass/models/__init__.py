@@ -120,4 +120,4 @@ def _missing(error: ImportError) -> str:
     return f"a package that is missing or out of date ({error})"
 
 
-__all__ = ["VENDORS", "Price", "PricedModel", "check_model_name", "open_model"]
+__all__ = ["Price", "PricedModel", "open_model"]
