@@ -82,6 +82,8 @@ HOSTS = {
     ":8080": "http://127.0.0.1:8080/v1",
     "[::]:8080": "http://[::1]:8080/v1",
     "[fe80::1]:8080": "http://[fe80::1]:8080/v1",
+    "::1": "http://[::1]:11434/v1",
+    "fe80::2": "http://[fe80::2]:11434/v1",
     "https://ollama.example.com": "https://ollama.example.com/v1",
     "http://gpu:81/ollama/": "http://gpu:81/ollama/v1",
     "http://gpu:11434/v1": "http://gpu:11434/v1",
@@ -93,6 +95,13 @@ async def test_ollamas_own_variable_is_read_as_ollama_reads_it(host: str, monkey
     assert ollamas_address(host) == HOSTS[host]
     monkeypatch.setenv("OLLAMA_HOST", host)
     assert str((await client_of(open_model("ollama:m"))).base_url) == f"{HOSTS[host]}/"
+
+
+@pytest.mark.parametrize("host", ["gpu:port", "http://gpu:99999", "http://[::1"])
+def test_an_address_of_ollama_that_is_none_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    with pytest.raises(ConfigError, match=r"OLLAMA_HOST=.* is not an address"):
+        open_model("ollama:m")
 
 
 async def test_a_key_of_openai_serves_any_compatible_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,14 @@ def _address(vendor: str) -> str | None:
 def ollamas_address(host: str) -> str:
     """The address for an `OLLAMA_HOST`, which Ollama's own tools read alike: scheme and port may be missing, and the
     server may listen everywhere."""
-    given = urlsplit(host if "://" in host else f"http://{host}")
+    bare = f"[{host}]" if host.count(":") > 1 and "[" not in host and "://" not in host else host  # an IPv6 address
+    try:
+        given = urlsplit(bare if "://" in bare else f"http://{bare}")
+        port = given.port or (OLLAMAS_PORT if "://" not in bare else None)
+    except ValueError as error:
+        raise ConfigError(f"OLLAMA_HOST={host!r} is not an address: {error}") from None
     name = given.hostname or "127.0.0.1"
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(name, f"[{name}]" if ":" in name else name)
-    port = given.port or (OLLAMAS_PORT if "://" not in host else None)
     place = f"{name}:{port}" if port else name
     path = given.path.rstrip("/")
     return f"{given.scheme}://{place}{path if path.endswith('/v1') else f'{path}/v1'}"
