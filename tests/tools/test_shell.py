@@ -126,6 +126,26 @@ async def test_commands_cannot_leave_the_workspace(isolated, root, home):
     assert (root / "a").read_text() == "inside\n"
 
 
+async def test_commands_cannot_change_modes_and_times_of_files_elsewhere(isolated, root):
+    secret = root.parent / "outside" / "secret"
+    os.utime(secret, (1, 1))
+    secret.chmod(0o600)
+    await run(isolated, f"chmod 777 {secret}; touch {secret}; chmod 777 {secret.parent}; touch here && chmod 700 here")
+    assert (secret.stat().st_mode & 0o777, secret.stat().st_mtime) == (0o600, 1)
+    assert (root / "here").stat().st_mode & 0o777 == 0o700
+
+
+async def test_programs_are_looked_for_only_where_commands_may_run_them(isolated, root, monkeypatch):
+    for folder in (root.parent / "elsewhere", root / "bin"):
+        folder.mkdir()
+        (folder / "tool").write_text(f"#!/bin/sh\necho {folder.name}\n")
+        (folder / "tool").chmod(0o755)
+    path = f"{root.parent}/elsewhere:{root}/bin:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    named = Workspace(root, isolation=isolated.isolation.kind)
+    assert await run(named, "tool") == ["bin"]
+
+
 async def test_commands_have_no_network_and_see_no_other_process(isolated):
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -307,7 +327,7 @@ async def test_a_command_that_cannot_be_passed_is_refused(root, command):
 
 
 def test_isolation_is_stated_in_words(root):
-    assert str(Workspace(root).isolation).startswith("bubblewrap. Network: none. Files: commands write only")
+    assert str(Workspace(root).isolation).startswith("bubblewrap. Network: none, except vsock to the host of")
     assert "not isolated" in str(Workspace(root, isolation="none").isolation)
     assert not Workspace(root, isolation="none").isolation.isolated
 

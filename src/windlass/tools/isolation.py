@@ -78,7 +78,7 @@ class Sandbox:
                 "not isolated: commands read and write all that you can, so each command is asked about",
                 "other processes are visible; those of a command end with it",
             )
-        network = "open" if self.network else "none"
+        network = "open" if self.network else "none, except vsock to the host of a virtual machine"
         see = "own processes only, which end with the shell"
         write = "commands write only the workspace and temporary files; files that decide about agents are read-only"
         if self.kind == "bubblewrap":
@@ -102,6 +102,13 @@ class Sandbox:
             "writable": [self._root, temporary, "/dev/null", "/dev/zero", "/dev/tty", "/dev/full"],
         }
         return [sys.executable, "-I", "-S", launching.__file__, json.dumps(plan), *inner]
+
+    def search_path(self, path: str) -> str:
+        """The folders of a `PATH` in which commands can run programs: a shell stops at one that it may not run."""
+        if self.kind == "none":
+            return path
+        places = (self._root, *self._readable, *SYSTEM)
+        return os.pathsep.join([one for one in path.split(os.pathsep) if _is_below(one, places)]) or os.defpath
 
     def _bubblewrap(self, env: Mapping[str, str]) -> Iterator[str]:
         yield find_bubblewrap() or "bwrap"

@@ -17,7 +17,8 @@ _PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER = 1, 38, 36
 _NEW = 0x00020000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # ns, user, pid, net, ipc, uts
 _BIND, _REC, _PRIVATE, _REMOUNT, _READ_ONLY = 4096, 16384, 1 << 18, 32, 1
 _KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
-_CREATE_RULESET, _ADD_RULE, _RESTRICT = 444, 445, 446
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR, _CREATE_RULESET, _ADD_RULE, _RESTRICT = 428, 429, 442, 444, 445, 446
+_HERE, _CLONE, _RECURSIVE, _FROM_DESCRIPTOR = -100, 1, 0x8000, 4
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read files, list folders
 _ALL = (1 << 13) - 1
 _WRITE_FILE, _READ_FILE, _TRUNCATE = 1 << 1, 1 << 2, 1 << 14
@@ -52,6 +53,26 @@ def enter_namespaces() -> None:
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
     _checked(_libc().mount(*texts, ctypes.c_ulong(flags), None), f"mount {target}")
+
+
+def close_mounts(writable: list[str]) -> None:
+    """Make all mounts read-only except for some folders.
+
+    Landlock alone would let commands change modes, times and attributes of files elsewhere.
+    """
+    libc = _libc()
+    folders = [os.fsencode(path) for path in writable if os.path.isdir(path)]
+    trees = [
+        _checked(libc.syscall(_OPEN_TREE, _HERE, path, _CLONE | _RECURSIVE | os.O_CLOEXEC), f"open_tree {path!r}")
+        for path in folders
+    ]
+    attributes = struct.pack("=QQQQ", 1, 0, 0, 0)  # read-only
+    closed = libc.syscall(_MOUNT_SETATTR, _HERE, b"/", _RECURSIVE, attributes, ctypes.c_size_t(len(attributes)))
+    _checked(closed, "mount_setattr")
+    for tree, path in zip(trees, folders, strict=True):
+        moved = libc.syscall(_MOVE_MOUNT, tree, b"", _HERE, path, _FROM_DESCRIPTOR)
+        _checked(moved, f"move_mount {path!r}")
+        os.close(tree)
 
 
 def protect(plan: dict[str, list[str]]) -> None:
@@ -159,6 +180,8 @@ def _isolated(plan: dict[str, Any], command: list[str]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     die_with_parent(signal.SIGKILL)
     _mount("proc", "/proc", "proc", 2 | 4 | 8)
+    close_mounts(plan["writable"])
+    os.chdir(plan["folder"])  # the folder is another mount now
     protect(plan)
     restrict(plan["readable"], plan["writable"])
     os._exit(abs(_serve(command)) & 255)

@@ -75,7 +75,7 @@ class Shell:
     def __init__(self, sandbox: Sandbox, env: Mapping[str, str], limits: Mapping[str, int]) -> None:
         self._temporary = tempfile.mkdtemp(prefix="windlass-shell-")
         own = "/tmp" if sandbox.kind == "bubblewrap" else self._temporary
-        env = {"HOME": own, "TMPDIR": own, **env}
+        env = {"HOME": own, "TMPDIR": own, **env, "PATH": sandbox.search_path(env.get("PATH", os.defpath))}
         commands, self._commands = os.pipe()
         self._statuses, statuses = os.pipe()
         self._output, output = os.pipe()
