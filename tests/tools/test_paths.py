@@ -171,6 +171,8 @@ PROTECTED = [
     "ｗindlass.toml",
     "a.agent.toml",
     ".mcp.json",
+    "windlass.db",
+    "sub/windlass.db-wal",
     ".git/hooks/pre-commit",
     ".GIT/config",
     ".g\u200cit/config",

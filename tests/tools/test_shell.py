@@ -168,15 +168,15 @@ async def test_files_that_decide_about_agents_are_read_only_for_commands(isolate
     (root / ".git" / "config").write_text("[core]\n")
     (root / "sub").mkdir()
     (root / "trusted.py").write_text("good")
-    for name in ("windlass.toml", "sub/x.agent.toml"):
+    for name in ("windlass.toml", "sub/x.agent.toml", "windlass.db", "windlass.db-wal"):
         (root / name).write_text("good")
     trust.trust(root / "trusted.py")
     attempts = "".join(
         f"echo bad > {name}; rm -f {name}; mv {name} moved; sed -i s/good/bad/ {name}; "
-        for name in ("windlass.toml", "sub/x.agent.toml", "trusted.py", ".git/config")
+        for name in ("windlass.toml", "sub/x.agent.toml", "windlass.db", "windlass.db-wal", "trusted.py", ".git/config")
     )
     await run(isolated, f"{attempts} echo bad > .git/hooks/pre-commit; mv .git other; rm -rf .git; touch .git/index")
-    for name in ("windlass.toml", "sub/x.agent.toml", "trusted.py"):
+    for name in ("windlass.toml", "sub/x.agent.toml", "windlass.db", "windlass.db-wal", "trusted.py"):
         assert (root / name).read_text() == "good"
     assert (root / ".git" / "config").read_text() == "[core]\n"
     assert os.listdir(root / ".git" / "hooks") == []

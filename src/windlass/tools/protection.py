@@ -14,8 +14,11 @@ from .rooted import Root, plain_name
 
 FOLDERS = (".git", ".claude", ".windlass")
 """Folders that the file tools do not write into, wherever they are. Commands may write `.git`, but not its settings."""
-FILES = ("windlass.toml", "windlass.*.toml", "*.windlass.toml", "agent.toml", "*.agent.toml", ".mcp.json")
-"""Names of files that define agents, wherever they are."""
+FILES = (
+    "windlass.toml", "windlass.*.toml", "*.windlass.toml", "agent.toml", "*.agent.toml", ".mcp.json",
+    "windlass.db", "windlass.db-*", "windlass.db.*",
+)  # fmt: skip
+"""Names of files that define agents or are their logs, wherever they are."""
 GIT = ("hooks", "config", "config.worktree", "commondir")
 """The parts of a `.git` folder that make git run programs."""
 
@@ -44,7 +47,7 @@ class Protection:
         if any(part in FOLDERS for part in plain):
             raise ToolError(f"{path!r} cannot be written: files in {', '.join(FOLDERS)} can make programs run")
         if plain and any(fnmatchcase(plain[-1], pattern) for pattern in FILES):
-            raise ToolError(f"{path!r} cannot be written: it can define an agent")
+            raise ToolError(f"{path!r} cannot be written: it can define an agent or be its log")
         whole = [plain_name(part) for part in f"{self._root.path}/{path}".split("/")]
         for known in self.paths():
             one = [plain_name(part) for part in known.split("/")]
