@@ -15,7 +15,7 @@ from windlass import Agent
 from windlass._text import visible
 from windlass.agent_files import find_agent_file, load_found_agent
 from windlass.agent_files.references import CannotLoad
-from windlass.capabilities import Permissions, RememberedRules, Summarize
+from windlass.capabilities import RememberedRules, Summarize
 from windlass.composition import load_capability
 from windlass.errors import CompiledError
 from windlass.protocols import Capability
@@ -24,6 +24,7 @@ from windlass.stores import MemoryStore
 from .loading import ScopeFactory, load_agent, load_scope
 from .output import echo
 from .stores import own_address, report_errors
+from .workspaces import TOOLS, add_tools
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class Choice(NamedTuple):
     capabilities: tuple[str, ...] = ()
     store: str | None = None
     scope: str | None = None
+    tools: str = "none"
+    yolo: bool = False
 
     def command(self, name: str, session: str) -> str:
         """The command that continues a session with the same choice, as the user can type it."""
@@ -48,6 +51,8 @@ class Choice(NamedTuple):
                 words += [f"--{option}", value]
         for capability in self.capabilities:
             words += ["--capability", capability]
+        words += ["--tools", self.tools] if self.tools != "none" else []
+        words += ["--yolo"] if self.yolo else []
         return visible(shlex.join([*words, "--session", session]))
 
 
@@ -67,6 +72,19 @@ def agent_options(command: F) -> F:
             help="An agent of your own instead of a model. It brings its own tools and hooks.",
         ),
         click.option("--system", default="", help="The system text. Only with --model."),
+        click.option(
+            "--tools",
+            type=click.Choice(TOOLS),
+            default="none",
+            show_default=True,
+            help="Let the model read the files of this folder, or also change them and run commands, which you are "
+            "asked about. Only with --model.",
+        ),
+        click.option(
+            "--yolo",
+            is_flag=True,
+            help="Do not ask about --tools write. Only where commands are isolated from the rest of the machine.",
+        ),
         click.option(
             "--capability",
             "capabilities",
@@ -130,24 +148,33 @@ def _own(choice: Choice) -> Assembled:
         )
     address = choice.store or os.environ.get("WINDLASS_STORE") or own_address()
     agent: Agent[Any, Any] = Agent(choice.model, system=choice.system, store=address)
-    agent.with_capability(Permissions(unmatched="ask"), band="guard")
+    add_tools(agent, choice.tools, yolo=choice.yolo)
     agent.with_capability(RememberedRules())
     agent.with_capability(Summarize())
     return Assembled(agent, address)
 
 
 def _named(target: str, choice: Choice) -> Assembled:
-    if choice.system:
-        raise click.UsageError("--system goes with --model: an agent has its own system text")
+    _check_is_whole(choice, "an agent")
     return _stored(_loaded(load_agent, target, "--agent"), choice)
 
 
 def _found(file: Path, choice: Choice) -> Assembled:
     """The agent of a file in the current folder that the user trusts."""
-    if choice.system:
-        raise click.UsageError(f"--system goes with --model: {file} has its own system text")
+    _check_is_whole(choice, str(file))
     echo(f"using {file}", err=True)
     return _stored(load_found_agent(file), choice)
+
+
+def _check_is_whole(choice: Choice, what: str) -> None:
+    """Refuse options that make an agent of a model."""
+    for option, given, its in (
+        ("--system", choice.system, "system text"),
+        ("--tools", choice.tools != "none", "tools"),
+        ("--yolo", choice.yolo, "rules"),
+    ):
+        if given:
+            raise click.UsageError(f"{option} goes with --model: {what} has its own {its}")
 
 
 def _stored(agent: Agent[Any, Any], choice: Choice) -> Assembled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,39 @@ import click
 
 from windlass._text import visible
 from windlass.agent_files import json_schema
-from windlass.agent_files.found import trust_agent_file
+from windlass.agent_files.found import NAMES, trust_agent_file
 from windlass.errors import ConfigError
 from windlass.folders import data_folder
 from windlass.models import check_model_name
+from windlass.models.local.weights import COMMAND, KNOWN, found
 
 from .output import echo
 from .stores import report_errors
+from .workspaces import PLANS, READS
 
+_RULES = """
+[capabilities.permissions]
+band = "guard"
+allow = {allow}
+unmatched = "ask"
+
+[capabilities.remembered_rules]
+"""
 TOOLS = {
     "nothing": "",
     "read": '\n[workspace]\nroot = "."\nwrite = false\nshell = false\n',
-    "write": (
-        '\n[workspace]\nroot = "."\nwrite = true\n\n[capabilities.permissions]\nband = "guard"\n'
-        'allow = ["read", "glob", "grep"]\nunmatched = "ask"\n'
-    ),
+    "write": '\n[workspace]\nroot = "."\nwrite = true\n\n[capabilities.planning]\n'
+    + _RULES.format(allow=json.dumps([*READS, *PLANS])),
 }
 STORES = {"user": "user", "folder": "sqlite:///windlass.db", "memory": "memory:"}
+MEANING = {
+    "nothing": "no tools",
+    "read": "read and search files",
+    "write": "also change files and run commands; you are asked about each",
+    "user": "in your data folder",
+    "folder": "in windlass.db, in this folder",
+    "memory": "nowhere: they end with the process",
+}
 
 
 @click.command()
@@ -53,14 +70,20 @@ def init(file: Path, **given: Any) -> None:
     store = ask.answer("store", "Where are its sessions stored?", "user", choices=[*STORES])
     lines = [f"#:schema {_schema_file().as_uri()}", f"name = {_text(name)}", f"model = {_text(model)}"]
     lines += ['system = "You are a helpful assistant."', f"store = {_text(STORES[store])}", TOOLS[may]]
+    lines += ["[capabilities.summarize]"]
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write("\n".join(lines).rstrip() + "\n")
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror or error}") from error
     report_errors(lambda: trust_agent_file(file))
-    shown = visible(str(file))
-    echo(f"wrote {shown}; look at it with: windlass explain {shown}")
+    shown = visible(shlex.quote(str(file)))
+    named = "" if str(file) in NAMES else f" --agent {shown}"
+    echo(f"wrote {shown}")
+    if model == "local:smollm2" and found(KNOWN["smollm2"]) is None:
+        echo(f"  install the model:  {COMMAND}")
+    echo(f"  talk to the agent:  windlass chat{named}")
+    echo(f"  look at it:         windlass explain {shown}")
 
 
 class _Questions:
@@ -76,6 +99,8 @@ class _Questions:
         known = self.given[option] or (default if self.quiet else None)
         if known is not None:
             return str(check(known) if check else known)
+        for choice in choices or ():
+            echo(f"  {choice:8} {MEANING[choice]}")
         kind = click.Choice(choices) if choices else None
         return str(click.prompt(question, default=default, type=kind, value_proc=check))
 

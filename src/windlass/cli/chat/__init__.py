@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import Any
 
@@ -28,14 +29,19 @@ def chat(session: str | None, latest: bool, **chosen: Any) -> None:
     """
     if session is not None and latest:
         raise click.UsageError("use one of --session and --continue")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_terminal():
         raise click.UsageError("chat needs a terminal; in a pipe, use windlass run")
     try:
+        from prompt_toolkit.utils import is_dumb_terminal
+
         from .conversation import Conversation
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("prompt_toolkit"):
             raise
         raise click.ClickException("chat needs prompt_toolkit: pip install 'windlass[chat]'") from error
+    if is_dumb_terminal():
+        kind = os.environ.get("TERM", "")
+        raise click.UsageError(f"chat needs a terminal that can move its cursor, but TERM={kind}; use windlass run")
     choice = Choice(**chosen)
     agent, _ = assemble(choice)
     scope = scope_of(choice)
@@ -56,3 +62,7 @@ async def _latest(agent: Agent[Any, Any]) -> str:
         if not info.parent and info.status != "erased":
             return info.session
     raise click.ClickException("there is no session to continue")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
